@@ -1,0 +1,3720 @@
+/* attn.c - exact attention in two files. The manual is attn.h; the order of every operation is
+ * docs/canon.md.
+ * SPDX-License-Identifier: MIT (full text at the end)
+ * attn 0.1.0
+ *
+ * Data flows one way:  params -> validate -> problem -> plan -> items -> kernels
+ *
+ * CONTENTS, bottom-up (no forward declarations)
+ *    1  Configuration        compiler, fused multiply-add, floating-point discipline
+ *    2  Text                 sentences without stdio
+ *    3  Numbers              exp2, tanh, log2, 1/sqrt, fma in software; storage types
+ *    4  Kernels              the portable kernel table, built once plain and once for FMA
+ *    5  Kernel selection     CPU features; best, by index, by name
+ *    6  Problem              defaults resolved; one sequence of the batch
+ *    7  Masks                one table: range of a row, visibility of pairs
+ *    8  Validation           every sentence about bad input
+ *    9  Plan                 tiles, items, workspace layout: a pure function
+ *   10  Tile                 lanes, key rows as f32, logits
+ *   11  Softmax state        chunks, the merge tree, sink, result
+ *   12  Tiled items          online softmax
+ *   13  Naive items          the textbook in numbered passes
+ *   14  Logits items         logits and probabilities of chosen rows
+ *   15  Run                  items over workers
+ *   16  Public functions
+ */
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "attn.h"
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+ * 1  Configuration
+ * --------------------------------------------------------------------------------------------- */
+
+#ifndef ATTN_ASSERT
+#define ATTN_ASSERT(x) ((void)0)
+#endif
+
+/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
+ * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+#if defined __clang__
+#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
+#error "attn.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma STDC FP_CONTRACT OFF
+#elif defined __GNUC__
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#elif defined _MSC_VER
+#pragma fp_contract(off)
+#endif
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 && \
+    !defined __STRICT_ANSI__
+#error "attn.c: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
+#endif
+
+#if defined __GNUC__
+#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define UNUSED __attribute__((unused))
+#else
+#define KERNEL static inline
+#define UNUSED
+#endif
+
+/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and chosen
+ * at run time (FMA_TARGET). Elsewhere fma_soft of section 3 serves; libm's is often wrong. */
+#if defined __GNUC__ && (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ || \
+                         defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || \
+                         defined __powerpc64__)
+#define FMA_BASE 1
+#define FMA_TARGET
+#elif defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#define FMA_BASE 0
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_SECOND_BUILD
+#else
+#define FMA_BASE 0
+#endif
+
+/* The word of CPU features may be written by several threads at once, always with the same value. */
+#if defined __GNUC__
+#define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
+#else
+#define LOAD_WORD(p) (*(volatile unsigned *)(p))
+#define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
+#endif
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
+#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 2  Text: sentences are built piece by piece into the caller's buffer
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *at;
+    size_t left; /* bytes that still fit, with the terminator */
+} text;
+
+static text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+static void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+static void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* Six decimals are enough for a sentence about a wrong value. */
+static void put_float(text *t, float value)
+{
+    char digits[8];
+    int i;
+    int64_t millionths;
+    if (!(value > -1e12f && value < 1e12f)) {
+        put(t, value >= 1e12f ? "huge or inf" : value <= -1e12f ? "hugely negative or -inf" : "nan");
+        return;
+    }
+    millionths = (int64_t)((double)value * 1e6);
+    if (millionths < 0)
+        put(t, "-");
+    millionths = millionths < 0 ? -millionths : millionths;
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+}
+
+/* "name (value)" */
+static void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put(t, " (");
+    put_int(t, value);
+    put(t, ")");
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 3  Numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
+ *    nearest even, so that every compiler and ISA gives the same bits. One float operation per
+ *    statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
+ *    Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs.
+ * --------------------------------------------------------------------------------------------- */
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+static int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/*
+ * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
+ * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
+ * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
+ * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
+ * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ */
+UNUSED static float fma_soft(float a, float b, float c)
+{
+    double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s, t, v, e;
+    uint64_t u;
+    int up, down;
+    p = da * db;
+    s = p + dc;
+    t = s - p;
+    v = s - t;
+    v = p - v;
+    t = dc - t;
+    e = v + t;
+    memcpy(&u, &s, sizeof u);
+    up = e > 0.0;
+    down = e < 0.0;
+    if ((up || down) && (u & 1) == 0) {
+        int negative = (int)(u >> 63);
+        u = up != negative ? u + 1 : u - 1;
+    }
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
+}
+
+/* Only the second build of the kernels may reach the instruction: hw is a constant at every call. */
+#if FMA_BASE || defined FMA_SECOND_BUILD
+FMA_TARGET static inline float fma_hard(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+#define fma_hard fma_soft
+#endif
+
+KERNEL float fma32(int hw, float a, float b, float c)
+{
+    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+}
+
+/*
+ * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
+ * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
+ * fall out modulo 2^32.
+ */
+KERNEL float exp2_core(int hw, float x)
+{
+    const float magic = 12582912.0f;
+    float t, w, f, y;
+    uint32_t u;
+    t = x + magic;
+    w = t - magic;
+    f = x - w;
+    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
+    /* worst 0.7821 ulp over all floats in [-126, 128). */
+    y = 0x1.44a6d6p-13f;
+    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
+    y = fma32(hw, y, f, 0x1.3b2822p-7f);
+    y = fma32(hw, y, f, 0x1.c6adecp-5f);
+    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
+    y = fma32(hw, y, f, 0x1.62e432p-1f);
+    y = fma32(hw, y, f, 1.0f);
+    u = bits_of(y) + (bits_of(t) << 23);
+    return float_of(u);
+}
+
+/*
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives NaN, by bits, since the integer add could
+ * turn a NaN into a number. +inf gives NaN (inf - inf); finite x >= 128 gives garbage: callers
+ * promise x <= 127. The selections are integers: gcc vectorises them without -fno-trapping-math,
+ * which ?: on floats needs on AVX2. As unsigned numbers, the floats below -126 and the negative
+ * NaNs are those above the bits of -126; they are clamped first, so that -inf raises no flag.
+ */
+KERNEL float exp2_with(int hw, float x)
+{
+    const uint32_t lowest = 0xc2fc0000u; /* -126 */
+    uint32_t u = bits_of(x), v;
+    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
+    v = bits_of(y);
+    v &= 0u - (uint32_t)(u <= lowest);
+    v |= 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    return float_of(v);
+}
+
+/*
+ * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
+ * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
+ * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
+ * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
+ * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
+ * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
+ * 9.0109139. Worst error over all inputs 1.6765 ulp.
+ */
+KERNEL float tanh_with(int hw, float x)
+{
+    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
+    float c, u, r, small, e, large;
+    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
+    u = c * c;
+    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
+    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
+    r = -0x1.75e1cap-8f;
+    r = fma32(hw, r, u, 0x1.52269cp-6f);
+    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
+    r = fma32(hw, r, u, 0x1.110726p-3f);
+    r = fma32(hw, r, u, -0x1.555532p-2f);
+    u = u * c;
+    small = fma32(hw, u, r, c);
+    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
+    e = exp2_core(hw, e);
+    e = e + 1.0f;
+    e = 2.0f / e;
+    large = 1.0f - e;
+    v = 0u - (uint32_t)(a >= 0x3f200000u);
+    v = (bits_of(large) & v) | (bits_of(small) & ~v);
+    v |= 0u - (uint32_t)(a > 0x7f800000u);
+    return float_of(v | (bits & 0x80000000u));
+}
+
+/* For scalar code outside the kernels. */
+static float exp2_canon(float x)
+{
+    return exp2_with(FMA_BASE, x);
+}
+
+UNUSED static float tanh_canon(float x) /* tools/prove_math.c */
+{
+    return tanh_with(FMA_BASE, x);
+}
+
+/*
+ * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
+ * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
+ * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
+ * error holds near 1, too. Subnormals are normalised as integers.
+ */
+static float log2_canon(float x)
+{
+    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
+    uint32_t u = bits_of(x), m;
+    int32_t n = 0;
+    float f, f2, h, l, q, k, s, r;
+    if ((u & 0x7fffffffu) == 0)
+        return float_of(0xff800000u);
+    if (u > 0x7f800000u)
+        return float_of(0x7fc00000u);
+    if (u == 0x7f800000u)
+        return x;
+    if (u < 0x00800000u) {
+        f = (float)(int32_t)u; /* exact, below 2^23 */
+        u = bits_of(f);
+        n = -149;
+    }
+    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
+    m = u - 0x3f3504f4u;
+    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
+    m = (m & 0x007fffffu) + 0x3f3504f4u;
+    f = float_of(m);
+    f = f - 1.0f;
+    k = (float)n;
+    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
+    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
+    q = -0x1.c26434p-4f;
+    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
+    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
+    h = f * l_hi;
+    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
+    l = fma32(FMA_BASE, f, l_lo, l);
+    f2 = f * f;
+    l = fma32(FMA_BASE, f2, q, l);
+    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
+    r = s - k;
+    r = h - r;
+    l = r + l;
+    s = s + l;
+    return s;
+}
+
+/*
+ * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
+ * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
+ * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
+ */
+static float inv_sqrt_nearest(uint64_t n)
+{
+    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint32_t j = 24, i;
+    float power;
+    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
+        j++;
+    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
+        uint64_t digit = remainder >= n ? 1 : 0;
+        quotient = 2 * quotient + digit;
+        remainder = 2 * (remainder - (digit ? n : 0));
+    }
+    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
+    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
+        if ((root + bit) * (root + bit) <= quotient)
+            root += bit;
+    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
+    return (float)(int32_t)((root + 1) >> 1) * power;
+}
+
+/* ---- storage types: exact to f32; from f32 to nearest even, NaN canonical */
+
+static float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    float magnitude;
+    if (rest >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of(sign | ((rest << 13) + (112u << 23)));
+    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    return float_of(sign | bits_of(magnitude));
+}
+
+static uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7e00u;
+    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+        a -= 112u << 23;
+        a += 0xfffu + (a >> 13 & 1);
+        return (uint16_t)(sign | a >> 13);
+    }
+    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+        return (uint16_t)sign;
+    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint16_t)(sign | a >> shift);
+}
+
+static float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+static uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    if (is_nan(x))
+        return 0x7fc0u;
+    u += 0x7fffu + (u >> 16 & 1);
+    return (uint16_t)(u >> 16);
+}
+
+static float load_f32(const void *data, int64_t at)
+{
+    return ((const float *)data)[at];
+}
+
+static float load_f16(const void *data, int64_t at)
+{
+    return f16_to_f32(((const uint16_t *)data)[at]);
+}
+
+static float load_bf16(const void *data, int64_t at)
+{
+    return bf16_to_f32(((const uint16_t *)data)[at]);
+}
+
+static void store_f32(void *data, int64_t at, float x)
+{
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
+}
+
+static void store_f16(void *data, int64_t at, float x)
+{
+    ((uint16_t *)data)[at] = f16_from_f32(x);
+}
+
+static void store_bf16(void *data, int64_t at, float x)
+{
+    ((uint16_t *)data)[at] = bf16_from_f32(x);
+}
+
+/* n elements from data[at..] as f32, one loop a type: this runs once per key tile. */
+static void load_run_f32(float *run, const void *data, int64_t at, int64_t n)
+{
+    memcpy(run, (const float *)data + at, (size_t)n * sizeof *run);
+}
+
+static void load_run_f16(float *run, const void *data, int64_t at, int64_t n)
+{
+    const uint16_t *from = (const uint16_t *)data + at;
+    int64_t d;
+    for (d = 0; d < n; d++)
+        run[d] = f16_to_f32(from[d]);
+}
+
+static void load_run_bf16(float *run, const void *data, int64_t at, int64_t n)
+{
+    const uint16_t *from = (const uint16_t *)data + at;
+    int64_t d;
+    for (d = 0; d < n; d++)
+        run[d] = bf16_to_f32(from[d]);
+}
+
+typedef struct storage {
+    const char *name;
+    size_t bytes;
+    float (*load)(const void *data, int64_t at);
+    void (*load_run)(float *run, const void *data, int64_t at, int64_t n);
+    void (*store)(void *data, int64_t at, float x);
+} storage;
+
+static const storage storages[] = { /* by attn_dtype */
+    { "f32", 4, load_f32, load_run_f32, store_f32 },
+    { "f16", 2, load_f16, load_run_f16, store_f16 },
+    { "bf16", 2, load_bf16, load_run_bf16, store_bf16 },
+};
+#define STORAGE_COUNT COUNT_OF(storages)
+
+static void store_run(int dtype, void *data, int64_t at, const float *run, int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++)
+        storages[dtype].store(data, at + d, run[d]);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 4  Kernels: the portable table. Each body is written once, in plain loops over 16 lanes that
+ *    compilers vectorise, and built by PORTABLE_SET below: plain, and on x86 once more for FMA.
+ *    Contracts and layouts: the end of attn.h.
+ * --------------------------------------------------------------------------------------------- */
+
+/* Eight chains in eight lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]), t = 0..n-1.
+ * Both matrix products are this loop: for Q K^T t runs over head_dim (xi = k_stride, xt = 1, b = qt),
+ * for P V over keys (xi = 1, xt = v_stride, b = p). select: b < 0 leaves the chain alone.
+ * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
+ * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to 10-45 %
+ * in one of them. */
+#define STRIP 8
+KERNEL void chains8(int hw, int select, float *c, const float *x, ptrdiff_t xi, ptrdiff_t xt,
+                    const float *b, int64_t n)
+{
+    float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
+    int64_t t;
+    int r;
+    for (r = 0; r < STRIP; r++) {
+        c0[r] = c[r];
+        c1[r] = c[r + LANES];
+        c2[r] = c[r + 2 * LANES];
+        c3[r] = c[r + 3 * LANES];
+        c4[r] = c[r + 4 * LANES];
+        c5[r] = c[r + 5 * LANES];
+        c6[r] = c[r + 6 * LANES];
+        c7[r] = c[r + 7 * LANES];
+    }
+    for (t = 0; t < n; t++, x += xt, b += LANES) {
+        const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
+        const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
+        for (r = 0; r < STRIP; r++) {
+            c0[r] = select && b[r] < 0 ? c0[r] : fma32(hw, x0, b[r], c0[r]);
+            c1[r] = select && b[r] < 0 ? c1[r] : fma32(hw, x1, b[r], c1[r]);
+            c2[r] = select && b[r] < 0 ? c2[r] : fma32(hw, x2, b[r], c2[r]);
+            c3[r] = select && b[r] < 0 ? c3[r] : fma32(hw, x3, b[r], c3[r]);
+            c4[r] = select && b[r] < 0 ? c4[r] : fma32(hw, x4, b[r], c4[r]);
+            c5[r] = select && b[r] < 0 ? c5[r] : fma32(hw, x5, b[r], c5[r]);
+            c6[r] = select && b[r] < 0 ? c6[r] : fma32(hw, x6, b[r], c6[r]);
+            c7[r] = select && b[r] < 0 ? c7[r] : fma32(hw, x7, b[r], c7[r]);
+        }
+    }
+    for (r = 0; r < STRIP; r++) {
+        c[r] = c0[r];
+        c[r + LANES] = c1[r];
+        c[r + 2 * LANES] = c2[r];
+        c[r + 3 * LANES] = c3[r];
+        c[r + 4 * LANES] = c4[r];
+        c[r + 5 * LANES] = c5[r];
+        c[r + 6 * LANES] = c6[r];
+        c[r + 7 * LANES] = c7[r];
+    }
+}
+
+/* One chain: what is left over when the count is not a multiple of eight. */
+KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
+                  int64_t n)
+{
+    float c0[STRIP];
+    int64_t t;
+    int r;
+    for (r = 0; r < STRIP; r++)
+        c0[r] = c[r];
+    for (t = 0; t < n; t++, x += xt, b += LANES)
+        for (r = 0; r < STRIP; r++)
+            c0[r] = select && b[r] < 0 ? c0[r] : fma32(hw, x[0], b[r], c0[r]);
+    for (r = 0; r < STRIP; r++)
+        c[r] = c0[r];
+}
+
+/* `count` chains in all lanes, chain i in row c + i*LANES, its factors from x + i*xi. */
+KERNEL void chains(int hw, int select, float *c, int64_t count, const float *x, ptrdiff_t xi,
+                   ptrdiff_t xt, const float *b, int64_t n)
+{
+    int64_t i;
+    int lane;
+    for (lane = 0; lane < LANES; lane += STRIP) {
+        for (i = 0; i + 8 <= count; i += 8)
+            chains8(hw, select, c + i * LANES + lane, x + i * xi, xi, xt, b + lane, n);
+        for (; i < count; i++)
+            chain(hw, select, c + i * LANES + lane, x + i * xi, xt, b + lane, n);
+    }
+}
+
+KERNEL void pack_body(float *qt, const float *q, int64_t head_dim, float c)
+{
+    int64_t d;
+    int r;
+    for (r = 0; r < LANES; r++)
+        for (d = 0; d < head_dim; d++)
+            qt[d * LANES + r] = q[r * head_dim + d] * c;
+}
+
+KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                    int64_t head_dim)
+{
+    memset(s, 0, (size_t)n * LANES * sizeof *s);
+    chains(hw, 0, s, n, k, k_stride, 1, qt, head_dim);
+}
+
+KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
+{
+    int k;
+    for (k = 0; k < n * LANES; k++) {
+        float x = s[k] * icap2;
+        x = tanh_with(hw, x);
+        s[k] = cap2 * x;
+    }
+}
+
+KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *factor, int n)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES, x += LANES) {
+        for (r = 0; r < LANES; r++) {
+            const float y = fma32(hw, x[r], factor[r], s[r]);
+            s[r] = x[r] == NEG_INF ? NEG_INF : y;
+        }
+    }
+}
+
+/* The running maximum is the second operand, so that a NaN in s leaves it alone. */
+KERNEL void maximum_body(const float *s, int n, float *m)
+{
+    float top[LANES];
+    int j, r;
+    memcpy(top, m, sizeof top);
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            top[r] = s[r] > top[r] ? s[r] : top[r];
+    memcpy(m, top, sizeof top);
+}
+
+KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, float *l)
+{
+    float from[LANES], sum[LANES];
+    int j, r;
+    for (r = 0; r < LANES; r++) {
+        from[r] = m[r] == NEG_INF ? 0.0f : m[r];
+        sum[r] = l[r];
+    }
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < LANES; r++) {
+            float p = s[r] - from[r];
+            p = exp2_with(hw, p); /* +0 for a dead key */
+            sum[r] = sum[r] + p;
+            s[r] = s[r] == NEG_INF ? dead : p;
+        }
+    }
+    memcpy(l, sum, sizeof sum);
+}
+
+/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (so p
+ * stays below 2^16), and rescales l. Returns whether a begun lane was raised: then alpha holds its
+ * factor for o, 1 in the other lanes. */
+KERNEL int raise_body(int hw, const float *bm, float *m, float *l, float *alpha)
+{
+    int r, rescaled = 0;
+    for (r = 0; r < LANES; r++) {
+        const float limit = m[r] + 16.0f;
+        const int begun = m[r] > NEG_INF;
+        const int up = begun && bm[r] > limit;
+        float a = up ? m[r] - bm[r] : 0.0f;
+        a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
+        m[r] = up || !begun ? bm[r] : m[r];
+        l[r] = l[r] * a;
+        alpha[r] = a;
+        rescaled |= up;
+    }
+    return rescaled;
+}
+
+KERNEL void softmax_body(int hw, float *s, int n, int first, float dead, float *m, float *l,
+                         attn_events *events)
+{
+    int begin = 0, end = first < n ? first : n;
+    events->count = 0;
+    while (begin < n) {
+        float bm[LANES];
+        int r;
+        for (r = 0; r < LANES; r++)
+            bm[r] = NEG_INF;
+        maximum_body(s + begin * LANES, end - begin, bm);
+        if (raise_body(hw, bm, m, l, events->alpha + events->count * LANES))
+            events->at[events->count++] = begin;
+        exp_sum_body(hw, s + begin * LANES, end - begin, dead, m, l);
+        begin = end;
+        end = end + ATTN_BLOCK < n ? end + ATTN_BLOCK : n;
+    }
+}
+
+KERNEL void pv_body(int hw, int select, float *o, const float *p, const float *v,
+                    ptrdiff_t v_stride, int n, int64_t head_dim_v, const attn_events *events)
+{
+    int e, begin = 0;
+    for (e = 0; e <= events->count; e++) {
+        const int end = e < events->count ? events->at[e] : n;
+        chains(hw, select, o, head_dim_v, v + begin * v_stride, 1, v_stride, p + begin * LANES,
+               end - begin);
+        if (e < events->count) {
+            const float *alpha = events->alpha + e * LANES;
+            int64_t d;
+            int r;
+            for (d = 0; d < head_dim_v; d++)
+                for (r = 0; r < LANES; r++)
+                    o[d * LANES + r] = o[d * LANES + r] * alpha[r];
+        }
+        begin = end;
+    }
+}
+
+/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+                       const attn_state *out, int64_t head_dim_v)
+{
+    float wa[LANES], wb[LANES];
+    int64_t k;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
+        const float from = m == NEG_INF ? 0.0f : m;
+        float x = a->m[r] - from;
+        wa[r] = exp2_with(hw, x);
+        x = b->m[r] - from;
+        wb[r] = exp2_with(hw, x);
+        x = a->l[r] * wa[r];
+        out->l[r] = fma32(hw, b->l[r], wb[r], x);
+        out->m[r] = m;
+    }
+    for (k = 0; k < head_dim_v * rows; k += rows)
+        for (r = 0; r < rows; r++) {
+            const float x = a->o[k + r] * wa[r];
+            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
+        }
+}
+
+/* A tile's state, [m rows][l rows][o], seen as an attn_state. */
+static attn_state state_view(float *state, int rows)
+{
+    attn_state view;
+    view.num_rows = rows;
+    view.head_dim_v = 0;
+    view.m = state;
+    view.l = state + rows;
+    view.o = state + 2 * rows;
+    return view;
+}
+
+KERNEL void result_body(int rows, float *out, const float *o, const float *l, float factor,
+                        int64_t head_dim_v)
+{
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const int empty = l[r] == 0.0f;
+        float inverse = 1.0f / (empty ? 1.0f : l[r]);
+        inverse = inverse * factor;
+        for (d = 0; d < head_dim_v; d++) {
+            float x = o[d * rows + r] * inverse;
+            x = x + 0.0f; /* -0 becomes +0 */
+            x = is_nan(x) ? float_of(CANONICAL_NAN) : x;
+            out[r * head_dim_v + d] = empty ? 0.0f : x;
+        }
+    }
+}
+
+/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use fma_hard. */
+#define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
+    TARGET static void pack_##SET(float *qt, const float *q, int64_t head_dim, float c)            \
+    {                                                                                              \
+        pack_body(qt, q, head_dim, c);                                                             \
+    }                                                                                              \
+    TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
+                                int n, int64_t head_dim)                                           \
+    {                                                                                              \
+        qk_body(HW, s, qt, k, k_stride, n, head_dim);                                              \
+    }                                                                                              \
+    TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
+    {                                                                                              \
+        softcap_body(HW, s, n, cap2, icap2);                                                       \
+    }                                                                                              \
+    TARGET static void add_scaled_##SET(float *s, const float *x, const float *factor, int n)      \
+    {                                                                                              \
+        add_scaled_body(HW, s, x, factor, n);                                                      \
+    }                                                                                              \
+    TARGET static void softmax_##SET(float *s, int n, int first, float dead, float *m, float *l,   \
+                                     attn_events *events)                                          \
+    {                                                                                              \
+        softmax_body(HW, s, n, first, dead, m, l, events);                                         \
+    }                                                                                              \
+    TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
+    {                                                                                              \
+        maximum_body(s, n, m);                                                                     \
+    }                                                                                              \
+    TARGET static void exp_sum_##SET(float *s, int n, float dead, const float *m, float *l)        \
+    {                                                                                              \
+        exp_sum_body(HW, s, n, dead, m, l);                                                        \
+    }                                                                                              \
+    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
+                                int n, int64_t head_dim_v, const attn_events *events)              \
+    {                                                                                              \
+        pv_body(HW, 0, o, p, v, v_stride, n, head_dim_v, events);                                  \
+    }                                                                                              \
+    TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
+                                       ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
+                                       const attn_events *events)                                  \
+    {                                                                                              \
+        pv_body(HW, 1, o, p, v, v_stride, n, head_dim_v, events);                                  \
+    }                                                                                              \
+    TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
+    {                                                                                              \
+        const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
+        merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
+    }                                                                                              \
+    TARGET static void result_##SET(float *out, const float *o, const float *l, float factor,      \
+                                    int64_t head_dim_v)                                            \
+    {                                                                                              \
+        result_body(LANES, out, o, l, factor, head_dim_v);                                         \
+    }                                                                                              \
+    static const attn_kernels kernels_##SET = {                                                    \
+        ATTN_KERNEL_ABI, LANES,         NAME,        pack_##SET,      qk_##SET,    softcap_##SET,  \
+        add_scaled_##SET, softmax_##SET, maximum_##SET, exp_sum_##SET, pv_##SET, pv_select_##SET,  \
+        merge_##SET,      result_##SET                                                             \
+    };
+
+PORTABLE_SET(portable, "portable", , FMA_BASE)
+#ifdef FMA_SECOND_BUILD
+PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+ * 5  Kernel selection
+ * --------------------------------------------------------------------------------------------- */
+
+#define CPU_KNOWN 1u
+#define CPU_AVX2_FMA 2u
+
+#ifdef FMA_SECOND_BUILD
+static void cpuid(unsigned leaf, unsigned out[4])
+{
+    /* ebx holds the GOT pointer of 32-bit position-independent code: save it by hand */
+#ifdef __i386__
+    __asm__ volatile("xchgl %%ebx, %1\n\tcpuid\n\txchgl %%ebx, %1"
+                     : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
+                     : "0"(leaf), "2"(0));
+#else
+    __asm__ volatile("cpuid"
+                     : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3])
+                     : "0"(leaf), "2"(0));
+#endif
+}
+
+/* The CPU has the instructions and the operating system saves the registers (XCR0 bits 1, 2). */
+static unsigned detect_cpu(void)
+{
+    unsigned r[4], low, high;
+    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, avx2 = 1u << 5;
+    cpuid(0, r);
+    if (r[0] < 7)
+        return CPU_KNOWN;
+    cpuid(1, r);
+    if ((r[2] & (fma | osxsave | avx)) != (fma | osxsave | avx))
+        return CPU_KNOWN;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    cpuid(7, r);
+    return (low & 6) == 6 && (r[1] & avx2) ? CPU_KNOWN | CPU_AVX2_FMA : CPU_KNOWN;
+}
+
+static unsigned cpu_features; /* the only writable word of the library */
+
+static const attn_kernels *get_portable_fma(void)
+{
+    unsigned features = LOAD_WORD(&cpu_features);
+    if (!features) {
+        features = detect_cpu();
+        STORE_WORD(&cpu_features, features);
+    }
+    return features & CPU_AVX2_FMA ? &kernels_portable_fma : NULL;
+}
+#endif
+
+static const attn_kernels *get_portable(void)
+{
+    return &kernels_portable;
+}
+
+/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+static const struct kernel_source {
+    const char *name;
+    const attn_kernels *(*get)(void);
+} kernel_sources[] = {
+#ifdef FMA_SECOND_BUILD
+    { "portable_fma", get_portable_fma },
+#endif
+    { "portable", get_portable },
+};
+
+static int same_word(const char *a, const char *b, size_t b_length)
+{
+    return strlen(a) == b_length && memcmp(a, b, b_length) == 0;
+}
+
+ATTN_API const attn_kernels *attn_kernels_get(int index)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (kernels && index-- == 0)
+            return kernels;
+    }
+    return NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_find(const char *name)
+{
+    int i;
+    const attn_kernels *kernels;
+    for (i = 0; name && (kernels = attn_kernels_get(i)) != NULL; i++)
+        if (same_word(kernels->name, name, strlen(name)))
+            return kernels;
+    return NULL;
+}
+
+ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
+{
+    return kernels ? kernels->name : "none";
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 6  Problem: the parameters with every default resolved, and one sequence of the batch
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct problem {
+    attn_params p; /* strides explicit, counts and scale filled in; checked by section 8 */
+    int64_t group; /* query heads per kv head */
+    int64_t max_q_len, max_kv_len;
+    float factor;       /* c: scale * log2(e), the factor on q */
+    float cap2, icap2;  /* softcap in base 2 */
+    float keep_factor;  /* 1 / (1 - dropout_p) */
+    uint32_t drop_below; /* Philox words below it drop their key */
+} problem;
+
+/* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
+typedef struct sequence {
+    int64_t b;
+    int64_t q_row, q_len;   /* first row along the seq axis of q, o, lse; rows in use */
+    int64_t kv_row, kv_len; /* the same for k and v */
+    int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
+    int64_t offset;         /* pos(i) = i + offset */
+    int64_t key_base;       /* n(j) = key_base + j */
+    int64_t prefix;
+} sequence;
+
+static int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+static int64_t q_capacity(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_q ? (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b] : p->seq_len_q;
+}
+
+static int64_t kv_capacity(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_kv ? (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]
+                            : p->seq_len_kv;
+}
+
+static sequence sequence_of(const attn_params *p, int64_t b)
+{
+    sequence s;
+    s.b = b;
+    s.column = entry32(p->kv_begin, b, 0);
+    s.q_row = entry32(p->cu_seqlens_q, b, 0);
+    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column;
+    s.q_len = entry32(p->q_len, b, q_capacity(p, b));
+    s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
+    s.key_base = p->key_base ? p->key_base[b] : 0;
+    s.prefix = entry32(p->prefix, b, 0);
+    s.offset = 0;
+    if (p->alignment == ATTN_ALIGN_BOTTOM_RIGHT)
+        s.offset = s.kv_len - s.q_len;
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        s.offset = p->q_offset[b];
+    return s;
+}
+
+/* Products and sums of sizes stop at this bound instead of overflowing; it is never a valid size. */
+#define TOO_BIG (INT64_MAX / 4)
+
+static int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+static ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed is
+ * [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no stride. */
+static void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                            int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++) {
+        if (stride[axis] == ATTN_STRIDE_BROADCAST || (varlen && axis == 0))
+            stride[axis] = 0;
+        else if (stride[axis] == 0)
+            stride[axis] = to_stride(packed[varlen][axis]);
+    }
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
+/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+static float score_factor(float scale)
+{
+    float low = scale * LOG2E_LO;
+    return fma32(FMA_BASE, scale, LOG2E_HI, low);
+}
+
+static void resolve_sizes(attn_params *p)
+{
+    if (p->num_heads_kv == 0)
+        p->num_heads_kv = p->num_heads_q;
+    if (p->head_dim_v == 0)
+        p->head_dim_v = p->head_dim;
+    if (p->scale == 0.0f && p->head_dim > 0)
+        p->scale = inv_sqrt_nearest((uint64_t)p->head_dim);
+    if (p->tile_keys == 0)
+        p->tile_keys = 128;
+    if (p->auto_naive_keys == 0)
+        p->auto_naive_keys = ATTN_AUTO_NAIVE_KEYS;
+    if (p->kernels == NULL)
+        p->kernels = attn_kernels_get(0);
+    if (p->window && p->window_left > TOO_BIG)
+        p->window_left = -1;
+    if (p->window && p->window_right > TOO_BIG)
+        p->window_right = -1;
+#ifdef _OPENMP
+    if (p->num_workers == 0 && !p->parallel_for)
+        p->num_workers = omp_get_max_threads();
+#endif
+    if (p->num_workers == 0)
+        p->num_workers = 1;
+}
+
+static void resolve_layouts(attn_params *p)
+{
+    const int varlen = p->cu_seqlens_q != NULL;
+    const attn_block_mask *blocks = &p->block_mask;
+    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
+    RESOLVE_STRIDES(p->k, varlen, p->num_heads_kv, p->seq_len_kv, p->head_dim);
+    RESOLVE_STRIDES(p->v, varlen, p->num_heads_kv, p->seq_len_kv, p->head_dim_v);
+    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, p->seq_len_q, 1);
+    if (varlen)
+        p->lse.stride_batch = 0;
+    if (p->q_segments_stride == 0)
+        p->q_segments_stride = to_stride(p->seq_len_q);
+    if (p->kv_segments_stride == 0)
+        p->kv_segments_stride = to_stride(p->seq_len_kv);
+    if (p->tree_stride == 0)
+        p->tree_stride = to_stride(p->seq_len_q);
+    if (blocks->block_k > 0 && blocks->stride_row == 0)
+        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    if (p->logits.num_rows == 0 && p->logits.rows == NULL)
+        p->logits.num_rows = p->seq_len_q;
+}
+
+static void resolve_numbers(problem *pr)
+{
+    const attn_params *p = &pr->p;
+    float keep = 1.0f - p->dropout_p;
+    int64_t b;
+    pr->group = p->num_heads_q / p->num_heads_kv;
+    pr->factor = score_factor(p->scale);
+    pr->cap2 = p->softcap * LOG2E_HI;
+    pr->icap2 = p->softcap > 0 ? 1.0f / pr->cap2 : 0.0f;
+    pr->keep_factor = 1.0f / keep;
+    pr->drop_below = (uint32_t)((double)p->dropout_p * 4294967296.0);
+    pr->max_q_len = pr->max_kv_len = 0;
+    for (b = 0; b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        pr->max_q_len = max64(pr->max_q_len, s.q_len);
+        pr->max_kv_len = max64(pr->max_kv_len, s.kv_len);
+    }
+}
+
+/* What has to be computed. */
+static int wants_values(const attn_params *p)
+{
+    return p->partial || p->o.data;
+}
+
+static int wants_rows(const attn_params *p)
+{
+    return wants_values(p) || p->lse.data;
+}
+
+static int is_empty(const attn_params *p)
+{
+    return p->batch == 0 || p->seq_len_q == 0;
+}
+
+/* Element offset of row i of head h in a tensor. */
+#define ROW_AT(tensor, s, h, row)                                                                  \
+    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
+
+/* Number of a row among raw states: that of a packed lse. */
+static int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
+{
+    if (p->cu_seqlens_q)
+        return head * p->seq_len_q + s->q_row + i;
+    return (s->b * p->num_heads_q + head) * p->seq_len_q + i;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 7  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
+ *    of keys to a row (`range`), which the loops never step outside of, and those that must be asked
+ *    pair by pair (`row`). A key is visible if all active rules say so.
+ * --------------------------------------------------------------------------------------------- */
+
+/* A row of a tile: one lane. */
+typedef struct lane {
+    int used;          /* unused lanes hold zero queries; their results go nowhere */
+    int64_t head, i;   /* query head and row */
+    int64_t choice;    /* number of the row among those chosen */
+    int64_t pos;       /* i + offset */
+    int64_t lo, hi;    /* the range masks leave keys lo..hi-1 */
+} lane;
+
+/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+typedef struct hull {
+    int64_t head_begin, head_end, i_begin, i_end;
+} hull;
+
+typedef struct mask_rule {
+    const char *name;
+    int (*active)(const attn_params *p);
+    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
+    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                uint8_t *alive, int step);
+    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
+} mask_rule;
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+
+static int causal_active(const attn_params *p)
+{
+    return p->causal != 0;
+}
+
+static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)p;
+    (void)lo;
+    *hi = min64(*hi, max64(pos + 1, s->prefix));
+}
+
+static int window_active(const attn_params *p)
+{
+    return p->window != 0;
+}
+
+static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)s;
+    if (p->window_left >= 0)
+        *lo = max64(*lo, pos - p->window_left);
+    if (p->window_right >= 0)
+        *hi = min64(*hi, pos + p->window_right + 1);
+}
+
+static int chunked_active(const attn_params *p)
+{
+    return p->chunk_size != 0;
+}
+
+static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi)
+{
+    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
+    *lo = max64(*lo, begin);
+    *hi = min64(*hi, begin + p->chunk_size);
+}
+
+static int segments_active(const attn_params *p)
+{
+    return p->q_segments != NULL;
+}
+
+static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
+                         int n, uint8_t *alive, int step)
+{
+    const int varlen = p->cu_seqlens_q != NULL;
+    const int32_t *q = p->q_segments + (varlen ? s->q_row : s->b * p->q_segments_stride);
+    const int32_t *kv = p->kv_segments + (varlen ? 0 : s->b * p->kv_segments_stride) + s->kv_row;
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= q[at->i] == kv[j0 + t];
+}
+
+static int tree_active(const attn_params *p)
+{
+    return p->tree_parents != NULL;
+}
+
+/* Parents precede their children, so that one walk up from the query meets its ancestors in
+ * descending order, as the keys are visited. */
+static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const int32_t *parents =
+        p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
+    const int64_t first_node = s->kv_len - s->q_len;
+    int64_t ancestor = at->i;
+    int t;
+    for (t = n - 1; t >= 0 && j0 + t >= first_node; t--) {
+        const int64_t node = j0 + t - first_node;
+        while (ancestor > node)
+            ancestor = parents[ancestor];
+        alive[t * step] &= ancestor == node;
+    }
+}
+
+static int tree_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    (void)p;
+    (void)at;
+    return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
+{
+    return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
+}
+
+static int bool_active(const attn_params *p)
+{
+    return p->bool_mask.data != NULL;
+}
+
+static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const attn_mask *m = &p->bool_mask;
+    const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const int invert = m->invert != 0;
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= (data[t * m->stride_kv] != 0) != invert;
+}
+
+static int bit_of(const uint8_t *bits, int64_t index)
+{
+    const int64_t byte = floor_div(index, 8);
+    return bits[byte] >> (index - byte * 8) & 1;
+}
+
+static int bits_active(const attn_params *p)
+{
+    return p->bit_mask.data != NULL;
+}
+
+static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const attn_mask *m = &p->bit_mask;
+    const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const int invert = m->invert != 0;
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+}
+
+static int bitmap_active(const attn_params *p)
+{
+    return p->block_mask.bitmap != NULL;
+}
+
+static int bitmap_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+{
+    const attn_block_mask *m = &p->block_mask;
+    return bit_of(m->bitmap, b * m->stride_batch + head * m->stride_head + row * m->stride_row +
+                                 column);
+}
+
+static int csr_active(const attn_params *p)
+{
+    return p->block_mask.row_offsets != NULL;
+}
+
+/* Binary search in the row's ascending columns. */
+static int csr_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int32_t *offsets =
+        m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
+    int64_t lo = offsets[0], hi = offsets[1];
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (m->columns[middle] < column)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo < offsets[1] && m->columns[lo] == column;
+}
+
+typedef int (*cell_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column);
+
+/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+static void cells_row(cell_fn cell, const attn_params *p, const sequence *s, const lane *at,
+                      int64_t j0, int n, uint8_t *alive, int step)
+{
+    const int64_t size = p->block_mask.block_k, row = at->i / p->block_mask.block_q;
+    int t = 0;
+    while (t < n) {
+        const int64_t column = (j0 + t) / size;
+        const int64_t end = min64(n, (column + 1) * size - j0);
+        const int visible = cell(p, s->b, at->head, row, column);
+        for (; t < end; t++)
+            alive[t * step] &= (uint8_t)visible;
+    }
+}
+
+static int cells_tile(cell_fn cell, const attn_params *p, const sequence *s, const hull *at,
+                      int64_t j0, int n)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t head, row, column, seen = 0, all = 0;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
+                seen += cell(p, s->b, head, row, column);
+                all++;
+            }
+    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                       uint8_t *alive, int step)
+{
+    cells_row(bitmap_cell, p, s, at, j0, n, alive, step);
+}
+
+static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    return cells_tile(bitmap_cell, p, s, at, j0, n);
+}
+
+static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                    uint8_t *alive, int step)
+{
+    cells_row(csr_cell, p, s, at, j0, n, alive, step);
+}
+
+static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    return cells_tile(csr_cell, p, s, at, j0, n);
+}
+
+static int callback_active(const attn_params *p)
+{
+    return p->mask != NULL;
+}
+
+static attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
+{
+    attn_pair pair;
+    pair.batch = s->b;
+    pair.head = at->head;
+    pair.i = at->i;
+    pair.j = j;
+    pair.pos = s->key_base + at->pos;
+    pair.n = s->key_base + j;
+    return pair;
+}
+
+static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
+                         int n, uint8_t *alive, int step)
+{
+    int t;
+    for (t = 0; t < n; t++) {
+        const attn_pair pair = pair_of(s, at, j0 + t);
+        if (alive[t * step])
+            alive[t * step] = p->mask(p->callback_user, &pair) != 0;
+    }
+}
+
+static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0,
+                         int n)
+{
+    attn_rect rect;
+    int answer;
+    if (!p->mask_tile)
+        return ATTN_TILE_PARTIAL;
+    rect.batch = s->b;
+    rect.head_begin = at->head_begin;
+    rect.head_end = at->head_end;
+    rect.i_begin = at->i_begin;
+    rect.i_end = at->i_end;
+    rect.j_begin = j0;
+    rect.j_end = j0 + n;
+    rect.offset = s->offset;
+    rect.key_base = s->key_base;
+    answer = p->mask_tile(p->callback_user, &rect);
+    return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
+}
+
+/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+static const mask_rule mask_rules[] = {
+    { "causal", causal_active, causal_range, NULL, NULL },
+    { "window", window_active, window_range, NULL, NULL },
+    { "chunked", chunked_active, chunked_range, NULL, NULL },
+    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile },
+    { "block csr", csr_active, NULL, csr_row, csr_tile },
+    { "tree", tree_active, NULL, tree_row, tree_tile },
+    { "segments", segments_active, NULL, segments_row, NULL },
+    { "bool mask", bool_active, NULL, bool_row, NULL },
+    { "bit mask", bits_active, NULL, bits_row, NULL },
+    { "callback", callback_active, NULL, callback_row, callback_tile },
+};
+
+/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
+static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi)
+{
+    int m;
+    *lo = 0;
+    *hi = s->kv_len;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && mask_rules[m].active(p))
+            mask_rules[m].range(p, s, pos, lo, hi);
+    if (*hi < *lo)
+        *hi = *lo;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 8  Validation: every rule about the parameters and its sentence. Each check returns ATTN_OK or
+ *    the status whose reason it has put into *why. Below this section nothing checks arguments.
+ * --------------------------------------------------------------------------------------------- */
+
+static attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+/* "name (value) rest" */
+static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                             const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* "name[index] (value) rest" */
+static attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                             const char *rest)
+{
+    put(why, name);
+    put(why, "[");
+    put_int(why, index);
+    put(why, "] (");
+    put_int(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+static attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+#define SIZE_RULE(field, least, most) { #field, offsetof(attn_params, field), least, most }
+
+static const size_rule size_rules[] = { /* int64_t fields */
+    SIZE_RULE(batch, 0, MOST),
+    SIZE_RULE(num_heads_q, 1, MOST),
+    SIZE_RULE(num_heads_kv, 0, MOST),
+    SIZE_RULE(seq_len_q, 0, MOST),
+    SIZE_RULE(seq_len_kv, 0, MOST),
+    SIZE_RULE(head_dim, 1, MOST),
+    SIZE_RULE(head_dim_v, 0, MOST),
+    SIZE_RULE(chunk_size, 0, MOST),
+    SIZE_RULE(block_mask.block_q, 0, MOST),
+    SIZE_RULE(block_mask.block_k, 0, MOST),
+    SIZE_RULE(logits.num_rows, 0, MOST),
+    SIZE_RULE(auto_naive_keys, 0, INT64_MAX),
+};
+
+static const size_rule enum_rules[] = { /* int fields */
+    SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1),
+    SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1),
+    SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1),
+    SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1),
+    SIZE_RULE(lse.dtype, 0, 0),
+    SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1),
+    SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET),
+    SIZE_RULE(window, 0, ATTN_WINDOW),
+    SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX),
+    SIZE_RULE(impl, 0, ATTN_IMPL_AUTO),
+    SIZE_RULE(num_workers, 0, 65536),
+};
+
+static attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+{
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, low ? " must be at least " : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+static attn_status check_sizes(const attn_params *p, text *why)
+{
+    int r;
+    for (r = 0; r < COUNT_OF(size_rules); r++) {
+        int64_t value;
+        memcpy(&value, (const char *)p + size_rules[r].offset, sizeof value);
+        if (value < size_rules[r].least || value > size_rules[r].most)
+            return bad_range(why, &size_rules[r], value);
+    }
+    for (r = 0; r < COUNT_OF(enum_rules); r++) {
+        int value;
+        memcpy(&value, (const char *)p + enum_rules[r].offset, sizeof value);
+        if (value < enum_rules[r].least || value > enum_rules[r].most)
+            return bad_range(why, &enum_rules[r], value);
+    }
+    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
+        put_field(why, "num_heads_q", p->num_heads_q);
+        put(why, " must be a multiple of ");
+        put_field(why, "num_heads_kv", p->num_heads_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->tile_keys &&
+        (p->tile_keys < 16 || p->tile_keys > 1024 || (p->tile_keys & (p->tile_keys - 1))))
+        return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
+                         " must be 0 or a power of two from 16 to 1024");
+    return ATTN_OK;
+}
+
+static attn_status check_numbers(const attn_params *p, text *why)
+{
+    if (!is_finite(p->scale))
+        return bad_number(why, "scale", p->scale, " must be finite");
+    if (!is_finite(p->softcap) || p->softcap < 0)
+        return bad_number(why, "softcap", p->softcap, " must be finite and at least 0");
+    if (p->softcap > 0 && !(p->softcap > 1e-30f && p->softcap < 1e30f))
+        return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
+    if (!(p->dropout_p >= 0 && p->dropout_p < 1))
+        return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
+    if (p->sinks && p->softmax1)
+        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
+                         " is a sink of 0 and excludes sinks: set one of them");
+    return ATTN_OK;
+}
+
+/* Fields that mean nothing without another one are refused, not ignored. */
+static attn_status check_pairs_of_fields(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    if (!p->cu_seqlens_q != !p->cu_seqlens_kv)
+        return bad(why, ATTN_ERR_ARG, "cu_seqlens_q and cu_seqlens_kv: give both or neither");
+    if (!p->q_segments != !p->kv_segments)
+        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    if (!p->window && p->window_left)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (!p->window && p->window_right)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (p->window_left < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " must be -1 (unbounded) or more");
+    if (p->window_right < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " must be -1 (unbounded) or more");
+    if (p->mask_tile && !p->mask)
+        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
+    if (m->bitmap && m->row_offsets)
+        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
+    if (!m->row_offsets != !m->columns)
+        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
+    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
+    return ATTN_OK;
+}
+
+typedef struct entry_rule {
+    const char *name;
+    const int32_t *array;
+    int64_t most;
+} entry_rule;
+
+static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
+{
+    const int64_t value = entry32(rule->array, b, 0);
+    if (value >= 0 && value <= rule->most)
+        return ATTN_OK;
+    bad_entry(why, rule->name, b, value, " must be from 0 to ");
+    put_int(why, rule->most);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                    int64_t rows, text *why)
+{
+    int64_t b;
+    if (cu && cu[0] < 0)
+        return bad_entry(why, name, 0, cu[0], " must be at least 0");
+    for (b = 0; cu && b < batch; b++)
+        if (cu[b + 1] < cu[b])
+            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+    if (cu && cu[batch] > rows) {
+        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
+        put_int(why, rows);
+        put(why, ")");
+        return ATTN_ERR_ARG;
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_lengths(const attn_params *p, text *why)
+{
+    attn_status status;
+    int64_t b;
+    int r;
+    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    if (!status)
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
+    for (b = 0; b < p->batch && !status; b++) {
+        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                     { "kv_begin", p->kv_begin, keys },
+                                     { "kv_len", p->kv_len, keys - begin },
+                                     { "prefix", p->prefix, INT32_MAX } };
+        for (r = 0; r < COUNT_OF(rules) && !status; r++)
+            status = check_entry(&rules[r], b, why);
+        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST))
+            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    }
+    return status;
+}
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -(int64_t)(stride[axis] + 1) + 1 : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch, int64_t heads,
+                                int64_t rows, int64_t columns, const ptrdiff_t stride[4], text *why)
+{
+    int64_t count[4];
+    count[0] = batch;
+    count[1] = heads;
+    count[2] = rows;
+    count[3] = columns;
+    if (times(extent(count, stride), bytes_each) < PTRDIFF_MAX / 2)
+        return ATTN_OK;
+    put(why, name);
+    put(why, ": ");
+    put_field(why, "batch", batch);
+    put(why, " x ");
+    put_field(why, "heads", heads);
+    put(why, " x ");
+    put_field(why, "rows", rows);
+    put(why, " x ");
+    put_field(why, "columns", columns);
+    put(why, " with its strides exceeds the address space");
+    return ATTN_ERR_OVERFLOW;
+}
+
+static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
+                                int64_t heads, int64_t rows, int64_t columns, int needed,
+                                text *why)
+{
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
+    if (needed && !t->data) {
+        put(why, name);
+        return bad(why, ATTN_ERR_ARG, ".data is NULL");
+    }
+    return check_extent(name, (int64_t)storages[t->dtype].bytes, batch, heads, rows, columns,
+                        stride, why);
+}
+
+static attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* The resolved tensors fit into memory and are there. */
+static attn_status check_tensors(const attn_params *p, int need_data, text *why)
+{
+    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
+    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
+    const int64_t rows = p->seq_len_q, keys = p->seq_len_kv;
+    const int need_keys = need_data && keys > 0;
+    const int need_values = need_keys && wants_values(p);
+    attn_status status;
+    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
+    if (!status)
+        status = check_tensor("k", &p->k, n, hkv, keys, p->head_dim, need_keys, why);
+    if (!status)
+        status = check_tensor("v", &p->v, n, hkv, keys, p->head_dim_v, need_values, why);
+    if (!status)
+        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
+    if (!status)
+        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
+    return status;
+}
+
+/* Bias and masks: four strides over (batch, head, query, key), one byte or more an element. */
+static attn_status check_pair_arrays(const attn_params *p, text *why)
+{
+    const attn_bias *bias = &p->bias;
+    const attn_mask *bytes = &p->bool_mask, *bits = &p->bit_mask;
+    const ptrdiff_t stride[3][4] = {
+        { bias->stride_batch, bias->stride_head, bias->stride_q, bias->stride_kv },
+        { bytes->stride_batch, bytes->stride_head, bytes->stride_q, bytes->stride_kv },
+        { bits->stride_batch, bits->stride_head, bits->stride_q, bits->stride_kv }
+    };
+    static const char *const name[3] = { "bias", "bool_mask", "bit_mask" };
+    attn_status status = ATTN_OK;
+    int a;
+    for (a = 0; a < 3 && !status; a++)
+        status = check_extent(name[a], a == 0 ? (int64_t)storages[bias->dtype].bytes : 1, p->batch,
+                              p->num_heads_q, p->seq_len_q, p->seq_len_kv, stride[a], why);
+    return status;
+}
+
+static int has_broadcast_stride(const attn_output *t)
+{
+    return t->stride_batch == ATTN_STRIDE_BROADCAST || t->stride_head == ATTN_STRIDE_BROADCAST ||
+           t->stride_seq == ATTN_STRIDE_BROADCAST;
+}
+
+static attn_status check_output_sizes(const attn_params *p, text *why)
+{
+    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
+    const int64_t rows = times(times(p->batch, p->num_heads_q), p->seq_len_q);
+    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
+    attn_status status = ATTN_OK;
+    if (p->partial)
+        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
+    if (!status && p->logits.data)
+        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
+    return status;
+}
+
+static attn_status check_outputs(const attn_params *p, text *why)
+{
+    int64_t r;
+    if (p->partial && !(p->state.m && p->state.l && p->state.o))
+        return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
+    if (!wants_rows(p) && !p->logits.data)
+        return bad(why, ATTN_ERR_ARG,
+                   "o.data is NULL, and neither lse, partial nor logits is asked for");
+    for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
+        if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
+            return bad_entry(why, "logits.rows", r, p->logits.rows[r],
+                             " must be a row from 0 to seq_len_q - 1");
+    if (p->logits.data && !p->logits.rows && p->logits.num_rows > p->seq_len_q)
+        return bad_field(why, ATTN_ERR_ARG, "logits.num_rows", p->logits.num_rows,
+                         " exceeds seq_len_q, and logits.rows is NULL");
+    return ATTN_OK;
+}
+
+static attn_status check_tree(const attn_params *p, text *why)
+{
+    int64_t b, i;
+    for (b = 0; p->tree_parents && b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        const int64_t at = p->cu_seqlens_q ? s.q_row : b * p->tree_stride;
+        for (i = 0; i < s.q_len; i++) {
+            const int32_t parent = p->tree_parents[at + i];
+            if (parent < -1 || parent >= i)
+                return bad_entry(why, "tree_parents", at + i, parent,
+                                 " must be -1 or an earlier node of its tree");
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_csr_rows(const attn_params *p, int64_t first, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t rows = (p->seq_len_q - 1) / m->block_q + 1;
+    const int64_t columns = p->seq_len_kv ? (p->seq_len_kv - 1) / m->block_k + 1 : 0;
+    int64_t r, c;
+    for (r = first; r < first + rows; r++) {
+        const int64_t begin = m->row_offsets[r], end = m->row_offsets[r + 1];
+        if (begin < 0 || end < begin)
+            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
+                             " must not be below the entry before it");
+        for (c = begin; c < end; c++) {
+            if (m->columns[c] < 0 || m->columns[c] >= columns)
+                return bad_entry(why, "block_mask.columns", c, m->columns[c],
+                                 " is no block of seq_len_kv");
+            if (c > begin && m->columns[c] <= m->columns[c - 1])
+                return bad_entry(why, "block_mask.columns", c, m->columns[c],
+                                 " must be above the entry before it");
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_csr(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    attn_status status = ATTN_OK;
+    int64_t b, h;
+    for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
+        for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
+            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, why);
+    return status;
+}
+
+static attn_status check_interfaces(const attn_params *p, text *why)
+{
+    if (p->kernels && p->kernels->abi != ATTN_KERNEL_ABI)
+        return bad_field(why, ATTN_ERR_ARG, "kernels->abi", p->kernels->abi,
+                         " is not that of this library (ATTN_KERNEL_ABI)");
+    if (p->kernels &&
+        (p->kernels->rows < 4 || p->kernels->rows > ATTN_KERNEL_MAX_ROWS || p->kernels->rows % 4))
+        return bad_field(why, ATTN_ERR_ARG, "kernels->rows", p->kernels->rows,
+                         " must be a multiple of 4 from 4 to 64");
+    if (p->backend && p->backend->abi != ATTN_KERNEL_ABI)
+        return bad_field(why, ATTN_ERR_ARG, "backend->abi", p->backend->abi,
+                         " is not that of this library (ATTN_KERNEL_ABI)");
+    return ATTN_OK;
+}
+
+/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
+{
+    attn_status status;
+    if (!in)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    pr->p = *in;
+    status = check_sizes(&pr->p, why);
+    if (!status)
+        status = check_numbers(&pr->p, why);
+    if (!status)
+        status = check_interfaces(&pr->p, why);
+    if (!status)
+        status = check_pairs_of_fields(&pr->p, why);
+    if (!status && (has_broadcast_stride(&in->o) || has_broadcast_stride(&in->lse)))
+        status = bad(why, ATTN_ERR_ARG, "o and lse: a stride of an output cannot be broadcast");
+    if (status)
+        return status;
+    resolve_sizes(&pr->p);
+    resolve_layouts(&pr->p);
+    need_data = need_data && !is_empty(&pr->p);
+    status = check_tensors(&pr->p, need_data, why);
+    if (!status)
+        status = check_pair_arrays(&pr->p, why);
+    if (!status)
+        status = check_output_sizes(&pr->p, why);
+    if (!status)
+        status = check_lengths(&pr->p, why);
+    if (!status && need_data)
+        status = check_outputs(&pr->p, why);
+    if (!status && need_data)
+        status = check_tree(&pr->p, why);
+    if (!status && need_data && pr->p.block_mask.row_offsets)
+        status = check_csr(&pr->p, why);
+    if (!status)
+        resolve_numbers(pr);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 9  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
+ *
+ *    workspace = | alignment | call | logits of all heads (naive_whole) | slot 0 | slot 1 | ...
+ *
+ *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
+ *    tree is given room for 2^20 keys at least, so that memory is constant up to that length.
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct plan {
+    const attn_kernels *kernels;
+    int impl;                /* TILED or NAIVE */
+    int rows, keys;          /* of a tile */
+    int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
+    int64_t tiles;           /* query tiles per kv head: per batch entry, or in all with varlen */
+    int64_t items;           /* first list: o, lse, states */
+    int64_t logits_tiles, logits_items; /* second list: logits */
+    int64_t matrix_floats;   /* naive: logits, m and l of one head */
+    int64_t state_floats;    /* rows * (head_dim_v + 2) */
+    /* offsets into a slot, in bytes */
+    int64_t lanes, qt, stage, s, x, lane_values, alpha, at, alive, kv, states, matrix;
+    int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
+    int workers;
+} plan;
+
+/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
+ * `failed`. */
+typedef struct call {
+    problem pr;
+    plan pl;
+    float *shared;
+    char *slots;
+    int slot_count;
+    int64_t items;                                            /* of the list that runs */
+    void (*item)(const struct call *c, char *slot, int64_t index);
+    unsigned failed;
+} call;
+
+#define TREE_KEYS ((int64_t)1 << 20)
+#define MAX_LEVELS 64
+
+static int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
+}
+
+/* Pending states are the maximal tree nodes to the left of the current chunk, at most one a level:
+ * log2 of the number of chunks, one more where the keys begin inside the tree; one is being filled. */
+static int tree_slots(int64_t keys)
+{
+    int64_t chunks = max64(keys, TREE_KEYS) / ATTN_CHUNK + 2;
+    int slots = 3;
+    while (chunks > 1) {
+        chunks = (chunks + 1) / 2;
+        slots++;
+    }
+    return slots;
+}
+
+static int choose_impl(const attn_params *p)
+{
+    if (p->impl == ATTN_IMPL_AUTO)
+        return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+}
+
+static void plan_items(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int varlen = p->cu_seqlens_q != NULL;
+    const int64_t group = pr->group;
+    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+        pl->tiles = times(p->seq_len_q, group) / pl->rows + p->batch;
+    else
+        pl->tiles = ceil_div(times(p->seq_len_q, group), pl->rows);
+    pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
+    if (pl->impl == ATTN_IMPL_NAIVE)
+        pl->items = times(p->batch, p->num_heads_q);
+    if (!wants_rows(p))
+        pl->items = 0;
+    pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
+    pl->logits_items = 0;
+    if (p->logits.data)
+        pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
+}
+
+static void plan_matrix(const problem *pr, plan *pl)
+{
+    const int64_t rows = times(ceil_div(pr->max_q_len, pl->rows), pl->rows);
+    pl->matrix_floats = 0;
+    if (pl->impl == ATTN_IMPL_NAIVE)
+        pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
+}
+
+static void plan_slot(const problem *pr, plan *pl, int64_t tile_bytes, int64_t lane_bytes)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
+    const int convert = p->k.dtype != ATTN_F32 || p->v.dtype != ATTN_F32;
+    const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
+    int64_t at = 0;
+    pl->state_floats = times(rows, plus(p->head_dim_v, 2));
+    place(&at, 1, (size_t)tile_bytes);
+    pl->lanes = place(&at, rows, (size_t)lane_bytes);
+    pl->qt = place(&at, times(rows, p->head_dim), sizeof(float));
+    pl->stage = place(&at, times(rows, dim), sizeof(float));
+    pl->s = place(&at, rows * keys, sizeof(float));
+    pl->x = place(&at, rows * keys, sizeof(float));
+    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 14 */
+    pl->alpha = place(&at, rows * (keys / ATTN_BLOCK + 2), sizeof(float));
+    pl->at = place(&at, keys / ATTN_BLOCK + 2, sizeof(int));
+    pl->alive = place(&at, rows * keys, sizeof(uint8_t));
+    pl->kv = place(&at, convert ? times(keys, dim) : 0, sizeof(float));
+    pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
+    pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
+    pl->slot_bytes = at;
+}
+
+static void make_plan(const problem *pr, plan *pl, int64_t tile_bytes, int64_t lane_bytes)
+{
+    const attn_params *p = &pr->p;
+    pl->kernels = p->kernels;
+    pl->impl = choose_impl(p);
+    pl->rows = p->kernels->rows;
+    pl->keys = p->tile_keys;
+    pl->state_slots = tree_slots(pr->max_kv_len);
+    plan_items(pr, pl);
+    plan_matrix(pr, pl);
+    plan_slot(pr, pl, tile_bytes, lane_bytes);
+    pl->shared_bytes = 0;
+    if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
+        pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
+    pl->workers = (int)max64(1, min64(p->num_workers, max64(pl->items, pl->logits_items)));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 10  Tile: up to `rows` query rows that share one kv head, and their logits against some keys.
+ *     Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group,
+ *     so that a GQA group fills the lanes also when there is one query (decode).
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct tile {
+    const problem *pr;
+    const plan *pl;
+    sequence s;
+    int64_t kv_head;
+    hull hull;        /* of the used lanes */
+    int used;         /* how many lanes are used */
+    int64_t lo, hi;   /* union of the lanes' ranges */
+    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
+    lane *lanes;
+    float *qt;        /* [head_dim][rows] */
+    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    float *s_tile;    /* [keys][rows] logits, then probabilities */
+    float *x_tile;    /* [keys][rows] bias or distances */
+    float *lane_values;
+    uint8_t *alive;   /* [keys][rows], valid for PARTIAL tiles */
+    float *kv;        /* [keys][dim] K or V of a 16-bit storage type as f32 */
+    float *matrix;    /* naive: this head's logits */
+    attn_events events;
+    float *free_states[MAX_LEVELS];
+    int free_count;
+    float *pending[MAX_LEVELS]; /* by tree level */
+} tile;
+
+static tile *open_tile(const call *c, char *slot)
+{
+    const plan *pl = &c->pl;
+    tile *t = (tile *)(void *)slot;
+    int i;
+    t->pr = &c->pr;
+    t->pl = pl;
+    t->lanes = (lane *)(void *)(slot + pl->lanes);
+    t->qt = (float *)(void *)(slot + pl->qt);
+    t->stage = (float *)(void *)(slot + pl->stage);
+    t->s_tile = (float *)(void *)(slot + pl->s);
+    t->x_tile = (float *)(void *)(slot + pl->x);
+    t->lane_values = (float *)(void *)(slot + pl->lane_values);
+    t->alive = (uint8_t *)(slot + pl->alive);
+    t->kv = (float *)(void *)(slot + pl->kv);
+    t->matrix = (float *)(void *)(slot + pl->matrix);
+    t->events.alpha = (float *)(void *)(slot + pl->alpha);
+    t->events.at = (int *)(void *)(slot + pl->at);
+    t->events.count = 0;
+    t->free_count = 0;
+    for (i = 0; i < pl->state_slots; i++)
+        t->free_states[t->free_count++] =
+            (float *)(void *)(slot + pl->states) + i * pl->state_floats;
+    for (i = 0; i < MAX_LEVELS; i++)
+        t->pending[i] = NULL;
+    return t;
+}
+
+/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads` heads. */
+typedef struct row_choice {
+    int64_t head0, heads, first, count;
+    const int32_t *list; /* NULL = row number c is c */
+} row_choice;
+
+static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t flat)
+{
+    const attn_params *p = &t->pr->p;
+    const int64_t c = flat / choice->heads;
+    l->used = 0;
+    l->lo = l->hi = 0;
+    if (c >= choice->count)
+        return;
+    l->choice = c;
+    l->head = choice->head0 + flat % choice->heads;
+    l->i = choice->list ? choice->list[c] : c;
+    l->used = l->i < t->s.q_len;
+    l->pos = l->i + t->s.offset;
+    if (l->used)
+        visible_range(p, &t->s, l->pos, &l->lo, &l->hi);
+}
+
+static void widen_hull(tile *t, const lane *l)
+{
+    const hull one = { l->head, l->head + 1, l->i, l->i + 1 };
+    hull *h = &t->hull;
+    if (t->used++ == 0)
+        *h = one;
+    h->head_begin = min64(h->head_begin, one.head_begin);
+    h->head_end = max64(h->head_end, one.head_end);
+    h->i_begin = min64(h->i_begin, one.i_begin);
+    h->i_end = max64(h->i_end, one.i_end);
+    if (l->lo < l->hi && t->lo == t->hi) {
+        t->lo = l->lo;
+        t->hi = l->hi;
+    } else if (l->lo < l->hi) {
+        t->lo = min64(t->lo, l->lo);
+        t->hi = max64(t->hi, l->hi);
+    }
+}
+
+/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+static int set_rows(tile *t, const row_choice *choice)
+{
+    const problem *pr = t->pr;
+    const attn_params *p = &pr->p;
+    const int64_t d = p->head_dim;
+    int r;
+    t->used = 0;
+    t->lo = t->hi = 0;
+    t->dead = 0.0f;
+    for (r = 0; r < t->pl->rows; r++) {
+        lane *l = &t->lanes[r];
+        set_lane(t, l, choice, choice->first + r);
+        if (l->used) {
+            widen_hull(t, l);
+            storages[p->q.dtype].load_run(
+                t->stage + r * d, p->q.data, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), d);
+        } else {
+            memset(t->stage + r * d, 0, (size_t)d * sizeof(float));
+        }
+    }
+    if (t->used)
+        t->pl->kernels->pack(t->qt, t->stage, d, pr->factor);
+    return t->used;
+}
+
+/* Where key j is, as f32: keys j0..j0+n-1 of K or V, *stride floats apart. */
+static const float *key_rows(tile *t, const attn_tensor *x, int64_t dim, int64_t j0, int n,
+                             ptrdiff_t *stride)
+{
+    int64_t at = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j0);
+    int j;
+    if (x->dtype == ATTN_F32) {
+        *stride = x->stride_seq;
+        return (const float *)x->data + at;
+    }
+    for (j = 0; j < n; j++, at += x->stride_seq)
+        storages[x->dtype].load_run(t->kv + j * dim, x->data, at, dim);
+    *stride = (ptrdiff_t)dim;
+    return t->kv;
+}
+
+/* ---- visibility of a tile */
+
+static int range_class(const tile *t, int64_t j0, int n)
+{
+    int r, full = 1, any = 0;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        if (!l->used)
+            continue;
+        full &= l->lo <= j0 && l->hi >= j0 + n;
+        any |= l->lo < j0 + n && l->hi > j0;
+    }
+    return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
+}
+
+/* alive[key][lane] from the ranges alone; unused lanes count as alive, their results are dropped. */
+static void fill_ranges(tile *t, int64_t j0, int n)
+{
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        const int begin = l->used ? (int)min64(n, max64(0, l->lo - j0)) : 0;
+        const int end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : n;
+        for (j = 0; j < n; j++)
+            t->alive[j * rows + r] = j >= begin && j < end;
+    }
+}
+
+static int count_class(const tile *t, int n)
+{
+    const int rows = t->pl->rows;
+    int j, r, seen = 0;
+    for (j = 0; j < n; j++)
+        for (r = 0; r < rows; r++)
+            seen += t->lanes[r].used & t->alive[j * rows + r];
+    if (seen == 0)
+        return ATTN_TILE_EMPTY;
+    return seen == n * t->used ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++)
+        if (t->lanes[r].used)
+            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
+}
+
+/* Class of keys j0..j0+n-1 for this tile; fills t->alive when it is PARTIAL. */
+static int tile_class(tile *t, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    int class_so_far = range_class(t, j0, n), counted = 0, m;
+    if (class_so_far == ATTN_TILE_PARTIAL)
+        fill_ranges(t, j0, n);
+    for (m = 0; m < COUNT_OF(mask_rules) && class_so_far != ATTN_TILE_EMPTY; m++) {
+        const mask_rule *rule = &mask_rules[m];
+        int answer;
+        if (!rule->row || !rule->active(p))
+            continue;
+        answer = rule->tile ? rule->tile(p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
+        if (answer == ATTN_TILE_EMPTY)
+            return ATTN_TILE_EMPTY;
+        if (answer == ATTN_TILE_FULL)
+            continue;
+        if (class_so_far == ATTN_TILE_FULL)
+            fill_ranges(t, j0, n);
+        class_so_far = ATTN_TILE_PARTIAL;
+        ask_rows(t, rule, j0, n);
+        counted = 1;
+    }
+    return counted ? count_class(t, n) : class_so_far;
+}
+
+/* ---- what changes a logit, in order */
+
+static void apply_softcap(tile *t, float *s, int64_t j0, int n)
+{
+    (void)j0;
+    t->pl->kernels->softcap(s, n, t->pr->cap2, t->pr->icap2);
+}
+
+static void apply_bias(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_bias *bias = &p->bias;
+    float (*load)(const void *, int64_t) = storages[bias->dtype].load;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        int64_t at = 0;
+        t->lane_values[r] = LOG2E_HI;
+        if (l->used)
+            at = t->s.b * bias->stride_batch + l->head * bias->stride_head +
+                 l->i * bias->stride_q + (t->s.column + j0) * bias->stride_kv;
+        for (j = 0; j < n; j++)
+            t->x_tile[j * rows + r] = l->used ? load(bias->data, at + j * bias->stride_kv) : 0.0f;
+    }
+    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+}
+
+static void apply_alibi(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const float *slopes = p->alibi_slopes + t->s.b * p->alibi_stride;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        const float slope2 = l->used ? slopes[l->head] * LOG2E_HI : 0.0f;
+        t->lane_values[r] = -slope2;
+        for (j = 0; j < n; j++) {
+            const int64_t distance = l->used ? l->pos - (j0 + j) : 0;
+            t->x_tile[j * rows + r] = (float)(distance < 0 ? -distance : distance);
+        }
+    }
+    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+}
+
+static void apply_score(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            float *logit = &s[j * rows + r];
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            if (*logit != NEG_INF) {
+                float natural = *logit * LN2;
+                natural = p->score(p->callback_user, &pair, natural);
+                *logit = natural * LOG2E_HI;
+            }
+        }
+}
+
+static int softcap_active(const attn_params *p)
+{
+    return p->softcap > 0;
+}
+
+static int bias_active(const attn_params *p)
+{
+    return p->bias.data != NULL;
+}
+
+static int alibi_active(const attn_params *p)
+{
+    return p->alibi_slopes != NULL;
+}
+
+typedef struct modifier {
+    const char *name;
+    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int (*active)(const attn_params *p);
+    void (*apply)(tile *t, float *s, int64_t j0, int n);
+} modifier;
+
+static const modifier modifiers[] = {
+    { "softcap", ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
+    { "bias", ATTN_LOGITS_BIAS, bias_active, apply_bias },
+    { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
+};
+
+static void hide_dead(const tile *t, float *s, int n)
+{
+    const int count = n * t->pl->rows;
+    int k;
+    for (k = 0; k < count; k++)
+        s[k] = t->alive[k] ? s[k] : NEG_INF;
+}
+
+/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
+ * stage BIAS on. The callback comes after the masks, because it need not see masked pairs. */
+static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
+{
+    const attn_params *p = &t->pr->p;
+    ptrdiff_t stride;
+    const float *k = key_rows(t, &p->k, p->head_dim, j0, n, &stride);
+    int m;
+    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim);
+    for (m = 0; m < COUNT_OF(modifiers); m++)
+        if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
+            modifiers[m].apply(t, s, j0, n);
+    if (stage < ATTN_LOGITS_BIAS)
+        return;
+    if (class == ATTN_TILE_PARTIAL)
+        hide_dead(t, s, n);
+    if (p->score)
+        apply_score(t, s, j0, n);
+}
+
+/* ---- dropout */
+
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011),
+ * word 0 of the output. */
+static uint32_t philox_word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    int round;
+    for (round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return c0;
+}
+
+static int keeps(uint64_t seed, uint32_t drop_below, const attn_pair *at)
+{
+    return philox_word(seed, (uint32_t)at->n, (uint32_t)at->pos, (uint32_t)at->head,
+                       (uint32_t)at->batch) >= drop_below;
+}
+
+/* A dropped key stays in l and leaves o alone, like a dead one. */
+static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            if (!keeps(p->dropout_seed, t->pr->drop_below, &pair))
+                probabilities[j * rows + r] = t->dead;
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 11  Softmax state: (m, l, o) of a tile as [m rows][l rows][o head_dim_v x rows]
+ * --------------------------------------------------------------------------------------------- */
+
+static float *state_l(const tile *t, float *state)
+{
+    return state + t->pl->rows;
+}
+
+static float *state_o(const tile *t, float *state)
+{
+    return state + 2 * t->pl->rows;
+}
+
+static float *take_state(tile *t)
+{
+    ATTN_ASSERT(t->free_count > 0);
+    return t->free_states[--t->free_count];
+}
+
+static void give_state(tile *t, float *state)
+{
+    t->free_states[t->free_count++] = state;
+}
+
+static float *begin_state(tile *t)
+{
+    float *state = take_state(t);
+    const int64_t rows = t->pl->rows;
+    int64_t k;
+    for (k = 0; k < t->pl->state_floats; k++)
+        state[k] = k < rows ? NEG_INF : 0.0f;
+    return state;
+}
+
+/* The merge tree as a binary counter: chunk i is complete; state NULL if no key of it was visible.
+ * Trailing one bits of i are the levels at which a lower half waits. */
+static void end_chunk(tile *t, int64_t i, float *state)
+{
+    int level = 0;
+    for (; i & 1; i >>= 1, level++) {
+        float *lower = t->pending[level];
+        t->pending[level] = NULL;
+        if (lower && state) {
+            t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
+            give_state(t, lower);
+        } else if (lower) {
+            state = lower;
+        }
+    }
+    ATTN_ASSERT(t->pending[level] == NULL);
+    t->pending[level] = state;
+}
+
+/* The root: chunks that never came are empty, so the pending states fold upwards. */
+static float *take_root(tile *t)
+{
+    float *root = NULL;
+    int level;
+    for (level = 0; level < MAX_LEVELS; level++) {
+        float *lower = t->pending[level];
+        t->pending[level] = NULL;
+        if (lower && root) {
+            t->pl->kernels->merge(lower, root, t->pr->p.head_dim_v);
+            give_state(t, lower);
+        } else if (lower) {
+            root = lower;
+        }
+    }
+    return root ? root : begin_state(t);
+}
+
+/* Whether some used lane needs the second pass: a masked NaN or Inf may have met p = +0. */
+static int needs_redo(const tile *t, float *state)
+{
+    const int rows = t->pl->rows;
+    const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
+    int64_t d;
+    int r;
+    if (t->pr->p.force_redo)
+        return 1;
+    for (d = -1; d < values; d++) /* row -1 of o is l */
+        for (r = 0; r < rows; r++)
+            if (t->lanes[r].used && !is_finite(state_o(t, state)[d * rows + r]))
+                return 1;
+    return 0;
+}
+
+/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
+ * factor on o, which scale_values applies. */
+static float merge_sink(float sink, float *m, float *l)
+{
+    const float sink2 = sink * LOG2E_HI;
+    const float top = *m > sink2 ? *m : sink2;
+    float w = *m - top, w_sink = sink2 - top;
+    w = exp2_canon(w);
+    w_sink = exp2_canon(w_sink);
+    *m = top;
+    *l = *l * w;
+    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    return w;
+}
+
+static void scale_values(float *o, int64_t step, int64_t n, float w)
+{
+    int64_t d;
+    for (d = 0; d < n; d++) {
+        o[d * step] = o[d * step] * w;
+        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+    }
+}
+
+static float sink_of(const attn_params *p, int64_t head)
+{
+    if (p->softmax1)
+        return 0.0f;
+    return p->sinks ? p->sinks[head] : NEG_INF;
+}
+
+/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+static float row_lse(float m, float l, int empty, float sink)
+{
+    float lse = sink;
+    if (!empty) {
+        lse = log2_canon(l);
+        lse = m + lse;
+        lse = lse * LN2;
+    }
+    return lse + 0.0f;
+}
+
+/* Applies the sink to every used lane; lse[lane] gets the finished LSE. */
+static void finish_lanes(tile *t, float *state, float *lse)
+{
+    const int rows = t->pl->rows;
+    float *l = state_l(t, state);
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
+        const int empty = l[r] == 0.0f;
+        if (sink != NEG_INF) {
+            const float w = merge_sink(sink, &state[r], &l[r]);
+            scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
+        }
+        lse[r] = row_lse(state[r], l[r], empty, sink);
+    }
+}
+
+static void write_partial(const tile *t, float *state)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = at->used ? state_row(p, &t->s, at->head, at->i) : 0;
+        if (!at->used)
+            continue;
+        p->state.m[row] = state[r] + 0.0f;
+        p->state.l[row] = state_l(t, state)[r];
+        for (d = 0; d < p->head_dim_v; d++)
+            p->state.o[row * p->head_dim_v + d] = state_o(t, state)[d * rows + r];
+    }
+}
+
+/* The root state of a tile becomes rows of the outputs. */
+static void write_rows(tile *t, float *state)
+{
+    const attn_params *p = &t->pr->p;
+    const int64_t dv = p->head_dim_v;
+    int r;
+    if (p->partial) {
+        write_partial(t, state);
+        return;
+    }
+    finish_lanes(t, state, t->lane_values);
+    if (p->o.data)
+        t->pl->kernels->result(t->stage, state_o(t, state), state_l(t, state),
+                               t->pr->keep_factor, dv);
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = t->s.q_row + at->i;
+        if (at->used && p->o.data)
+            store_run(p->o.dtype, p->o.data, ROW_AT(p->o, &t->s, at->head, row),
+                      t->stage + r * dv, dv);
+        if (at->used && p->lse.data)
+            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, row), t->lane_values[r]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 12  Tiled items: the online softmax (Milakov, Gimelshein 2018, arXiv 1805.02867; tiled as in Dao
+ *     et al. 2022, arXiv 2205.14135), in chunks of 1024 keys that a binary tree merges
+ * --------------------------------------------------------------------------------------------- */
+
+/* p of a tile times V into o. */
+static void add_values(tile *t, float *o, const float *probabilities, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_kernels *kernels = t->pl->kernels;
+    ptrdiff_t stride;
+    const float *v = key_rows(t, &p->v, p->head_dim_v, j0, n, &stride);
+    (t->dead < 0 ? kernels->pv_select : kernels->pv)(o, probabilities, v, stride, n,
+                                                     p->head_dim_v, &t->events);
+}
+
+/* Keys j0..j0+n-1 enter the state; returns the state, begun here if it was NULL, or NULL still. */
+static float *add_keys(tile *t, float *state, int64_t j0, int n, int values)
+{
+    const int class = tile_class(t, j0, n);
+    const int first = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
+    if (class == ATTN_TILE_EMPTY)
+        return state;
+    if (!state)
+        state = begin_state(t);
+    tile_logits(t, t->s_tile, j0, n, class, ATTN_LOGITS_SOFTMAX);
+    t->pl->kernels->softmax(t->s_tile, n, first, t->dead, state, state_l(t, state), &t->events);
+    if (!values)
+        return state;
+    if (t->pr->drop_below)
+        drop_keys(t, t->s_tile, j0, n);
+    add_values(t, state_o(t, state), t->s_tile, j0, n);
+    return state;
+}
+
+/* One pass over all visible keys; tiles end where n is a multiple of the tile size. */
+static float *tiled_pass(tile *t, int values)
+{
+    const int64_t base = t->s.key_base, keys = t->pl->keys;
+    int64_t j = t->lo;
+    while (j < t->hi) {
+        const int64_t chunk = (base + j) / ATTN_CHUNK;
+        const int64_t chunk_end = min64(t->hi, (chunk + 1) * ATTN_CHUNK - base);
+        float *state = NULL;
+        while (j < chunk_end) {
+            const int64_t end = min64(chunk_end, ((base + j) / keys + 1) * keys - base);
+            state = add_keys(t, state, j, (int)(end - j), values);
+            j = end;
+        }
+        end_chunk(t, chunk, state);
+    }
+    return take_root(t);
+}
+
+/* The root state of the tile's rows, with the second pass where it is needed. */
+static float *tiled_state(tile *t, int values)
+{
+    float *root = tiled_pass(t, values);
+    if (values && needs_redo(t, root)) {
+        give_state(t, root);
+        t->dead = -1.0f;
+        root = tiled_pass(t, values);
+    }
+    return root;
+}
+
+/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
+                               int64_t *kv_head)
+{
+    const attn_params *p = &pr->p;
+    const int64_t slot = pl->tiles - 1 - index % pl->tiles;
+    row_choice choice;
+    choice.list = NULL;
+    choice.heads = pr->group;
+    index /= pl->tiles;
+    if (p->cu_seqlens_q) {
+        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        int64_t lo = 0, hi = p->batch;
+        while (hi - lo > 1) {
+            const int64_t middle = lo + (hi - lo) / 2;
+            if (p->cu_seqlens_q[middle] * pr->group / pl->rows + middle <= slot)
+                lo = middle;
+            else
+                hi = middle;
+        }
+        *b = lo;
+        *kv_head = index;
+        choice.first = (slot - (p->cu_seqlens_q[lo] * pr->group / pl->rows + lo)) * pl->rows;
+    } else {
+        *b = index / p->num_heads_kv;
+        *kv_head = index % p->num_heads_kv;
+        choice.first = slot * pl->rows;
+    }
+    choice.head0 = *kv_head * pr->group;
+    choice.count = 0;
+    return choice;
+}
+
+static void tiled_item(const call *c, char *slot, int64_t index)
+{
+    tile *t = open_tile(c, slot);
+    int64_t b;
+    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
+    t->s = sequence_of(&c->pr.p, b);
+    choice.count = t->s.q_len;
+    if (set_rows(t, &choice))
+        write_rows(t, tiled_state(t, wants_values(&c->pr.p)));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 13  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
+ *     passes; the same kernels, so that it is an honest baseline. Matrix layout: for each tile of
+ *     query rows [kv_len][rows] logits, then m[rows], l[rows].
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct naive_tile {
+    float *logits, *m, *l;
+} naive_tile;
+
+static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
+{
+    const int64_t rows = t->pl->rows, keys = t->s.kv_len;
+    naive_tile n;
+    n.logits = t->matrix + tile_index * rows * (keys + 2);
+    n.m = n.logits + rows * keys;
+    n.l = n.m + rows;
+    return n;
+}
+
+static int naive_rows(tile *t, int64_t head, int64_t tile_index)
+{
+    row_choice choice;
+    choice.list = NULL;
+    choice.head0 = head;
+    choice.heads = 1;
+    choice.first = tile_index * t->pl->rows;
+    choice.count = t->s.q_len;
+    return set_rows(t, &choice);
+}
+
+/* 1. logits = softcap(scale * Q K^T) + bias, masked */
+static void naive_logits(tile *t, const naive_tile *n)
+{
+    const int64_t rows = t->pl->rows, keys = t->pl->keys;
+    int64_t j, k;
+    for (j = 0; j < t->s.kv_len; j += keys) {
+        const int count = (int)min64(keys, t->s.kv_len - j);
+        const int class = tile_class(t, j, count);
+        float *s = n->logits + j * rows;
+        if (class == ATTN_TILE_EMPTY)
+            for (k = 0; k < count * rows; k++)
+                s[k] = NEG_INF;
+        else
+            tile_logits(t, s, j, count, class, ATTN_LOGITS_SOFTMAX);
+    }
+}
+
+/* 2. m = max over keys   3. p = exp(logit - m), l = sum of p */
+static void naive_softmax(tile *t, const naive_tile *n)
+{
+    const int count = (int)t->s.kv_len;
+    int64_t r;
+    for (r = 0; r < t->pl->rows; r++) {
+        n->m[r] = NEG_INF;
+        n->l[r] = 0.0f;
+    }
+    if (count == 0)
+        return;
+    t->pl->kernels->maximum(n->logits, count, n->m);
+    t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
+}
+
+/* 4. o = P V */
+static float *naive_values(tile *t, const naive_tile *n)
+{
+    const int64_t rows = t->pl->rows, keys = t->pl->keys;
+    float *state = begin_state(t);
+    int64_t j;
+    t->events.count = 0;
+    memcpy(state, n->m, (size_t)rows * sizeof *state);
+    memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
+    for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += keys) {
+        const int count = (int)min64(keys, t->s.kv_len - j);
+        if (t->pr->drop_below)
+            drop_keys(t, n->logits + j * rows, j, count);
+        add_values(t, state_o(t, state), n->logits + j * rows, j, count);
+    }
+    return state;
+}
+
+static float *naive_redo(tile *t, const naive_tile *n)
+{
+    t->dead = -1.0f;
+    naive_logits(t, n);
+    naive_softmax(t, n);
+    return naive_values(t, n);
+}
+
+static void naive_item(const call *c, char *slot, int64_t index)
+{
+    const attn_params *p = &c->pr.p;
+    const int64_t head = index % p->num_heads_q;
+    tile *t = open_tile(c, slot);
+    int64_t tiles, i;
+    t->s = sequence_of(p, index / p->num_heads_q);
+    t->kv_head = head / c->pr.group;
+    if (p->naive_whole)
+        t->matrix = c->shared + index * c->pl.matrix_floats;
+    tiles = ceil_div(t->s.q_len, c->pl.rows);
+    for (i = 0; i < tiles; i++) {
+        const naive_tile n = naive_tile_of(t, i);
+        naive_rows(t, head, i);
+        naive_logits(t, &n);
+    }
+    for (i = 0; i < tiles; i++) {
+        const naive_tile n = naive_tile_of(t, i);
+        naive_softmax(t, &n);
+    }
+    for (i = 0; i < tiles; i++) {
+        const naive_tile n = naive_tile_of(t, i);
+        float *state;
+        naive_rows(t, head, i);
+        state = naive_values(t, &n);
+        if (needs_redo(t, state)) {
+            give_state(t, state);
+            state = naive_redo(t, &n);
+        }
+        write_rows(t, state);
+        give_state(t, state);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 14  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
+ * --------------------------------------------------------------------------------------------- */
+
+/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+static void normaliser(tile *t, float *mu)
+{
+    float *root = tiled_state(t, 0);
+    int r;
+    finish_lanes(t, root, mu);
+    for (r = 0; r < t->pl->rows; r++) {
+        const float l = state_l(t, root)[r];
+        mu[r] = l == 0.0f ? 0.0f : log2_canon(l);
+        mu[r] = root[r] == NEG_INF ? mu[r] : root[r] + mu[r];
+    }
+    give_state(t, root);
+}
+
+static float *logits_row(const tile *t, const lane *at)
+{
+    const attn_params *p = &t->pr->p;
+    const int64_t row =
+        (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
+    return p->logits.data + row * p->seq_len_kv;
+}
+
+/* Columns outside the sequence. */
+static void fill_outside(const tile *t, const lane *at, float value)
+{
+    float *row = logits_row(t, at);
+    int64_t column;
+    for (column = 0; column < t->pr->p.seq_len_kv; column++)
+        if (column < t->s.column || column >= t->s.column + t->s.kv_len)
+            row[column] = value;
+}
+
+/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
+{
+    const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
+    const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
+    float *s = t->s_tile;
+    int k;
+    if (class != ATTN_TILE_EMPTY)
+        tile_logits(t, s, j0, n, class, stage);
+    for (k = 0; k < count && class == ATTN_TILE_EMPTY; k++)
+        s[k] = NEG_INF;
+    if (stage == ATTN_LOGITS_SOFTMAX)
+        t->pl->kernels->exp_sum(s, n, 0.0f, mu, sums);
+    for (k = 0; k < count && stage != ATTN_LOGITS_SOFTMAX; k++)
+        s[k] = s[k] * LN2;
+}
+
+static void logits_item(const call *c, char *slot, int64_t index)
+{
+    const attn_params *p = &c->pr.p;
+    const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
+    tile *t = open_tile(c, slot);
+    row_choice choice;
+    int64_t j0;
+    int j, r;
+    choice.list = p->logits.rows;
+    choice.count = p->logits.num_rows;
+    choice.heads = c->pr.group;
+    choice.first = index % c->pl.logits_tiles * c->pl.rows;
+    index /= c->pl.logits_tiles;
+    t->kv_head = index % p->num_heads_kv;
+    t->s = sequence_of(p, index / p->num_heads_kv);
+    choice.head0 = t->kv_head * c->pr.group;
+    if (!set_rows(t, &choice))
+        return;
+    if (softmax)
+        normaliser(t, t->lane_values + c->pl.rows);
+    for (r = 0; r < c->pl.rows; r++)
+        if (t->lanes[r].used)
+            fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
+    for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
+        const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
+        stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
+        for (r = 0; r < c->pl.rows; r++)
+            for (j = 0; j < n && t->lanes[r].used; j++)
+                logits_row(t, &t->lanes[r])[t->s.column + j0 + j] = t->s_tile[j * c->pl.rows + r];
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 15  Run: items over workers, each worker with a slot of its own
+ * --------------------------------------------------------------------------------------------- */
+
+static void run_one(void *arg, int64_t index, int worker)
+{
+    call *c = (call *)arg;
+    if (worker < 0 || worker >= c->slot_count)
+        STORE_WORD(&c->failed, 1u);
+    else
+        c->item(c, c->slots + worker * c->pl.slot_bytes, index);
+}
+
+/* With fewer slots than workers the index is the slot, and takes every slot_count-th item. */
+static void run_strided(void *arg, int64_t index, int worker)
+{
+    call *c = (call *)arg;
+    int64_t i;
+    (void)worker;
+    for (i = index; i < c->items; i += c->slot_count)
+        c->item(c, c->slots + index * c->pl.slot_bytes, i);
+}
+
+#ifdef _OPENMP
+static int run_tasks(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
+{
+    int64_t i;
+    if (p->parallel_for)
+        return p->parallel_for(p->parallel_user, n, task, arg);
+#pragma omp parallel for schedule(dynamic) num_threads(p->num_workers)
+    for (i = 0; i < n; i++)
+        task(arg, i, omp_get_thread_num());
+    return 0;
+}
+#else
+static int run_tasks(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
+{
+    int64_t i;
+    if (p->parallel_for)
+        return p->parallel_for(p->parallel_user, n, task, arg);
+    for (i = 0; i < n; i++)
+        task(arg, i, 0);
+    return 0;
+}
+#endif
+
+static attn_status run_items(call *c, int64_t items,
+                             void (*item)(const call *c, char *slot, int64_t index))
+{
+    const attn_params *p = &c->pr.p;
+    int failed = 0;
+    int64_t i;
+    c->items = items;
+    c->item = item;
+    c->failed = 0;
+    if (c->slot_count == 1)
+        for (i = 0; i < items; i++)
+            item(c, c->slots, i);
+    else if (c->slot_count >= p->num_workers)
+        failed = run_tasks(p, items, run_one, c);
+    else
+        failed = run_tasks(p, min64(items, c->slot_count), run_strided, c);
+    return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 16  Public functions
+ * --------------------------------------------------------------------------------------------- */
+
+ATTN_API const char *attn_version(void)
+{
+    return ATTN_VERSION_STRING;
+}
+
+ATTN_API size_t attn_params_size(void)
+{
+    return sizeof(attn_params);
+}
+
+ATTN_API const char *attn_status_string(attn_status status)
+{
+    static const char *const names[] = { "ok",
+                                         "bad argument",
+                                         "sizes exceed the address space",
+                                         "workspace too small",
+                                         "not supported",
+                                         "callback failed" };
+    const int s = (int)status;
+    return s >= 0 && s < COUNT_OF(names) ? names[s] : "unknown status";
+}
+
+#define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
+
+static void plan_call(const problem *pr, plan *pl)
+{
+    make_plan(pr, pl, (int64_t)sizeof(tile), (int64_t)sizeof(lane));
+}
+
+/* Bytes for so many workers; 0 when there is nothing to do. */
+static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
+{
+    if (is_empty(&pr->p))
+        return 0;
+    return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
+}
+
+/* The backend that takes the call, or NULL; *why (may be NULL) gets its reason for refusing. */
+static const attn_backend *willing_backend(const attn_params *p, text *why)
+{
+    char reason[160];
+    reason[0] = 0;
+    if (!p->backend || p->backend->supports(p->backend, p, reason, sizeof reason))
+        return p->backend;
+    reason[sizeof reason - 1] = 0;
+    if (why) {
+        put(why, p->backend->name);
+        put(why, " refused: ");
+        put(why, reason);
+    }
+    return NULL;
+}
+
+static attn_status check_workspace(const problem *pr, const plan *pl, const void *workspace,
+                                   size_t bytes, text *why)
+{
+    const int64_t need = workspace_bytes(pr, pl, 1);
+    if (workspace ? (uint64_t)bytes >= (uint64_t)need : need == 0)
+        return ATTN_OK;
+    put(why, "workspace_bytes (");
+    put_int(why, workspace ? (int64_t)min64(INT64_MAX, (int64_t)(bytes & INT64_MAX)) : 0);
+    put(why, ") must be at least ");
+    put_int(why, need);
+    put(why, "; attn_workspace_size says what is best");
+    return ATTN_ERR_WORKSPACE;
+}
+
+static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
+{
+    const int64_t need = workspace_bytes(pr, pl, pl->workers);
+    if (need < PTRDIFF_MAX / 2)
+        return ATTN_OK;
+    return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", pr->p.seq_len_kv,
+                     ": the workspace would exceed the address space (naive needs "
+                     "seq_len_q * seq_len_kv floats)");
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
+static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes, text *why)
+{
+    problem pr;
+    plan pl;
+    attn_status status = validate(p, &pr, 1, why);
+    if (status)
+        return status;
+    plan_call(&pr, &pl);
+    status = check_size_limit(&pr, &pl, why);
+    if (!status && !willing_backend(&pr.p, NULL))
+        status = check_workspace(&pr, &pl, workspace, bytes, why);
+    return status;
+}
+
+ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t bytes,
+                                char *buffer, size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    const attn_status status = check_call(p, workspace, bytes, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    plan pl;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    *bytes = 0;
+    status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    plan_call(&pr, &pl);
+    status = check_size_limit(&pr, &pl, &why);
+    if (!status && willing_backend(&pr.p, NULL))
+        status = pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
+    else if (!status)
+        *bytes = (size_t)workspace_bytes(&pr, &pl, pl.workers);
+    return status;
+}
+
+/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
+                           attn_status *status)
+{
+    char sentence[256];
+    text why = text_in(sentence, sizeof sentence);
+    problem pr;
+    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    if (willing_backend(&pr.p, &why)) {
+        *status = p->backend->run(p->backend, &pr.p, workspace, bytes);
+        return 1;
+    }
+    if (p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    return 0;
+}
+
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    char *base = (char *)workspace;
+    call *c;
+    attn_status status;
+    int64_t room;
+    base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
+    c = (call *)(void *)base;
+    status = validate(p, &c->pr, 1, &why);
+    if (status)
+        return status;
+    plan_call(&c->pr, &c->pl);
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + c->pl.shared_bytes;
+    room = (int64_t)bytes - FIXED_BYTES - c->pl.shared_bytes;
+    c->slot_count = (int)min64(c->pl.workers, room / c->pl.slot_bytes);
+    status = run_items(c, c->pl.items,
+                       c->pl.impl == ATTN_IMPL_NAIVE ? naive_item : tiled_item);
+    if (!status)
+        status = run_items(c, c->pl.logits_items, logits_item);
+    return status;
+}
+
+ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    if (status || is_empty(p))
+        return status;
+    if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
+        return status;
+    return forward_cpu(p, workspace, workspace_bytes);
+}
+
+/* ---- explain */
+
+static double visible_pairs(const attn_params *p)
+{
+    double pairs = 0;
+    int64_t b, i, lo, hi;
+    for (b = 0; b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        for (i = 0; i < s.q_len; i++) {
+            visible_range(p, &s, i + s.offset, &lo, &hi);
+            pairs += (double)(hi - lo);
+        }
+    }
+    return pairs * (double)p->num_heads_q;
+}
+
+static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
+{
+    return (double)storages[dtype].bytes * (double)batch * (double)heads * (double)rows *
+           (double)dim;
+}
+
+static double call_bytes(const attn_params *p)
+{
+    const int64_t n = p->cu_seqlens_q ? 1 : p->batch;
+    return tensor_bytes(p->q.dtype, n, p->num_heads_q, p->seq_len_q, p->head_dim) +
+           tensor_bytes(p->k.dtype, n, p->num_heads_kv, p->seq_len_kv, p->head_dim) +
+           tensor_bytes(p->v.dtype, n, p->num_heads_kv, p->seq_len_kv, p->head_dim_v) +
+           tensor_bytes(p->o.dtype, n, p->num_heads_q, p->seq_len_q,
+                        p->o.data ? p->head_dim_v : 0) +
+           tensor_bytes(ATTN_F32, n, p->num_heads_q, p->seq_len_q, p->lse.data ? 1 : 0);
+}
+
+static const char *const impl_names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+
+static void explain_impl(const problem *pr, const plan *pl, text *why)
+{
+    const attn_params *p = &pr->p;
+    put(why, impl_names[pl->impl]);
+    if (p->impl == ATTN_IMPL_AUTO) {
+        put(why, pl->impl == ATTN_IMPL_NAIVE ? ": seq_len_kv is at most " : ": seq_len_kv is above ");
+        put_field(why, "auto_naive_keys", p->auto_naive_keys);
+    } else {
+        put(why, p->impl == ATTN_IMPL_DEFAULT ? ": the default at every length" : ": asked for");
+    }
+}
+
+static void explain_kernels(const attn_params *asked, const attn_kernels *kernels, text *why)
+{
+    int i;
+    put(why, "; kernels ");
+    put(why, kernels->name);
+    put(why, asked->kernels ? ": asked for" : ": the best that this CPU can run");
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (!kernel_sources[i].get()) {
+            put(why, "; kernels ");
+            put(why, kernel_sources[i].name);
+            put(why, ": this CPU or its operating system cannot run them");
+        }
+}
+
+static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
+                         attn_info *info)
+{
+    text why = text_in(info->reasons, sizeof info->reasons);
+    const attn_params *p = &pr->p;
+    const attn_backend *backend;
+    explain_impl(pr, pl, &why);
+    explain_kernels(asked, pl->kernels, &why);
+    if (p->backend)
+        put(&why, "; backend ");
+    backend = willing_backend(p, &why);
+    if (backend)
+        put(&why, "takes the call");
+    info->impl = pl->impl;
+    info->impl_name = impl_names[pl->impl];
+    info->kernels_name = pl->kernels->name;
+    info->backend_name = backend ? backend->name : "cpu";
+    info->tile_rows = pl->rows;
+    info->tile_keys = pl->keys;
+    info->workers = pl->workers;
+    info->items = plus(pl->items, pl->logits_items);
+    info->workspace_bytes = (size_t)workspace_bytes(pr, pl, pl->workers);
+    info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
+    info->pairs = visible_pairs(p);
+    info->flops = 2.0 * info->pairs * (double)(p->head_dim + p->head_dim_v);
+    info->bytes = call_bytes(p);
+    if (backend)
+        backend->workspace_size(backend, p, &info->workspace_bytes);
+}
+
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
+{
+    text why;
+    problem pr;
+    plan pl;
+    attn_status status;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    info->impl_name = info->kernels_name = info->backend_name = "none";
+    why = text_in(info->reasons, sizeof info->reasons);
+    status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    plan_call(&pr, &pl);
+    status = check_size_limit(&pr, &pl, &why);
+    if (!status)
+        explain_call(p, &pr, &pl, info);
+    return status;
+}
+
+static void put_line(text *t, const char *label, const char *value)
+{
+    put(t, label);
+    put(t, value);
+    put(t, "\n");
+}
+
+static void put_count_line(text *t, const char *label, double value)
+{
+    put(t, label);
+    put_int(t, value < 9e18 ? (int64_t)value : INT64_MAX);
+    put(t, "\n");
+}
+
+ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_t bytes)
+{
+    text t = text_in(buffer, bytes);
+    put_line(&t, "impl              ", info->impl_name);
+    put_line(&t, "kernels           ", info->kernels_name);
+    put_line(&t, "backend           ", info->backend_name);
+    put_count_line(&t, "tile rows         ", info->tile_rows);
+    put_count_line(&t, "tile keys         ", info->tile_keys);
+    put_count_line(&t, "workers           ", info->workers);
+    put_count_line(&t, "items             ", (double)info->items);
+    put_count_line(&t, "workspace bytes   ", (double)info->workspace_bytes);
+    put_count_line(&t, "  of each worker  ", (double)info->workspace_bytes_per_worker);
+    put_count_line(&t, "visible pairs     ", info->pairs);
+    put_count_line(&t, "flops             ", info->flops);
+    put_count_line(&t, "tensor bytes      ", info->bytes);
+    put_line(&t, "why               ", info->reasons);
+    return buffer && bytes ? buffer : "";
+}
+
+/* ---- options as text */
+
+static int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+static const struct int_option {
+    const char *name;
+    size_t offset;
+    int64_t most;
+} int_options[] = {
+    { "workers", offsetof(attn_params, num_workers), 65536 },
+    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
+    { "redo", offsetof(attn_params, force_redo), 1 },
+    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
+};
+
+static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                          size_t length)
+{
+    int64_t number;
+    int o, as_int;
+    for (o = 0; o < COUNT_OF(int_options); o++) {
+        if (!same_word(int_options[o].name, key, key_length))
+            continue;
+        if (!parse_int(value, length, &number) || number > int_options[o].most)
+            return 0;
+        as_int = (int)number;
+        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
+        return 1;
+    }
+    return same_word("auto_naive_keys", key, key_length) &&
+           parse_int(value, length, &p->auto_naive_keys);
+}
+
+static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                            size_t length)
+{
+    const attn_kernels *kernels;
+    int i;
+    if (same_word("impl", key, key_length)) {
+        for (i = 0; i < COUNT_OF(impl_names); i++)
+            if (same_word(impl_names[i], value, length)) {
+                p->impl = i;
+                return 1;
+            }
+        return 0;
+    }
+    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
+        if (same_word(kernels->name, value, length)) {
+            p->kernels = kernels;
+            return 1;
+        }
+    return 0;
+}
+
+/* One "key=value" of `length` characters. */
+static int set_option(attn_params *p, const char *word, size_t length)
+{
+    size_t key = 0;
+    while (key < length && word[key] != '=')
+        key++;
+    if (key == length)
+        return 0;
+    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
+           set_named_option(p, word, key, word + key + 1, length - key - 1);
+}
+
+static void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+static int is_separator(char c)
+{
+    return c == ' ' || c == ',' || c == '\t' || c == '\n';
+}
+
+ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string, char *why,
+                                             size_t why_bytes)
+{
+    text sentence = text_in(why, why_bytes);
+    attn_params changed;
+    if (!p || !string)
+        return bad(&sentence, ATTN_ERR_ARG, p ? "text is NULL" : "params is NULL");
+    changed = *p;
+    while (*string) {
+        size_t length = 0;
+        while (string[length] && !is_separator(string[length]))
+            length++;
+        if (length && !set_option(&changed, string, length)) {
+            put(&sentence, "option '");
+            put_word(&sentence, string, length);
+            return bad(&sentence, ATTN_ERR_ARG,
+                       "': expected impl=default|tiled|naive|auto, kernels=NAME (one that this CPU "
+                       "can run), workers=N, tile_keys=N, redo=0|1, naive_whole=0|1, "
+                       "auto_naive_keys=N");
+        }
+        string += length;
+        while (is_separator(*string))
+            string++;
+    }
+    *p = changed;
+    put(&sentence, "ok");
+    return ATTN_OK;
+}
+
+/* ---- states and partial results */
+
+static attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
+{
+    attn_state one = *s;
+    one.m += row;
+    one.l += row;
+    one.o += row * head_dim_v;
+    return one;
+}
+
+static int is_state(const attn_state *s)
+{
+    return s && s->m && s->l && s->o;
+}
+
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+{
+    int64_t row;
+    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
+        return ATTN_ERR_ARG;
+    for (row = 0; row < out->num_rows; row++) {
+        const attn_state lower = state_at(a, row, out->head_dim_v);
+        const attn_state upper = state_at(b, row, out->head_dim_v);
+        const attn_state sum = state_at(out, row, out->head_dim_v);
+        merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+    }
+    return ATTN_OK;
+}
+
+/* One row of attn_state_finish, in pieces that fit on the stack. */
+static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
+                       const attn_state *state)
+{
+    const attn_params *p = &pr->p;
+    const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
+    const float sink = sink_of(p, head);
+    float m = *row.m, l = *row.l, w = 1.0f, piece[32];
+    const int empty = l == 0.0f;
+    int64_t d, n;
+    if (sink != NEG_INF)
+        w = merge_sink(sink, &m, &l);
+    if (p->lse.data)
+        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i),
+                  row_lse(m, l, empty, sink));
+    for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
+        n = min64(COUNT_OF(piece), p->head_dim_v - d);
+        memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
+        if (sink != NEG_INF)
+            scale_values(piece, 1, n, w);
+        result_body(1, piece, piece, &l, pr->keep_factor, n);
+        store_run(p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece, n);
+    }
+}
+
+ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    int64_t b, head, i;
+    if (!is_state(state))
+        return ATTN_ERR_ARG;
+    status = validate(p, &pr, 0, &why);
+    if (!status && !pr.p.o.data && !pr.p.lse.data)
+        status = ATTN_ERR_ARG;
+    for (b = 0; b < pr.p.batch && !status; b++) {
+        const sequence s = sequence_of(&pr.p, b);
+        for (head = 0; head < pr.p.num_heads_q; head++)
+            for (i = 0; i < s.q_len; i++)
+                finish_row(&pr, &s, head, i, state);
+    }
+    return status;
+}
+
+/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+static float lse_weight(float x, float top)
+{
+    float w = x - top;
+    w = w * LOG2E_HI;
+    return exp2_canon(w);
+}
+
+static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, const float *o_b,
+                          float lse_b, float *o_out, float *lse_out)
+{
+    const float top = lse_a > lse_b ? lse_a : lse_b;
+    const float from = top == NEG_INF ? 0.0f : top;
+    const float wa = lse_weight(lse_a, from), wb = lse_weight(lse_b, from);
+    const float sum = wa + wb;
+    float lse = log2_canon(sum);
+    int64_t d;
+    lse = lse * LN2;
+    lse = from + lse;
+    for (d = 0; d < head_dim_v; d++) {
+        float x = o_a[d] * wa;
+        x = fma32(FMA_BASE, o_b[d], wb, x);
+        x = sum == 0.0f ? 0.0f : x / sum;
+        o_out[d] = x + 0.0f;
+    }
+    *lse_out = lse + 0.0f;
+}
+
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out)
+{
+    int64_t row;
+    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
+        return ATTN_ERR_ARG;
+    for (row = 0; row < num_rows; row++) {
+        const int64_t at = row * head_dim_v;
+        merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
+                      &lse_out[row]);
+    }
+    return ATTN_OK;
+}
+
+/* ---- helpers for callers */
+
+ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
+{
+    int64_t power = 1, h;
+    if (!slopes || num_heads < 1 || num_heads > 1 << 20)
+        return ATTN_ERR_ARG;
+    while (power * 2 <= num_heads)
+        power *= 2;
+    for (h = 0; h < num_heads; h++) {
+        const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
+        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
+        x = x / (float)(h < power ? power : 2 * power);
+        slopes[h] = exp2_canon(x);
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n)
+{
+    size_t i;
+    if (dst_dtype < 0 || dst_dtype >= STORAGE_COUNT || src_dtype < 0 || src_dtype >= STORAGE_COUNT ||
+        n > PTRDIFF_MAX / sizeof(float) || (n && (!dst || !src)))
+        return ATTN_ERR_ARG;
+    for (i = 0; i < n; i++)
+        storages[dst_dtype].store(dst, (int64_t)i, storages[src_dtype].load(src, (int64_t)i));
+    return ATTN_OK;
+}
+
+ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
+{
+    return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * MIT License
+ *
+ * Copyright (c) 2026 the attn authors
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy
+ * of this software and associated documentation files (the "Software"), to deal
+ * in the Software without restriction, including without limitation the rights
+ * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+ * copies of the Software, and to permit persons to whom the Software is
+ * furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+ * SOFTWARE.
+ */

@@ -1,0 +1,509 @@
+/* attn.h - exact attention for CPUs in two files, C99, no dependencies.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ *
+ *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
+ *
+ * by the online softmax: memory does not grow with the sequence length. Copy attn.h and attn.c into
+ * a project and compile them with any C99 compiler; no flags are needed. Every mask and variant is a
+ * field of one struct whose zero value means "off" or "the usual". The result has the same bits on
+ * every CPU, for any number of threads, any batch and any chunking of a prompt (docs/canon.md).
+ *
+ * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
+ *
+ *     attn_params p = {0};                      // zero is every field's default
+ *     p.batch = 1;  p.num_heads_q = 32;  p.num_heads_kv = 8;
+ *     p.seq_len_q = 512;  p.seq_len_kv = 512;  p.head_dim = 128;
+ *     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;     // [batch, head, seq, dim]
+ *     p.causal = 1;
+ *     size_t need;
+ *     if (attn_workspace_size(&p, &need) != ATTN_OK || attn_forward(&p, ws, ws_size) != ATTN_OK)
+ *         puts(attn_check(&p, ws, ws_size, text, sizeof text));
+ *
+ * CONVENTIONS
+ *
+ * Memory. The library never allocates. The caller gives one workspace per call, at least as large as
+ *   attn_workspace_size says; it may have any alignment and any content. Stack use is below 2 KiB.
+ * Threads. The library starts none. With p.parallel_for set it hands out independent pieces of work;
+ *   compiled with OpenMP and without the callback it uses OpenMP; else it runs in the calling thread.
+ *   Every function may run in many threads at once if workspace and outputs are distinct. The number
+ *   of threads never changes a bit of the result.
+ * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
+ *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
+ * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
+ *   per-token arrays, and "broadcast" for bias and boolean masks; ATTN_STRIDE_BROADCAST shares an
+ *   input tensor along an axis. The last dimension is always contiguous. Data need only be aligned
+ *   for its element type.
+ * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
+ * Order. logit = softcap(scale * q.k) + bias + ALiBi, then the score callback, then all masks (a key
+ *   is visible only if every mask says so), then softmax with the sink.
+ * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its sequence;
+ *   p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare pos(i) with j.
+ *   n(j) = key_base + j is the absolute number of a key.
+ * Empty rows. A row without a visible key gives O = +0 and LSE = -inf (with a sink: the sink).
+ * NaN and Inf. What a mask hides or a length leaves out never shows, NaN and Inf included. A NaN or
+ *   +inf logit of a visible key makes that row NaN and no other. -inf in the bias masks its key.
+ * Determinism. Same inputs, same bits: see docs/canon.md for the order of operations and its limits
+ *   (rounding to nearest; no subnormal intermediate). User callbacks must be pure for this to hold.
+ * Limits. Sizes are 64-bit and checked against overflow of the address space.
+ *
+ * Macros that a user may define before including attn.h or for compiling attn.c, all of them:
+ *   ATTN_API         decoration of every public function (default: nothing)
+ *   ATTN_STATIC      every function static: for projects that #include "attn.c" in one file
+ *   ATTN_PREFIX      put before every public function name, e.g. -DATTN_PREFIX=my_
+ *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   the attn_simd_*.c file of that name is linked, too
+ *   ATTN_ASSERT(x)   internal checks (default: nothing)
+ *   ATTN_KERNEL_API  show the kernel table at the end of this file
+ */
+#ifndef ATTN_H
+#define ATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ATTN_VERSION_MAJOR 0
+#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_PATCH 0
+#define ATTN_VERSION_STRING "0.1.0"
+#define ATTN_NUMERICS_VERSION 1 /* of the canonical order of operations, docs/canon.md */
+
+#ifdef ATTN_STATIC
+#define ATTN_API static
+#elif !defined ATTN_API
+#define ATTN_API
+#endif
+
+#ifdef ATTN_PREFIX
+#define ATTN_JOIN_(a, b) a##b
+#define ATTN_JOIN(a, b) ATTN_JOIN_(a, b)
+#define attn_version ATTN_JOIN(ATTN_PREFIX, attn_version)
+#define attn_params_size ATTN_JOIN(ATTN_PREFIX, attn_params_size)
+#define attn_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_workspace_size)
+#define attn_forward ATTN_JOIN(ATTN_PREFIX, attn_forward)
+#define attn_check ATTN_JOIN(ATTN_PREFIX, attn_check)
+#define attn_status_string ATTN_JOIN(ATTN_PREFIX, attn_status_string)
+#define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
+#define attn_info_format ATTN_JOIN(ATTN_PREFIX, attn_info_format)
+#define attn_params_from_string ATTN_JOIN(ATTN_PREFIX, attn_params_from_string)
+#define attn_state_merge ATTN_JOIN(ATTN_PREFIX, attn_state_merge)
+#define attn_state_finish ATTN_JOIN(ATTN_PREFIX, attn_state_finish)
+#define attn_lse_merge ATTN_JOIN(ATTN_PREFIX, attn_lse_merge)
+#define attn_alibi_slopes ATTN_JOIN(ATTN_PREFIX, attn_alibi_slopes)
+#define attn_convert ATTN_JOIN(ATTN_PREFIX, attn_convert)
+#define attn_dropout_keep ATTN_JOIN(ATTN_PREFIX, attn_dropout_keep)
+#define attn_kernels_get ATTN_JOIN(ATTN_PREFIX, attn_kernels_get)
+#define attn_kernels_find ATTN_JOIN(ATTN_PREFIX, attn_kernels_find)
+#define attn_kernels_name ATTN_JOIN(ATTN_PREFIX, attn_kernels_name)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum attn_status {
+    ATTN_OK = 0,
+    ATTN_ERR_ARG,         /* a field or a combination of fields is wrong */
+    ATTN_ERR_OVERFLOW,    /* sizes or strides exceed the address space */
+    ATTN_ERR_WORKSPACE,   /* the workspace is missing or too small */
+    ATTN_ERR_UNSUPPORTED, /* the request is sensible but not built */
+    ATTN_ERR_CALLBACK     /* parallel_for or a backend failed; outputs are undefined */
+} attn_status;
+
+typedef enum attn_dtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } attn_dtype;
+
+typedef enum attn_impl {
+    ATTN_IMPL_DEFAULT = 0, /* tiled, at every length */
+    ATTN_IMPL_TILED = 1,   /* online softmax over tiles of keys; memory independent of length */
+    ATTN_IMPL_NAIVE = 2,   /* textbook: materialises the logits of a head; the readable baseline */
+    ATTN_IMPL_AUTO = 3     /* naive up to p.auto_naive_keys keys, else tiled; outside "same bits" */
+} attn_impl;
+
+typedef enum attn_alignment {
+    ATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = kv length - q length: the last query sees the last key */
+    ATTN_ALIGN_TOP_LEFT = 1,     /* offset = 0: query 0 stands at key 0 */
+    ATTN_ALIGN_OFFSET = 2        /* offset = p.q_offset[b] */
+} attn_alignment;
+
+#define ATTN_WINDOW 1                        /* p.window: the window is on */
+#define ATTN_STRIDE_BROADCAST PTRDIFF_MIN    /* a stride: every index reads the same data */
+#define ATTN_AUTO_NAIVE_KEYS 32              /* measured crossover of ATTN_IMPL_AUTO, README */
+
+/* An input: element (b, h, s, d) is at data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
+typedef struct attn_tensor {
+    int dtype;                                       /* attn_dtype; 0 = ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* 0 = packed */
+    const void *data;
+} attn_tensor;
+
+/* An output, addressed in the same way; no axis may be broadcast. */
+typedef struct attn_output {
+    int dtype;
+    ptrdiff_t stride_batch, stride_head, stride_seq;
+    void *data;
+} attn_output;
+
+/* Additive bias [batch, num_heads_q, seq_len_q, seq_len_kv]; a stride of 0 broadcasts that axis. It
+ * is not scaled. -inf masks its key. Columns are the caller's: column kv_begin[b] + j. */
+typedef struct attn_bias {
+    int dtype; /* ATTN_F32, ATTN_F16 or ATTN_BF16 */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
+    const void *data; /* NULL = off */
+} attn_bias;
+
+/* Boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv]: nonzero = visible. Strides as for the
+ * bias, in bytes for p.bool_mask, in bits for p.bit_mask (bit n is bit n%8 of byte n/8). */
+typedef struct attn_mask {
+    int invert; /* nonzero: nonzero elements are hidden instead */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
+    const uint8_t *data; /* NULL = off */
+} attn_mask;
+
+/* Block-sparse mask: cell (i / block_q, j / block_k) of query row i and key j of the sequence is
+ * visible or not. Give either a bitmap (cell (r, c) is bit b*stride_batch + h*stride_head +
+ * r*stride_row + c, 1 = visible) or CSR (row r's visible columns are columns[row_offsets[r] ..
+ * row_offsets[r+1]-1], strictly ascending, row_offsets moved by b*csr_stride_batch +
+ * h*csr_stride_head). Strides over batch and head: 0 = shared. */
+typedef struct attn_block_mask {
+    int64_t block_q, block_k; /* size of a cell; 0 = the mask is off */
+    ptrdiff_t stride_batch, stride_head;
+    ptrdiff_t stride_row; /* bits; 0 = packed: ceil(seq_len_kv / block_k) */
+    const uint8_t *bitmap;
+    ptrdiff_t csr_stride_batch, csr_stride_head;
+    const int32_t *row_offsets;
+    const int32_t *columns;
+} attn_block_mask;
+
+/* One (query, key) pair, as callbacks see it. */
+typedef struct attn_pair {
+    int64_t batch, head; /* head: of the query */
+    int64_t i, j;        /* row of this call; key of the sequence */
+    int64_t pos, n;      /* key_base + i + offset; key_base + j: absolute positions */
+} attn_pair;
+
+/* A rectangle of pairs: rows i_begin..i_end-1 of heads head_begin..head_end-1 against keys
+ * j_begin..j_end-1; add offset to i and key_base to both for absolute positions. */
+typedef struct attn_rect {
+    int64_t batch, head_begin, head_end, i_begin, i_end, j_begin, j_end, offset, key_base;
+} attn_rect;
+
+typedef enum attn_tile_class {
+    ATTN_TILE_EMPTY = 0,   /* no pair of the rectangle is visible */
+    ATTN_TILE_PARTIAL = 1, /* ask for each pair */
+    ATTN_TILE_FULL = 2     /* every pair is visible */
+} attn_tile_class;
+
+/* Called on workers, may overlap, must not throw or longjmp. */
+typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
+typedef int (*attn_mask_fn)(void *user, const attn_pair *at);       /* nonzero = visible */
+typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);  /* an attn_tile_class */
+
+/* Runs task(arg, index, worker) once for each index 0..n-1, in any order, on workers numbered from 0
+ * to p.num_workers-1, no two of the same number at a time; returns when all are done: 0, or nonzero
+ * when it failed (attn_forward then returns ATTN_ERR_CALLBACK). */
+typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
+typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
+
+typedef enum attn_log_level { ATTN_LOG_INFO = 0, ATTN_LOG_WARNING = 1 } attn_log_level;
+typedef void (*attn_log_fn)(void *user, int level, const char *text);
+
+/* Stages at which logits can be asked for. RAW and SOFTCAP are unmasked; BIAS includes ALiBi and the
+ * score callback and holds -inf for keys that are not visible; SOFTMAX holds probabilities (before
+ * dropout), +0 for keys that are not visible. */
+typedef enum attn_logits_stage {
+    ATTN_LOGITS_RAW = 0,
+    ATTN_LOGITS_SOFTCAP = 1,
+    ATTN_LOGITS_BIAS = 2,
+    ATTN_LOGITS_SOFTMAX = 3
+} attn_logits_stage;
+
+/* Logits or probabilities of chosen rows, f32, packed [batch, num_heads_q, num_rows, seq_len_kv].
+ * Columns are the caller's (kv_begin[b] + j); columns outside the sequence hold -inf (+0 at stage
+ * SOFTMAX). A row beyond q_len[b] is left untouched. With cu_seqlens the columns of each sequence
+ * start at 0 and rows count within it. */
+typedef struct attn_logits {
+    int stage; /* attn_logits_stage */
+    int64_t num_rows;    /* 0 with rows == NULL: all seq_len_q rows */
+    const int32_t *rows; /* [num_rows] row numbers i, the same for every batch and head; NULL = 0, 1, ... */
+    float *data;         /* NULL = off */
+} attn_logits;
+
+/* The raw state of a row: m = running maximum of the logits times log2(e), l = sum of 2^(logit - m),
+ * o = sum of 2^(logit - m) * v. All f32. Rows are numbered as in a packed lse; o is
+ * [row, head_dim_v]. An empty row holds (-inf, 0, 0). */
+typedef struct attn_state {
+    int64_t num_rows;   /* for attn_state_merge; attn_forward and attn_state_finish take p's sizes */
+    int64_t head_dim_v; /* likewise */
+    float *m, *l, *o;
+} attn_state;
+
+typedef struct attn_kernels attn_kernels; /* a set of kernels for one instruction set */
+typedef struct attn_backend attn_backend; /* a device; see the end of this file */
+
+/* Everything about one call. Set it to zero, then assign. */
+typedef struct attn_params {
+    /* ---- sizes. 0 is empty: batch, seq_len_q: nothing to do; seq_len_kv: every row is empty */
+    int64_t batch;        /* independent sequences; with cu_seqlens: how many are packed */
+    int64_t num_heads_q;  /* > 0 */
+    int64_t num_heads_kv; /* 0 = num_heads_q; must divide num_heads_q (GQA; 1 = MQA). Query head h
+                           * reads kv head h / (num_heads_q / num_heads_kv) */
+    int64_t seq_len_q;    /* rows of q and o per batch entry; with cu_seqlens_q: rows in all */
+    int64_t seq_len_kv;   /* keys per batch entry; with cu_seqlens_kv: keys in all */
+    int64_t head_dim;     /* > 0: elements of one q and k vector */
+    int64_t head_dim_v;   /* elements of one v and o vector; 0 = head_dim */
+    float scale;          /* factor on q.k; finite; 0 = 1/sqrt(head_dim) */
+
+    /* ---- tensors. o may be off (data NULL) when lse, state or logits are asked for */
+    attn_tensor q; /* [batch, num_heads_q,  seq_len_q,  head_dim]    */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim]    */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v]  */
+    attn_output o; /* [batch, num_heads_q,  seq_len_q,  head_dim_v]; with cu_seqlens the packed
+                    * order of q, k, v, o is [token, head, dim] and stride_batch is not used */
+    attn_output lse; /* f32 [batch, num_heads_q, seq_len_q], with cu_seqlens_q [num_heads_q, token]:
+                      * natural log of the sum of exp(logit) and of the sink; NULL = off */
+
+    /* ---- lengths, per batch entry; NULL = all. Counts, 0 allowed */
+    const int32_t *q_len;         /* [batch] rows in use; rows beyond are neither read nor written */
+    const int32_t *kv_len;        /* [batch] keys in use, counted from kv_begin */
+    const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
+                                   * kv_begin + j of k, v, bias, masks and kv_segments */
+    const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
+    const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
+    const int64_t *key_base;      /* [batch] absolute position of the first key; NULL = 0 */
+
+    /* ---- position of the queries */
+    int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
+    const int32_t *q_offset; /* [batch] for ATTN_ALIGN_OFFSET; may be negative */
+
+    /* ---- masks; all compose: a key is visible if every one of them shows it */
+    int causal;             /* nonzero: key j is visible iff j <= pos(i) */
+    const int32_t *prefix;  /* [batch] with causal: keys j < prefix[b] are visible, too; NULL = 0 */
+    int window;             /* ATTN_WINDOW = on: pos(i) - window_left <= j <= pos(i) + window_right */
+    int64_t window_left;    /* extra keys before one's own position; -1 = unbounded */
+    int64_t window_right;   /* extra keys after it; -1 = unbounded */
+    int64_t chunk_size;     /* chunked attention: same (key_base + position) / chunk_size; 0 = off */
+    const int32_t *q_segments;  /* [batch, seq_len_q] document ids; visible iff ids are equal. With */
+    const int32_t *kv_segments; /* [batch, seq_len_kv] cu_seqlens: [token]. Both or neither */
+    ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
+    ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
+    const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q keys
+                                   * are nodes, node i is query i; parent < i, -1 = root. A query
+                                   * sees all earlier keys, its ancestors and itself */
+    ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
+    attn_mask bool_mask;          /* one byte per pair */
+    attn_mask bit_mask;           /* one bit per pair */
+    attn_block_mask block_mask;
+    attn_mask_fn mask;            /* callback; NULL = off */
+    attn_mask_tile_fn mask_tile;  /* its optional classifier; NULL = every tile is partial */
+
+    /* ---- what changes a logit, in this order */
+    float softcap;               /* c > 0: logit = c * tanh(logit / c); 0 = off */
+    attn_bias bias;
+    const float *alibi_slopes;   /* [num_heads_q]: adds -slope * |pos(i) - j|; NULL = off */
+    ptrdiff_t alibi_stride;      /* between batch entries; 0 = the same slopes for all */
+    attn_score_fn score;         /* callback: natural logit in, logit out; not called for a logit of
+                                  * -inf or a masked pair; NULL = off */
+    void *callback_user;         /* first argument of score, mask, mask_tile */
+
+    /* ---- softmax */
+    const float *sinks;   /* [num_heads_q] one more logit per head without a value, not scaled, not
+                           * capped; -inf = none; NULL = off */
+    int softmax1;         /* nonzero: a sink of 0 for every head */
+    float dropout_p;      /* probability of dropping a key, in [0, 1); 0 = off */
+    uint64_t dropout_seed;
+
+    /* ---- further outputs */
+    int partial;         /* nonzero: write the raw state instead of o and lse; no sink enters */
+    attn_state state;    /* destination for partial */
+    attn_logits logits;
+
+    /* ---- how to compute; nothing here changes a bit of an explicit impl */
+    int impl;                   /* attn_impl */
+    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = ATTN_AUTO_NAIVE_KEYS */
+    int naive_whole;            /* nonzero: naive materialises all batch*heads*seq*seq logits at once */
+    int tile_keys;              /* keys per tile: 16, 32, ... 1024; 0 = chosen by the plan */
+    int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
+    const attn_kernels *kernels; /* NULL = the best that this CPU can run */
+    const attn_backend *backend; /* NULL = CPU */
+    int num_workers;            /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
+    attn_parallel_for_fn parallel_for; /* NULL = OpenMP when compiled with it, else a plain loop */
+    void *parallel_user;
+    attn_log_fn log;            /* NULL = silent */
+    void *log_user;
+} attn_params;
+
+/* ---------------------------------------------------------------------------------------------
+ * Functions
+ * ------------------------------------------------------------------------------------------ */
+
+/* Version of the library in the binary, e.g. "0.1.0". */
+ATTN_API const char *attn_version(void);
+
+/* sizeof(attn_params) of the library in the binary: differs when header and library do not match. */
+ATTN_API size_t attn_params_size(void);
+
+/* Bytes of workspace that attn_forward needs for *p (pointers to data are not read, lengths and
+ * offsets are). A smaller workspace still works down to what one worker needs. */
+ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
+
+/* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */
+ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
+
+/* Says what is wrong with *p and the workspace in one English sentence, or "ok". Writes at most
+ * text_bytes bytes including the terminator and returns text (or a constant string when text is NULL
+ * or text_bytes is 0). */
+ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
+                                char *text, size_t text_bytes);
+
+/* A short name of a status, e.g. "workspace too small". Never NULL. */
+ATTN_API const char *attn_status_string(attn_status status);
+
+/* What attn_forward would do with *p, and why. */
+typedef struct attn_info {
+    int impl;                  /* attn_impl that runs: TILED or NAIVE */
+    const char *impl_name;     /* "tiled", "naive" */
+    const char *kernels_name;  /* kernel set, e.g. "portable_fma" */
+    const char *backend_name;  /* "cpu" or the backend's */
+    int tile_rows, tile_keys;  /* query rows and keys of one tile */
+    int workers;               /* that the workspace is sized for */
+    int64_t items;             /* independent pieces of work */
+    size_t workspace_bytes, workspace_bytes_per_worker;
+    double pairs;              /* visible pairs counted by lengths, causal, window, chunked, prefix */
+    double flops;              /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes;              /* of q, k, v, o, lse, each touched once */
+    char reasons[512];         /* why this path and not another, one sentence each, "; " between */
+} attn_info;
+
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
+
+/* *info as readable lines; truncates; returns text. */
+ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
+
+/* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
+ * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and environment
+ * variables of the caller: the library reads no environment. On error *p is unchanged and why
+ * (may be NULL) holds a sentence. */
+ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
+                                             size_t why_bytes);
+
+/* out = a + b for num_rows rows of head_dim_v values, the states of two parts of the keys, a the
+ * lower one. out may be a or b. Canonical (same bits as in one call) when each part covers a node
+ * of the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail; else deterministic.
+ * Sizes are taken from out. */
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
+
+/* Writes p->o and p->lse from raw states (numbered as attn_forward with p->partial numbers them),
+ * applying the sink and dropout's factor of *p. */
+ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
+
+/* Merges two finished results of the same rows over disjoint keys by their LSE:
+ * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may be
+ * one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the identity. */
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out);
+
+/* The standard ALiBi slopes of Press et al. 2021 (arXiv 2108.12409): 2^(-8 (h+1) / H) for H a power
+ * of two, else the slopes of the next lower power of two followed by every other one of the next
+ * higher. Correct to 2 ulp, the same bits everywhere. */
+ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
+
+/* Converts n elements between storage types, round to nearest even, NaN stored canonically. */
+ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n);
+
+/* Whether dropout keeps a pair: Philox4x32-10 (Salmon et al. 2011) keyed by the seed, counter
+ * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. */
+ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
+
+/* Kernel sets that this CPU can run: index 0 is the best, the last is always "portable"; NULL
+ * beyond. By name: NULL if unknown or if this CPU cannot run it. */
+ATTN_API const attn_kernels *attn_kernels_get(int index);
+ATTN_API const attn_kernels *attn_kernels_find(const char *name);
+ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
+
+/* A device or another implementation of attn_forward. It receives the parameters with every default
+ * resolved (scale, heads, strides). supports: nonzero, or 0 with a sentence in why. */
+struct attn_backend {
+    int abi; /* ATTN_KERNEL_ABI */
+    const char *name;
+    void *user;
+    int (*supports)(const attn_backend *self, const attn_params *resolved, char *why,
+                    size_t why_bytes);
+    attn_status (*workspace_size)(const attn_backend *self, const attn_params *resolved,
+                                  size_t *bytes);
+    attn_status (*run)(const attn_backend *self, const attn_params *resolved, void *workspace,
+                       size_t workspace_bytes);
+};
+
+#define ATTN_KERNEL_ABI 1
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTN_H */
+
+/* ---------------------------------------------------------------------------------------------
+ * The kernel table (for kernel authors, tests and benchmarks)
+ *
+ * Leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per lane, and
+ * n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ *
+ *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
+ *
+ *           lanes ->                    All of them computed in the canonical order of
+ *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
+ *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
+ *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
+ *
+ * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
+ * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
+ * ------------------------------------------------------------------------------------------ */
+#if defined ATTN_KERNEL_API && !defined ATTN_KERNEL_H
+#define ATTN_KERNEL_H
+
+#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
+#define ATTN_BLOCK 16           /* canonical block of keys */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys */
+
+/* Rescales recorded by softmax for pv: before key at[e] of the tile enters, o *= alpha[e*rows + lane]. */
+typedef struct attn_events {
+    int count;
+    int *at;      /* [n / 16 + 2], ascending */
+    float *alpha; /* [n / 16 + 2][rows] */
+} attn_events;
+
+struct attn_kernels {
+    int abi;  /* ATTN_KERNEL_ABI */
+    int rows; /* query rows of a tile */
+    const char *name;
+    /* qt[d][lane] = fl(q[lane][d] * c), q row-major [rows][head_dim]. */
+    void (*pack)(float *qt, const float *q, int64_t head_dim, float c);
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0. */
+    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+               int64_t head_dim);
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */
+    void (*softcap)(float *s, int n, float cap2, float icap2);
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
+    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
+    /* The online softmax over one tile, block by block; `first` = keys until the first block
+     * boundary (1..16). s becomes p = 2^(s - m), or `dead` where s is -inf; m, l are updated. */
+    void (*softmax)(float *s, int n, int first, float dead, float *m, float *l, attn_events *events);
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
+    void (*maximum)(const float *s, int n, float *m);
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
+    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
+    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), rescaled by events. */
+    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+               const attn_events *events);
+    /* The same, but a key with p < 0 (dead) leaves o alone by selection. */
+    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                      int64_t head_dim_v, const attn_events *events);
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], o[head_dim_v][rows]]. */
+    void (*merge)(float *a, float *b, int64_t head_dim_v);
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
+     * l[lane] is 0; NaN as 7fc00000. */
+    void (*result)(float *out, const float *o, const float *l, float factor, int64_t head_dim_v);
+};
+
+#endif /* ATTN_KERNEL_API */
