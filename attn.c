@@ -293,8 +293,8 @@ KERNEL float exp2_core(int hw, float x)
 }
 
 /*
- * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives NaN, by bits, since the integer add could
- * turn a NaN into a number. +inf gives NaN (inf - inf); finite x >= 128 gives garbage: callers
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf); finite x >= 128 gives garbage: callers
  * promise x <= 127. The selections are integers: gcc vectorises them without -fno-trapping-math,
  * which ?: on floats needs on AVX2. As unsigned numbers, the floats below -126 and the negative
  * NaNs are those above the bits of -126; they are clamped first, so that -inf raises no flag.
@@ -302,11 +302,12 @@ KERNEL float exp2_core(int hw, float x)
 KERNEL float exp2_with(int hw, float x)
 {
     const uint32_t lowest = 0xc2fc0000u; /* -126 */
-    uint32_t u = bits_of(x), v;
+    uint32_t u = bits_of(x), v, nan;
     float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
     v = bits_of(y);
+    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
     v &= 0u - (uint32_t)(u <= lowest);
-    v |= 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    v = (v & ~nan) | (nan >> 1);
     return float_of(v);
 }
 
@@ -564,9 +565,18 @@ static void store_run(int dtype, void *data, int64_t at, const float *run, int64
  *    Contracts and layouts: the end of attn.h.
  * --------------------------------------------------------------------------------------------- */
 
+/* One step of a chain: fma(x, b, c), or c itself where select and b has its sign bit set (dead). By
+ * integers: gcc does not vectorise the float compare. */
+KERNEL float link(int hw, int select, float x, float b, float c)
+{
+    const float y = fma32(hw, x, b, c);
+    const uint32_t dead = 0u - (bits_of(b) >> 31);
+    return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
+}
+
 /* Eight chains in eight lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]), t = 0..n-1.
  * Both matrix products are this loop: for Q K^T t runs over head_dim (xi = k_stride, xt = 1, b = qt),
- * for P V over keys (xi = 1, xt = v_stride, b = p). select: b < 0 leaves the chain alone.
+ * for P V over keys (xi = 1, xt = v_stride, b = p).
  * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
  * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to 10-45 %
  * in one of them. */
@@ -591,14 +601,14 @@ KERNEL void chains8(int hw, int select, float *c, const float *x, ptrdiff_t xi, 
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
-            c0[r] = select && b[r] < 0 ? c0[r] : fma32(hw, x0, b[r], c0[r]);
-            c1[r] = select && b[r] < 0 ? c1[r] : fma32(hw, x1, b[r], c1[r]);
-            c2[r] = select && b[r] < 0 ? c2[r] : fma32(hw, x2, b[r], c2[r]);
-            c3[r] = select && b[r] < 0 ? c3[r] : fma32(hw, x3, b[r], c3[r]);
-            c4[r] = select && b[r] < 0 ? c4[r] : fma32(hw, x4, b[r], c4[r]);
-            c5[r] = select && b[r] < 0 ? c5[r] : fma32(hw, x5, b[r], c5[r]);
-            c6[r] = select && b[r] < 0 ? c6[r] : fma32(hw, x6, b[r], c6[r]);
-            c7[r] = select && b[r] < 0 ? c7[r] : fma32(hw, x7, b[r], c7[r]);
+            c0[r] = link(hw, select, x0, b[r], c0[r]);
+            c1[r] = link(hw, select, x1, b[r], c1[r]);
+            c2[r] = link(hw, select, x2, b[r], c2[r]);
+            c3[r] = link(hw, select, x3, b[r], c3[r]);
+            c4[r] = link(hw, select, x4, b[r], c4[r]);
+            c5[r] = link(hw, select, x5, b[r], c5[r]);
+            c6[r] = link(hw, select, x6, b[r], c6[r]);
+            c7[r] = link(hw, select, x7, b[r], c7[r]);
         }
     }
     for (r = 0; r < STRIP; r++) {
@@ -624,7 +634,7 @@ KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, co
         c0[r] = c[r];
     for (t = 0; t < n; t++, x += xt, b += LANES)
         for (r = 0; r < STRIP; r++)
-            c0[r] = select && b[r] < 0 ? c0[r] : fma32(hw, x[0], b[r], c0[r]);
+            c0[r] = link(hw, select, x[0], b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
         c[r] = c0[r];
 }

@@ -496,7 +496,7 @@ struct attn_kernels {
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), rescaled by events. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
                const attn_events *events);
-    /* The same, but a key with p < 0 (dead) leaves o alone by selection. */
+    /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
     void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                       int64_t head_dim_v, const attn_events *events);
     /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], o[head_dim_v][rows]]. */
