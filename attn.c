@@ -74,7 +74,7 @@
                          defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -554,9 +554,10 @@ static const storage storages[] = { /* by attn_dtype */
 
 static void store_run(int dtype, void *data, int64_t at, const float *run, int64_t n)
 {
+    void (*store)(void *, int64_t, float) = storages[dtype].store;
     int64_t d;
     for (d = 0; d < n; d++)
-        storages[dtype].store(data, at + d, run[d]);
+        store(data, at + d, run[d]);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -2564,8 +2565,9 @@ static float *begin_state(tile *t)
     float *state = take_state(t);
     const int64_t rows = t->pl->rows;
     int64_t k;
-    for (k = 0; k < t->pl->state_floats; k++)
-        state[k] = k < rows ? NEG_INF : 0.0f;
+    memset(state, 0, (size_t)t->pl->state_floats * sizeof *state);
+    for (k = 0; k < rows; k++)
+        state[k] = NEG_INF;
     return state;
 }
 
@@ -2611,15 +2613,16 @@ static int needs_redo(const tile *t, float *state)
 {
     const int rows = t->pl->rows;
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
+    const float *l = state_l(t, state); /* o follows l */
+    uint32_t wrong[ATTN_KERNEL_MAX_ROWS] = { 0 }, any = 0;
     int64_t d;
     int r;
-    if (t->pr->p.force_redo)
-        return 1;
-    for (d = -1; d < values; d++) /* row -1 of o is l */
+    for (d = 0; d <= values; d++)
         for (r = 0; r < rows; r++)
-            if (t->lanes[r].used && !is_finite(state_o(t, state)[d * rows + r]))
-                return 1;
-    return 0;
+            wrong[r] |= (bits_of(l[d * rows + r]) & 0x7f800000u) == 0x7f800000u;
+    for (r = 0; r < rows; r++)
+        any |= t->lanes[r].used ? wrong[r] : 0;
+    return any || t->pr->p.force_redo;
 }
 
 /* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
@@ -2665,7 +2668,7 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* Applies the sink to every used lane; lse[lane] gets the finished LSE. */
+/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
 static void finish_lanes(tile *t, float *state, float *lse)
 {
     const int rows = t->pl->rows;
@@ -2678,7 +2681,8 @@ static void finish_lanes(tile *t, float *state, float *lse)
             const float w = merge_sink(sink, &state[r], &l[r]);
             scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
         }
-        lse[r] = row_lse(state[r], l[r], empty, sink);
+        if (lse)
+            lse[r] = row_lse(state[r], l[r], empty, sink);
     }
 }
 
@@ -2710,7 +2714,7 @@ static void write_rows(tile *t, float *state)
         write_partial(t, state);
         return;
     }
-    finish_lanes(t, state, t->lane_values);
+    finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
     if (p->o.data)
         t->pl->kernels->result(t->stage, state_o(t, state), state_l(t, state),
                                t->pr->keep_factor, dv);
@@ -2967,7 +2971,7 @@ static void normaliser(tile *t, float *mu)
 {
     float *root = tiled_state(t, 0);
     int r;
-    finish_lanes(t, root, mu);
+    finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
         const float l = state_l(t, root)[r];
         mu[r] = l == 0.0f ? 0.0f : log2_canon(l);
