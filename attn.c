@@ -1163,11 +1163,19 @@ static void resolve_layouts(attn_params *p)
         p->logits.num_rows = p->seq_len_q;
 }
 
+/* Whether sequences differ in length or position; else the first stands for all. */
+static int has_batch_arrays(const attn_params *p)
+{
+    return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
+           p->prefix;
+}
+
 static void resolve_numbers(problem *pr)
 {
     const attn_params *p = &pr->p;
     float keep = 1.0f - p->dropout_p;
     int64_t b;
+    const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
     pr->group = p->num_heads_q / p->num_heads_kv;
     pr->factor = score_factor(p->scale);
     pr->cap2 = p->softcap * LOG2E_HI;
@@ -1175,7 +1183,7 @@ static void resolve_numbers(problem *pr)
     pr->keep_factor = 1.0f / keep;
     pr->drop_below = (uint32_t)((double)p->dropout_p * 4294967296.0);
     pr->max_q_len = pr->max_kv_len = 0;
-    for (b = 0; b < p->batch; b++) {
+    for (b = 0; b < kinds; b++) {
         const sequence s = sequence_of(p, b);
         pr->max_q_len = max64(pr->max_q_len, s.q_len);
         pr->max_kv_len = max64(pr->max_kv_len, s.kv_len);
@@ -1760,7 +1768,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
     status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; b < p->batch && !status; b++) {
+    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
         const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
         const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
                                      { "kv_begin", p->kv_begin, keys },
@@ -2229,7 +2237,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t flat)
     const int64_t c = flat / choice->heads;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (c >= choice->count)
+    if (flat < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
         return;
     l->choice = c;
     l->head = choice->head0 + flat % choice->heads;
@@ -3043,7 +3051,8 @@ static void logits_item(const call *c, char *slot, int64_t index)
         stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
         for (r = 0; r < c->pl.rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
-                logits_row(t, &t->lanes[r])[t->s.column + j0 + j] = t->s_tile[j * c->pl.rows + r];
+                store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
+                          t->s_tile[j * c->pl.rows + r]);
     }
 }
 
@@ -3294,17 +3303,37 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 
 /* ---- explain */
 
+static int has_range_rule(const attn_params *p)
+{
+    int m;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && mask_rules[m].active(p))
+            return 1;
+    return 0;
+}
+
+static double sequence_pairs(const attn_params *p, int64_t b)
+{
+    const sequence s = sequence_of(p, b);
+    double pairs = 0;
+    int64_t i, lo, hi;
+    if (!has_range_rule(p))
+        return (double)s.q_len * (double)s.kv_len;
+    for (i = 0; i < s.q_len; i++) {
+        visible_range(p, &s, i + s.offset, &lo, &hi);
+        pairs += (double)(hi - lo);
+    }
+    return pairs;
+}
+
 static double visible_pairs(const attn_params *p)
 {
     double pairs = 0;
-    int64_t b, i, lo, hi;
-    for (b = 0; b < p->batch; b++) {
-        const sequence s = sequence_of(p, b);
-        for (i = 0; i < s.q_len; i++) {
-            visible_range(p, &s, i + s.offset, &lo, &hi);
-            pairs += (double)(hi - lo);
-        }
-    }
+    int64_t b;
+    if (!has_batch_arrays(p) && p->batch > 0)
+        pairs = sequence_pairs(p, 0) * (double)p->batch;
+    for (b = 0; has_batch_arrays(p) && b < p->batch; b++)
+        pairs += sequence_pairs(p, b);
     return pairs * (double)p->num_heads_q;
 }
 

@@ -67,7 +67,9 @@
 #define ATTN_VERSION_STRING "0.1.0"
 #define ATTN_NUMERICS_VERSION 1 /* of the canonical order of operations, docs/canon.md */
 
-#ifdef ATTN_STATIC
+#if defined ATTN_STATIC && defined __GNUC__
+#define ATTN_API static __attribute__((unused))
+#elif defined ATTN_STATIC
 #define ATTN_API static
 #elif !defined ATTN_API
 #define ATTN_API
