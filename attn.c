@@ -722,14 +722,14 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
     memcpy(l, sum, sizeof sum);
 }
 
-/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (so p
- * stays below 2^16), and rescales l. Returns whether a begun lane was raised: then alpha holds its
+/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (p then
+ * stays at most 2^16), and rescales l. Returns whether a begun lane was raised: then alpha holds its
  * factor for o, 1 in the other lanes. */
 KERNEL int raise_body(int hw, const float *bm, float *m, float *l, float *alpha)
 {
     int r, rescaled = 0;
     for (r = 0; r < LANES; r++) {
-        const float limit = m[r] + 16.0f;
+        const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
         const int up = begun && bm[r] > limit;
         float a = up ? m[r] - bm[r] : 0.0f;

@@ -465,8 +465,9 @@ struct attn_backend {
 #define ATTN_KERNEL_H
 
 #define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
-#define ATTN_BLOCK 16           /* canonical block of keys */
-#define ATTN_CHUNK 1024         /* canonical chunk of keys */
+#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, merged by the tree */
+#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
 /* Rescales recorded by softmax for pv: before key at[e] of the tile enters, o *= alpha[e*rows + lane]. */
 typedef struct attn_events {
