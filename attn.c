@@ -552,12 +552,16 @@ static const storage storages[] = { /* by attn_dtype */
 };
 #define STORAGE_COUNT COUNT_OF(storages)
 
+/* n results to data[at..]. Rounding to 16 bits may make a new -0; outputs never hold one. */
 static void store_run(int dtype, void *data, int64_t at, const float *run, int64_t n)
 {
-    void (*store)(void *, int64_t, float) = storages[dtype].store;
+    const storage *type = &storages[dtype];
     int64_t d;
-    for (d = 0; d < n; d++)
-        store(data, at + d, run[d]);
+    for (d = 0; d < n; d++) {
+        type->store(data, at + d, run[d]);
+        if (dtype != ATTN_F32 && type->load(data, at + d) == 0.0f)
+            type->store(data, at + d, 0.0f);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1058,8 +1062,10 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* Products and sums of sizes stop at this bound instead of overflowing; it is never a valid size. */
+/* Products and sums of sizes stop at TOO_BIG instead of overflowing; what is in memory is below
+ * ADDRESS_LIMIT bytes, and TOO_BIG is not. */
 #define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
 
 static int64_t times(int64_t a, int64_t b)
 {
@@ -1804,7 +1810,7 @@ static attn_status check_extent(const char *name, int64_t bytes_each, int64_t ba
     count[1] = heads;
     count[2] = rows;
     count[3] = columns;
-    if (times(extent(count, stride), bytes_each) < PTRDIFF_MAX / 2)
+    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
     put(why, ": ");
@@ -1878,10 +1884,26 @@ static attn_status check_pair_arrays(const attn_params *p, text *why)
     return status;
 }
 
-static int has_broadcast_stride(const attn_output *t)
+/* As given, before the strides are resolved. */
+static attn_status check_output_strides(const attn_params *p, text *why)
 {
-    return t->stride_batch == ATTN_STRIDE_BROADCAST || t->stride_head == ATTN_STRIDE_BROADCAST ||
-           t->stride_seq == ATTN_STRIDE_BROADCAST;
+    const struct {
+        const char *name;
+        ptrdiff_t stride;
+    } strides[] = { { "o.stride_batch", p->o.stride_batch },
+                    { "o.stride_head", p->o.stride_head },
+                    { "o.stride_seq", p->o.stride_seq },
+                    { "lse.stride_batch", p->lse.stride_batch },
+                    { "lse.stride_head", p->lse.stride_head },
+                    { "lse.stride_seq", p->lse.stride_seq } };
+    int i;
+    for (i = 0; i < COUNT_OF(strides); i++)
+        if (strides[i].stride == ATTN_STRIDE_BROADCAST) {
+            put(why, strides[i].name);
+            return bad(why, ATTN_ERR_ARG,
+                       " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+        }
+    return ATTN_OK;
 }
 
 static attn_status check_output_sizes(const attn_params *p, text *why)
@@ -1994,8 +2016,8 @@ static attn_status validate(const attn_params *in, problem *pr, int need_data, t
         status = check_interfaces(&pr->p, why);
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
-    if (!status && (has_broadcast_stride(&in->o) || has_broadcast_stride(&in->lse)))
-        status = bad(why, ATTN_ERR_ARG, "o and lse: a stride of an output cannot be broadcast");
+    if (!status)
+        status = check_output_strides(&pr->p, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
@@ -3195,7 +3217,7 @@ static attn_status check_workspace(const problem *pr, const plan *pl, const void
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
 {
     const int64_t need = workspace_bytes(pr, pl, pl->workers);
-    if (need < PTRDIFF_MAX / 2)
+    if (need < ADDRESS_LIMIT)
         return ATTN_OK;
     return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", pr->p.seq_len_kv,
                      ": the workspace would exceed the address space (naive needs "
