@@ -1,0 +1,627 @@
+/* errors.c - every field of attn_params wrong in turn.
+ * SPDX-License-Identifier: MIT
+ *
+ * One row of the table below is one wrong call: the field, what else must be on for it to matter,
+ * the wrong value and the status. For each row attn_workspace_size, attn_explain and attn_forward
+ * must agree on the status, the sentence of attn_check must hold the field's name and its value,
+ * and no byte of any output or of the workspace may change.
+ */
+#include "test.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
+    WORKSPACE = 1 << 20
+};
+
+/* ---- a right call with everything that a row may break --------------------------------------- */
+
+typedef struct arrays {
+    int32_t q_len[BATCH], kv_len[BATCH], kv_begin[BATCH], cu_q[BATCH + 1], cu_kv[BATCH + 1];
+    int32_t q_offset[BATCH], prefix[BATCH], q_segments[BATCH * SEQ_Q], kv_segments[BATCH * SEQ_KV];
+    int32_t tree[BATCH * SEQ_Q], rows[2], row_offsets[SEQ_Q + 1], columns[SEQ_Q];
+    int64_t key_base[BATCH];
+    uint8_t bitmap[64];
+} arrays;
+
+/* Outputs next to each other, so that one comparison sees them all. */
+typedef struct outputs {
+    float o[BATCH * HEADS_Q * SEQ_Q * DIM_V], lse[BATCH * HEADS_Q * SEQ_Q];
+    float logits[BATCH * HEADS_Q * SEQ_Q * SEQ_KV];
+    float m[BATCH * HEADS_Q * SEQ_Q], l[BATCH * HEADS_Q * SEQ_Q];
+    float state_o[BATCH * HEADS_Q * SEQ_Q * DIM_V];
+} outputs;
+
+static arrays list;
+static outputs out, out_before;
+static unsigned char workspace[WORKSPACE];
+static float q[BATCH * HEADS_Q * SEQ_Q * DIM], k[BATCH * HEADS_KV * SEQ_KV * DIM];
+static float v[BATCH * HEADS_KV * SEQ_KV * DIM_V];
+
+/* What a row needs beside the plain call. */
+enum {
+    PLAIN = 0, LENGTHS = 1, VARLEN = 2, WINDOW = 4, OFFSET = 8, SEGMENTS = 16, TREE = 32,
+    BITMAP = 64, CSR = 128, LOGITS = 256, PARTIAL = 512, ROWS = 1024, NO_OUTPUT = 2048,
+    BASE = 4096,
+    LATE = 8192 /* only attn_forward and attn_check look: data need not be there to ask for sizes */
+};
+
+static void fill_arrays(void)
+{
+    memset(&list, 0, sizeof list);
+    for (int b = 0; b < BATCH; b++) {
+        list.q_len[b] = SEQ_Q - 1;
+        list.kv_len[b] = SEQ_KV - 2;
+        list.kv_begin[b] = 1;
+        for (int i = 0; i < SEQ_Q; i++)
+            list.tree[b * SEQ_Q + i] = i - 1;
+    }
+    for (int i = 0; i <= SEQ_Q; i++)
+        list.row_offsets[i] = i;
+    list.cu_q[1] = 2, list.cu_q[2] = SEQ_Q;
+    list.cu_kv[1] = 3, list.cu_kv[2] = SEQ_KV;
+    list.rows[1] = SEQ_Q - 1;
+}
+
+static void add_lengths(attn_params *p, int with)
+{
+    if (with & LENGTHS) {
+        p->q_len = list.q_len;
+        p->kv_len = list.kv_len;
+        p->kv_begin = list.kv_begin;
+    }
+    if (with & VARLEN) {
+        p->cu_seqlens_q = list.cu_q;
+        p->cu_seqlens_kv = list.cu_kv;
+    }
+    if (with & BASE)
+        p->key_base = list.key_base;
+}
+
+static void add_masks(attn_params *p, int with)
+{
+    p->window = with & WINDOW ? ATTN_WINDOW : 0;
+    if (with & OFFSET) {
+        p->alignment = ATTN_ALIGN_OFFSET;
+        p->q_offset = list.q_offset;
+    }
+    if (with & SEGMENTS) {
+        p->q_segments = list.q_segments;
+        p->kv_segments = list.kv_segments;
+    }
+    p->tree_parents = with & TREE ? list.tree : NULL;
+    if (with & (BITMAP | CSR))
+        p->block_mask.block_q = p->block_mask.block_k = 1;
+    p->block_mask.bitmap = with & BITMAP ? list.bitmap : NULL;
+    if (with & CSR) {
+        p->block_mask.row_offsets = list.row_offsets;
+        p->block_mask.columns = list.columns;
+    }
+}
+
+static void add_outputs(attn_params *p, int with)
+{
+    p->o.data = with & NO_OUTPUT ? NULL : out.o;
+    p->lse.data = with & NO_OUTPUT ? NULL : out.lse;
+    p->logits.data = with & LOGITS ? out.logits : NULL;
+    if (with & ROWS) {
+        p->logits.num_rows = 2;
+        p->logits.rows = list.rows;
+    }
+    if (with & PARTIAL) {
+        p->partial = 1;
+        p->state.m = out.m, p->state.l = out.l, p->state.o = out.state_o;
+    }
+}
+
+static attn_params right_call(int with)
+{
+    attn_params p = {0};
+    fill_arrays();
+    p.batch = BATCH;
+    p.num_heads_q = HEADS_Q;
+    p.num_heads_kv = HEADS_KV;
+    p.seq_len_q = SEQ_Q;
+    p.seq_len_kv = SEQ_KV;
+    p.head_dim = DIM;
+    p.head_dim_v = DIM_V;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    add_lengths(&p, with);
+    add_masks(&p, with);
+    add_outputs(&p, with);
+    return p;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+typedef enum kind { TO_INT, TO_I64, TO_FLOAT, TO_STRIDE, TO_NULL, AT_I32, AT_I64 } kind;
+
+typedef struct row {
+    const char *field; /* as the sentence names it */
+    size_t at;         /* its place in attn_params */
+    kind how;          /* AT_: the field is an array; element `index` becomes the value */
+    int index;
+    double value;
+    int with;
+    attn_status status;
+    const char *words; /* that the sentence must hold; NULL = field and value */
+} row;
+
+#define FIELD(name) #name, offsetof(attn_params, name)
+#define ARG ATTN_ERR_ARG
+#define OVER ATTN_ERR_OVERFLOW
+#define MUCH 4611686018427387904.0 /* 2^62 */
+#define NAN_ 1e39                  /* stands for a NaN; 1e40 and -1e40 become infinite */
+#define INF_ 1e40
+
+static const row rows[] = {
+    {FIELD(batch), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(num_heads_q), TO_I64, 0, 0, PLAIN, ARG, NULL},
+    {FIELD(num_heads_q), TO_I64, 0, -4, PLAIN, ARG, NULL},
+    {FIELD(num_heads_q), TO_I64, 0, 5, PLAIN, ARG, NULL},
+    {FIELD(num_heads_kv), TO_I64, 0, 3, PLAIN, ARG, NULL},
+    {FIELD(num_heads_kv), TO_I64, 0, 8, PLAIN, ARG, NULL},
+    {FIELD(num_heads_kv), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(seq_len_q), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(seq_len_kv), TO_I64, 0, -7, PLAIN, ARG, NULL},
+    {FIELD(head_dim), TO_I64, 0, 0, PLAIN, ARG, NULL},
+    {FIELD(head_dim), TO_I64, 0, -8, PLAIN, ARG, NULL},
+    {FIELD(head_dim_v), TO_I64, 0, -6, PLAIN, ARG, NULL},
+    {FIELD(scale), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
+    {FIELD(scale), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL},
+    {FIELD(scale), TO_FLOAT, 0, -INF_, PLAIN, ARG, NULL},
+    {FIELD(q.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL},
+    {FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL},
+    {FIELD(o.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL},
+    {FIELD(lse.dtype), TO_INT, 0, 1, PLAIN, ARG, NULL},
+    {FIELD(q.data), TO_NULL, 0, 0, LATE, ARG, "q.data"},
+    {FIELD(k.data), TO_NULL, 0, 0, LATE, ARG, "k.data"},
+    {FIELD(v.data), TO_NULL, 0, 0, LATE, ARG, "v.data"},
+    {FIELD(o.data), TO_NULL, 0, 0, NO_OUTPUT | LATE, ARG, "o.data"},
+    {FIELD(o.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_batch"},
+    {FIELD(o.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_head"},
+    {FIELD(o.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_seq"},
+    {FIELD(lse.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_batch"},
+    {FIELD(lse.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_head"},
+    {FIELD(lse.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_seq"},
+    {FIELD(q_len), AT_I32, 1, -1, LENGTHS, ARG, NULL},
+    {FIELD(q_len), AT_I32, 1, 6, LENGTHS, ARG, NULL},
+    {FIELD(kv_len), AT_I32, 1, -1, LENGTHS, ARG, NULL},
+    {FIELD(kv_len), AT_I32, 1, 8, LENGTHS, ARG, NULL},
+    {FIELD(kv_begin), AT_I32, 1, -1, LENGTHS, ARG, NULL},
+    {FIELD(kv_begin), AT_I32, 1, 8, LENGTHS, ARG, NULL},
+    {FIELD(cu_seqlens_q), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_q"},
+    {FIELD(cu_seqlens_kv), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
+    {FIELD(cu_seqlens_q), AT_I32, 0, -1, VARLEN, ARG, NULL},
+    {FIELD(cu_seqlens_q), AT_I32, 1, 6, VARLEN, ARG, "cu_seqlens_q[2] (5)"},
+    {FIELD(cu_seqlens_q), AT_I32, 2, 9, VARLEN, ARG, NULL},
+    {FIELD(cu_seqlens_kv), AT_I32, 1, -2, VARLEN, ARG, NULL},
+    {FIELD(cu_seqlens_kv), AT_I32, 2, 2, VARLEN, ARG, NULL},
+    {FIELD(cu_seqlens_kv), AT_I32, 2, 8, VARLEN, ARG, NULL},
+    {FIELD(key_base), AT_I64, 1, -1, BASE, ARG, NULL},
+    {FIELD(alignment), TO_INT, 0, 3, PLAIN, ARG, NULL},
+    {FIELD(alignment), TO_INT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(q_offset), TO_NULL, 0, 0, OFFSET, ARG, "q_offset"},
+    {FIELD(window), TO_INT, 0, 2, PLAIN, ARG, NULL},
+    {FIELD(window), TO_INT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(window_left), TO_I64, 0, -2, WINDOW, ARG, NULL},
+    {FIELD(window_right), TO_I64, 0, -3, WINDOW, ARG, NULL},
+    {FIELD(chunk_size), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(q_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "q_segments"},
+    {FIELD(kv_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "kv_segments"},
+    {FIELD(tree_parents), AT_I32, 3, 3, TREE | LATE, ARG, NULL},
+    {FIELD(tree_parents), AT_I32, 7, 4, TREE | LATE, ARG, NULL},
+    {FIELD(tree_parents), AT_I32, 9, -2, TREE | LATE, ARG, NULL},
+    {FIELD(block_mask.block_q), TO_I64, 0, 0, BITMAP, ARG, NULL},
+    {FIELD(block_mask.block_q), TO_I64, 0, -16, CSR, ARG, NULL},
+    {FIELD(block_mask.block_k), TO_I64, 0, 0, CSR, ARG, NULL},
+    {FIELD(block_mask.block_k), TO_I64, 0, -1, BITMAP, ARG, NULL},
+    {FIELD(block_mask.bitmap), TO_NULL, 0, 0, BITMAP, ARG, "block_mask"},
+    {FIELD(block_mask.row_offsets), TO_NULL, 0, 0, CSR, ARG, "block_mask"},
+    {FIELD(block_mask.columns), TO_NULL, 0, 0, CSR, ARG, "block_mask"},
+    {FIELD(softcap), TO_FLOAT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(softcap), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
+    {FIELD(softcap), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL},
+    {FIELD(dropout_p), TO_FLOAT, 0, 1, PLAIN, ARG, NULL},
+    {FIELD(dropout_p), TO_FLOAT, 0, -0.5, PLAIN, ARG, NULL},
+    {FIELD(dropout_p), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
+    {FIELD(state.m), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.m"},
+    {FIELD(state.l), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.l"},
+    {FIELD(state.o), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.o"},
+    {FIELD(logits.stage), TO_INT, 0, 4, LOGITS, ARG, NULL},
+    {FIELD(logits.stage), TO_INT, 0, -1, LOGITS, ARG, NULL},
+    {FIELD(logits.num_rows), TO_I64, 0, -1, LOGITS, ARG, NULL},
+    {FIELD(logits.num_rows), TO_I64, 0, 6, LOGITS | LATE, ARG, NULL},
+    {FIELD(logits.rows), AT_I32, 1, 5, LOGITS | ROWS | LATE, ARG, NULL},
+    {FIELD(logits.rows), AT_I32, 0, -1, LOGITS | ROWS | LATE, ARG, NULL},
+    {FIELD(impl), TO_INT, 0, 4, PLAIN, ARG, NULL},
+    {FIELD(impl), TO_INT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(auto_naive_keys), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(tile_keys), TO_INT, 0, 8, PLAIN, ARG, NULL},
+    {FIELD(tile_keys), TO_INT, 0, 24, PLAIN, ARG, NULL},
+    {FIELD(tile_keys), TO_INT, 0, 1040, PLAIN, ARG, NULL},
+    {FIELD(tile_keys), TO_INT, 0, -16, PLAIN, ARG, NULL},
+    {FIELD(num_workers), TO_INT, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(batch), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(num_heads_q), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(seq_len_q), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(seq_len_kv), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(head_dim), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(head_dim_v), TO_I64, 0, MUCH, PLAIN, OVER, ""},
+    {FIELD(q.stride_batch), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
+    {FIELD(q.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
+    {FIELD(k.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
+    {FIELD(k.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
+    {FIELD(v.stride_batch), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
+    {FIELD(v.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
+    {FIELD(o.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
+    {FIELD(lse.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
+};
+
+/* TO_STRIDE: 0 = broadcast, 1 and -1 = so large that a few steps leave the address space. */
+static ptrdiff_t stride_value(double value)
+{
+    const ptrdiff_t huge = PTRDIFF_MAX / 2;
+    return value > 0 ? huge : value < 0 ? -huge : ATTN_STRIDE_BROADCAST;
+}
+
+static float float_value(double value)
+{
+    const float infinity = float_from_bits(0x7f800000u);
+    if (value == NAN_)
+        return float_from_bits(0x7fc00000u);
+    return value == INF_ ? infinity : value == -INF_ ? -infinity : (float)value;
+}
+
+static void apply(const row *r, attn_params *p)
+{
+    unsigned char *at = (unsigned char *)p + r->at;
+    const int as_int = r->how == TO_FLOAT || r->value >= MUCH ? 0 : (int)r->value;
+    const int64_t as_i64 = r->how == TO_FLOAT ? 0 : (int64_t)r->value;
+    const float as_float = float_value(r->value);
+    const ptrdiff_t as_stride = stride_value(r->value);
+    int32_t *i32;
+    int64_t *i64;
+    switch (r->how) {
+    case TO_INT: memcpy(at, &as_int, sizeof as_int); break;
+    case TO_I64: memcpy(at, &as_i64, sizeof as_i64); break;
+    case TO_FLOAT: memcpy(at, &as_float, sizeof as_float); break;
+    case TO_STRIDE: memcpy(at, &as_stride, sizeof as_stride); break;
+    case TO_NULL: memset(at, 0, sizeof(void *)); break;
+    case AT_I32: memcpy(&i32, at, sizeof i32); i32[r->index] = as_int; break;
+    case AT_I64: memcpy(&i64, at, sizeof i64); i64[r->index] = as_i64; break;
+    }
+}
+
+/* ---- checking -------------------------------------------------------------------------------- */
+
+static void remember_outputs(void)
+{
+    memset(&out, 0x5a, sizeof out);
+    memset(&out_before, 0x5a, sizeof out_before);
+    memset(workspace, 0xa5, sizeof workspace);
+}
+
+static void check_untouched(void)
+{
+    size_t dirty = 0;
+    CHECK(memcmp(&out, &out_before, sizeof out) == 0, "an output changed");
+    while (dirty < WORKSPACE && workspace[dirty] == 0xa5)
+        dirty++;
+    CHECK(dirty == WORKSPACE, "byte %lu of the workspace changed", (unsigned long)dirty);
+}
+
+/* The sentence does not depend on the room for it, is cut where the room ends, and is never
+ * written beyond. */
+static void check_truncation(const attn_params *p, size_t bytes, const char *whole)
+{
+    static const size_t rooms[] = {0, 1, 2, 10, 40};
+    char small[48];
+    const char *answer;
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+        memset(small, '#', sizeof small);
+        answer = attn_check(p, workspace, bytes, small, rooms[i]);
+        CHECK(answer != NULL, "NULL for a room of %lu", (unsigned long)rooms[i]);
+        if (rooms[i] > 0)
+            CHECK(answer == small && strlen(small) < rooms[i] &&
+                      strncmp(small, whole, strlen(small)) == 0 &&
+                      (strlen(small) == rooms[i] - 1 || strlen(small) == strlen(whole)),
+                  "room %lu: '%.40s' of '%s'", (unsigned long)rooms[i], answer, whole);
+        for (size_t n = rooms[i]; n < sizeof small; n++)
+            if (!CHECK(small[n] == '#', "written beyond a room of %lu", (unsigned long)rooms[i]))
+                break;
+    }
+    answer = attn_check(p, workspace, bytes, NULL, 100);
+    CHECK(answer != NULL && answer[0] != '\0', "nothing without a buffer");
+}
+
+static void check_refusal(const attn_params *p, size_t bytes, attn_status status, char *sentence,
+                          size_t room)
+{
+    attn_status got;
+    remember_outputs();
+    got = attn_forward(p, workspace, bytes);
+    CHECK(got == status, "attn_forward says '%s', not '%s'", attn_status_string(got),
+          attn_status_string(status));
+    check_untouched();
+    attn_check(p, workspace, bytes, sentence, room);
+    CHECK(strcmp(sentence, "ok") != 0 && strlen(sentence) >= 10, "the sentence is '%s'", sentence);
+    check_truncation(p, bytes, sentence);
+}
+
+/* The number in the sentence, where it has one and there is one way to write it. */
+static void check_words(const row *r, const char *sentence)
+{
+    char number[40];
+    const char *words = r->words != NULL ? r->words : r->field;
+    CHECK(strstr(sentence, words) != NULL, "'%s' does not hold '%s'", sentence, words);
+    if (r->how == TO_FLOAT || r->words != NULL)
+        return;
+    snprintf(number, sizeof number, "%.0f", r->value);
+    CHECK(strstr(sentence, number) != NULL, "'%s' does not show %s", sentence, number);
+}
+
+static void check_row(const row *r)
+{
+    attn_params p = right_call(r->with);
+    attn_info info;
+    size_t need = 12345;
+    attn_status got;
+    char sentence[300];
+    apply(r, &p);
+    check_refusal(&p, sizeof workspace, r->status, sentence, sizeof sentence);
+    check_words(r, sentence);
+    if (r->with & LATE)
+        return;
+    got = attn_workspace_size(&p, &need);
+    CHECK(got == r->status, "attn_workspace_size says '%s'", attn_status_string(got));
+    got = attn_explain(&p, &info);
+    CHECK(got == r->status, "attn_explain says '%s'", attn_status_string(got));
+}
+
+/* Every row's call is right before it is broken; without this the table would prove little. */
+static void check_right_calls(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        attn_params p = right_call(rows[i].with & ~NO_OUTPUT);
+        char sentence[300];
+        if (!begin_case("right call for %s", rows[i].field))
+            continue;
+        remember_outputs();
+        CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "%s",
+              attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence));
+        CHECK(strcmp(attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence),
+                     "ok") == 0, "'%s'", sentence);
+    }
+}
+
+static void check_table(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (begin_case("%s = %g in the call %x", rows[i].field, rows[i].value,
+                       (unsigned)rows[i].with))
+            check_row(&rows[i]);
+}
+
+/* ---- what the table cannot say --------------------------------------------------------------- */
+
+static void expect(const char *what, const attn_params *p, attn_status status, const char *word)
+{
+    char sentence[300];
+    if (!begin_case("%s", what))
+        return;
+    check_refusal(p, sizeof workspace, status, sentence, sizeof sentence);
+    CHECK(strstr(sentence, word) != NULL, "'%s' does not name %s", sentence, word);
+}
+
+static int never_called(void *user, const attn_rect *at)
+{
+    (void)user, (void)at;
+    return ATTN_TILE_FULL;
+}
+
+static void check_combinations(void)
+{
+    static attn_kernels strange_kernels;
+    static attn_backend strange_backend;
+    attn_params p = right_call(BITMAP | CSR);
+    expect("bitmap and CSR", &p, ATTN_ERR_ARG, "block_mask");
+    p = right_call(PLAIN);
+    p.bias.data = k;
+    p.bias.dtype = 3;
+    expect("bias of an unknown type", &p, ATTN_ERR_ARG, "bias.dtype (3)");
+    p = right_call(PLAIN);
+    memset(&strange_kernels, 0, sizeof strange_kernels);
+    strange_kernels.abi = ATTN_KERNEL_ABI + 1;
+    strange_kernels.rows = 16;
+    p.kernels = &strange_kernels;
+    expect("kernels of another version", &p, ATTN_ERR_ARG, "kernels");
+    p = right_call(PLAIN);
+    memset(&strange_backend, 0, sizeof strange_backend);
+    strange_backend.abi = ATTN_KERNEL_ABI + 1;
+    p.backend = &strange_backend;
+    expect("a backend of another version", &p, ATTN_ERR_ARG, "backend");
+    p = right_call(LENGTHS);
+    list.kv_begin[1] = 3;
+    expect("keys in use beyond the last key", &p, ATTN_ERR_ARG, "kv_len[1] (5)");
+    p = right_call(PLAIN);
+    p.sinks = q;
+    p.softmax1 = 1;
+    expect("two sinks", &p, ATTN_ERR_ARG, "softmax1");
+    p = right_call(PLAIN);
+    p.window_left = 3;
+    expect("a window that is not on", &p, ATTN_ERR_ARG, "window_left (3)");
+    p = right_call(PLAIN);
+    p.q_offset = list.q_offset;
+    expect("an offset without its alignment", &p, ATTN_ERR_ARG, "q_offset");
+    p = right_call(PLAIN);
+    p.mask_tile = never_called;
+    expect("a classifier without a mask", &p, ATTN_ERR_ARG, "mask_tile");
+    p = right_call(PARTIAL | LOGITS);
+    p.logits.stage = ATTN_LOGITS_SOFTMAX;
+    expect("probabilities of a part", &p, ATTN_ERR_UNSUPPORTED, "logits.stage (3)");
+}
+
+/* Products of sizes, each of which is sensible alone, at 2^31, 2^32 and the size of memory. */
+static void check_large(void)
+{
+    static const int64_t sizes[][6] = {
+        /* batch, heads, seq_q, seq_kv, dim, dim_v */
+        {1, 1, 1, INT64_MAX, 8, 8},
+        {1, 1, INT64_MAX, 1, 8, 8},
+        {INT64_MAX, 1, 1, 1, 1, 1},
+        {1, INT64_MAX, 1, 1, 1, 1},
+        {1, 1, 1, 1, INT64_MAX, 1},
+        {1, 1, 1, 1, 1, INT64_MAX},
+        {INT64_C(1) << 31, INT64_C(1) << 31, 1, 1, 4, 4},
+        {INT64_C(1) << 32, 1, INT64_C(1) << 32, 1, 1, 1},
+        {1, 1, INT64_C(1) << 31, INT64_C(1) << 31, INT64_C(1) << 31, 1},
+        {3, 5, INT64_C(1) << 59, 1, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        attn_params p = right_call(PLAIN);
+        p.batch = sizes[i][0];
+        p.num_heads_q = sizes[i][1];
+        p.num_heads_kv = 0;
+        p.seq_len_q = sizes[i][2];
+        p.seq_len_kv = sizes[i][3];
+        p.head_dim = sizes[i][4];
+        p.head_dim_v = sizes[i][5];
+        for (int impl = ATTN_IMPL_DEFAULT; impl <= ATTN_IMPL_AUTO; impl++) {
+            char sentence[300];
+            p.impl = impl;
+            if (begin_case("sizes %d, impl %d", (int)i, impl))
+                check_refusal(&p, sizeof workspace, ATTN_ERR_OVERFLOW, sentence, sizeof sentence);
+        }
+    }
+}
+
+/* Naive keeps the logits: lengths that the tensors allow may still be too much for it. */
+static void check_large_naive(void)
+{
+    attn_params p = right_call(PLAIN);
+    size_t need = 0;
+    p.batch = p.num_heads_q = p.head_dim = p.head_dim_v = 1;
+    p.num_heads_kv = 0;
+    p.impl = ATTN_IMPL_NAIVE;
+    p.naive_whole = 1;
+    p.seq_len_q = p.seq_len_kv = sizeof(size_t) == 4 ? 1 << 17 : INT64_C(1) << 33;
+    if (begin_case("naive: logits beyond the address space"))
+        CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "need %lu",
+              (unsigned long)need);
+}
+
+static void check_workspace(void)
+{
+    attn_params p = right_call(PLAIN);
+    attn_info info;
+    char sentence[300];
+    if (!begin_case("workspace of the wrong size"))
+        return;
+    p.num_workers = 3;
+    CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain");
+    CHECK(info.workspace_bytes_per_worker > 0 &&
+              info.workspace_bytes >= info.workspace_bytes_per_worker, "no workspace is needed?");
+    remember_outputs();
+    CHECK(attn_forward(&p, NULL, sizeof workspace) == ATTN_ERR_WORKSPACE, "NULL accepted");
+    check_untouched();
+    CHECK(attn_forward(&p, NULL, 0) == ATTN_ERR_WORKSPACE, "nothing accepted");
+    attn_check(&p, NULL, sizeof workspace, sentence, sizeof sentence);
+    CHECK(strstr(sentence, "workspace") != NULL, "'%s'", sentence);
+    p.num_workers = 1;
+    CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain");
+    check_refusal(&p, info.workspace_bytes - 1, ATTN_ERR_WORKSPACE, sentence, sizeof sentence);
+    CHECK(strstr(sentence, "workspace") != NULL, "'%s'", sentence);
+    CHECK(attn_forward(&p, workspace, info.workspace_bytes) == ATTN_OK, "one worker's need");
+}
+
+static void check_null_pointers(void)
+{
+    attn_params p = right_call(PLAIN);
+    attn_info info;
+    char text[100];
+    size_t need;
+    if (!begin_case("NULL instead of an argument"))
+        return;
+    CHECK(attn_forward(NULL, workspace, sizeof workspace) == ATTN_ERR_ARG, "attn_forward");
+    CHECK(attn_workspace_size(NULL, &need) == ATTN_ERR_ARG, "attn_workspace_size");
+    CHECK(attn_workspace_size(&p, NULL) == ATTN_ERR_ARG, "attn_workspace_size");
+    CHECK(attn_explain(NULL, &info) == ATTN_ERR_ARG, "attn_explain");
+    CHECK(attn_explain(&p, NULL) == ATTN_ERR_ARG, "attn_explain");
+    CHECK(strcmp(attn_check(NULL, NULL, 0, text, sizeof text), "ok") != 0, "attn_check");
+    CHECK(attn_params_from_string(NULL, "impl=naive", text, sizeof text) == ATTN_ERR_ARG,
+          "attn_params_from_string");
+    CHECK(attn_alibi_slopes(NULL, 4) == ATTN_ERR_ARG, "attn_alibi_slopes");
+    CHECK(attn_state_finish(NULL, NULL) == ATTN_ERR_ARG, "attn_state_finish");
+    CHECK(attn_state_merge(NULL, NULL, NULL) == ATTN_ERR_ARG, "attn_state_merge");
+    CHECK(attn_convert(NULL, ATTN_F32, NULL, ATTN_F16, 3) == ATTN_ERR_ARG, "attn_convert");
+    CHECK(attn_convert(text, 3, text, ATTN_F16, 1) == ATTN_ERR_ARG, "attn_convert to type 3");
+    CHECK(attn_convert(text, ATTN_F16, text, -1, 1) == ATTN_ERR_ARG, "attn_convert from type -1");
+}
+
+/* ---- options from text ----------------------------------------------------------------------- */
+
+static void check_option_text(void)
+{
+    static const struct {
+        const char *text, *word;
+    } wrong[] = {
+        {"impl=fast", "fast"},          {"imp=naive", "imp"},        {"kernels=mmx9", "mmx9"},
+        {"workers=-1", "workers"},      {"workers=x", "workers"},    {"workers=", "workers"},
+        {"workers=3x", "workers"},      {"tile_keys=1.5", "1.5"},    {"tile_keys=-64x", "-64x"},
+        {"redo=2", "redo"},             {"naive_whole=yes", "naive_whole"},
+        {"auto_naive_keys=-5", "auto_naive_keys"},                   {"impl", "impl"},
+        {"=naive", "="},                {"impl=naive kernels=mmx9", "mmx9"},
+        {"workers=99999999999999999999", "workers"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        attn_params p = right_call(PLAIN), before = p;
+        char why[120] = "";
+        attn_status status;
+        if (!begin_case("options '%s'", wrong[i].text))
+            continue;
+        status = attn_params_from_string(&p, wrong[i].text, why, sizeof why);
+        CHECK(status == ATTN_ERR_ARG || status == ATTN_ERR_UNSUPPORTED, "status '%s'",
+              attn_status_string(status));
+        CHECK(strstr(why, wrong[i].word) != NULL, "'%s' does not name %s", why, wrong[i].word);
+        CHECK(memcmp(&p, &before, sizeof p) == 0, "the parameters changed");
+        CHECK(attn_params_from_string(&p, wrong[i].text, NULL, 0) == status, "without a buffer");
+        memset(why, '#', sizeof why);
+        attn_params_from_string(&p, wrong[i].text, why, 10);
+        CHECK(strlen(why) < 10 && why[10] == '#', "written beyond 10 bytes");
+    }
+}
+
+static void check_status_strings(void)
+{
+    if (!begin_case("names of states"))
+        return;
+    for (int a = -2; a < 9; a++) {
+        const char *name = attn_status_string((attn_status)a);
+        CHECK(name != NULL && name[0] != '\0', "status %d has no name", a);
+        for (int b = 0; b < a && name != NULL; b++)
+            CHECK(a > ATTN_ERR_CALLBACK || strcmp(name, attn_status_string((attn_status)b)) != 0,
+                  "%d and %d have the same name '%s'", a, b, name);
+    }
+}
+
+void test_errors(void)
+{
+    for (int i = 0; i < (int)(sizeof q / sizeof *q); i++)
+        q[i] = (float)(i % 7) * 0.25f;
+    check_right_calls();
+    check_table();
+    check_combinations();
+    check_large();
+    check_large_naive();
+    check_workspace();
+    check_null_pointers();
+    check_option_text();
+    check_status_strings();
+}

@@ -1,0 +1,541 @@
+/* explain.c - attn_explain tells what runs; options from text; backends; sizes and versions.
+ * SPDX-License-Identifier: MIT
+ */
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+typedef struct call {
+    attn_params p;
+    int32_t q_len[3], kv_len[3], q_offset[3], prefix[3];
+    int64_t key_base[3];
+} call;
+
+static float *numbers(int64_t count)
+{
+    float *x = test_alloc((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = rng_normal();
+    return x;
+}
+
+static void make_call(call *c, int64_t batch, int64_t heads, int64_t kv_heads, int64_t seq_q,
+                      int64_t seq_kv, int64_t dim, int64_t dim_v)
+{
+    attn_params *p = &c->p;
+    memset(c, 0, sizeof *c);
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = kv_heads;
+    p->seq_len_q = seq_q;
+    p->seq_len_kv = seq_kv;
+    p->head_dim = dim;
+    p->head_dim_v = dim_v;
+    p->q.data = numbers(batch * heads * seq_q * dim);
+    p->k.data = numbers(batch * kv_heads * seq_kv * dim);
+    p->v.data = numbers(batch * kv_heads * seq_kv * dim_v);
+    p->o.data = numbers(batch * heads * seq_q * dim_v);
+}
+
+static attn_status run_call(const attn_params *p, const attn_info *info)
+{
+    return attn_forward(p, test_alloc(info->workspace_bytes), info->workspace_bytes);
+}
+
+/* ---- what ran, seen by a table that counts --------------------------------------------------- */
+
+static struct {
+    const attn_kernels *real;
+    int qk_calls, most_keys, softmax_calls, exp_sum_calls;
+    int64_t items, loops;
+} seen;
+
+static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim)
+{
+    seen.qk_calls++;
+    seen.most_keys = n > seen.most_keys ? n : seen.most_keys;
+    seen.real->qk(s, qt, k, k_stride, n, head_dim);
+}
+
+static void count_softmax(float *s, int n, int first, float dead, float *m, float *l,
+                          attn_events *events)
+{
+    seen.softmax_calls++;
+    seen.real->softmax(s, n, first, dead, m, l, events);
+}
+
+static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
+{
+    seen.exp_sum_calls++;
+    seen.real->exp_sum(s, n, dead, m, l);
+}
+
+static int count_items(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    (void)user;
+    seen.loops++;
+    seen.items = n > seen.items ? n : seen.items;
+    for (int64_t i = 0; i < n; i++)
+        task(arg, i, 0);
+    return 0;
+}
+
+static attn_kernels counting_table(const attn_kernels *real)
+{
+    attn_kernels table = *real;
+    memset(&seen, 0, sizeof seen);
+    seen.real = real;
+    table.name = "counting";
+    table.qk = count_qk;
+    table.softmax = count_softmax;
+    table.exp_sum = count_exp_sum;
+    return table;
+}
+
+static void check_what_ran(int impl, int tile_keys)
+{
+    call c;
+    attn_info info;
+    const attn_kernels table = counting_table(attn_kernels_get(0));
+    make_call(&c, 2, 4, 2, 37, 210, 16, 8);
+    c.p.impl = impl;
+    c.p.tile_keys = tile_keys;
+    c.p.kernels = &table;
+    c.p.parallel_for = count_items;
+    c.p.num_workers = 2; /* one worker needs no loop of the caller's */
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
+    CHECK(strcmp(info.kernels_name, "counting") == 0, "kernels_name '%s'", info.kernels_name);
+    CHECK(strcmp(info.backend_name, "cpu") == 0, "backend_name '%s'", info.backend_name);
+    CHECK(strcmp(info.impl_name, info.impl == ATTN_IMPL_NAIVE ? "naive" : "tiled") == 0,
+          "impl_name '%s'", info.impl_name);
+    CHECK(info.impl == (impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED), "impl %d",
+          info.impl);
+    CHECK(seen.qk_calls > 0, "the table given was not used");
+    CHECK(info.items == seen.items, "%lld items, %lld ran", (long long)info.items,
+          (long long)seen.items);
+    CHECK(info.tile_rows == table.rows, "tile_rows %d, the set has %d", info.tile_rows,
+          table.rows);
+    if (impl != ATTN_IMPL_NAIVE) {
+        CHECK(seen.softmax_calls > 0, "tiled without the online softmax");
+        CHECK(tile_keys == 0 || info.tile_keys == tile_keys, "tile_keys %d", info.tile_keys);
+        CHECK(seen.most_keys <= info.tile_keys && 2 * seen.most_keys > info.tile_keys,
+              "tiles of up to %d keys, told %d", seen.most_keys, info.tile_keys);
+    } else {
+        CHECK(seen.softmax_calls == 0, "naive with the online softmax");
+        CHECK(seen.exp_sum_calls > 0, "naive without its own");
+    }
+}
+
+static void check_runs(void)
+{
+    static const int impls[] = {ATTN_IMPL_DEFAULT, ATTN_IMPL_TILED, ATTN_IMPL_NAIVE};
+    static const int tiles[] = {0, 16, 64, 128};
+    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++)
+        for (size_t n = 0; n < sizeof tiles / sizeof *tiles; n++)
+            if (begin_case("impl %d, tile_keys %d: what ran", impls[i], tiles[n]))
+                check_what_ran(impls[i], tiles[n]);
+}
+
+/* ---- workspace ------------------------------------------------------------------------------- */
+
+static void check_workspace(int impl, int workers, int64_t seq_kv)
+{
+    call c;
+    attn_info info;
+    size_t need = 0;
+    make_call(&c, 2, 4, 2, 5, seq_kv, 16, 16);
+    c.p.impl = impl;
+    c.p.num_workers = workers;
+    c.p.parallel_for = count_items;
+    CHECK(attn_workspace_size(&c.p, &need) == ATTN_OK, "attn_workspace_size failed");
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(info.workspace_bytes == need, "told %lu, asked %lu", (unsigned long)info.workspace_bytes,
+          (unsigned long)need);
+    CHECK(info.workers >= 1 && info.workers <= workers, "%d workers of %d", info.workers, workers);
+    CHECK(info.workspace_bytes_per_worker > 0 &&
+              need >= info.workspace_bytes_per_worker * (size_t)info.workers,
+          "%lu bytes for %d workers of %lu", (unsigned long)need, info.workers,
+          (unsigned long)info.workspace_bytes_per_worker);
+    CHECK(run_call(&c.p, &info) == ATTN_OK, "the size told is not enough");
+}
+
+static void check_workspaces(void)
+{
+    static const int workers[] = {1, 2, 3, 7};
+    for (int impl = ATTN_IMPL_DEFAULT; impl <= ATTN_IMPL_AUTO; impl++)
+        for (size_t n = 0; n < sizeof workers / sizeof *workers; n++)
+            for (int64_t seq_kv = 1; seq_kv < 4000; seq_kv = seq_kv * 7 + 1)
+                if (begin_case("impl %d, %d workers, %d keys: workspace", impl, workers[n],
+                               (int)seq_kv))
+                    check_workspace(impl, workers[n], seq_kv);
+}
+
+/* The tiled path needs the same for any length, and no pointer to data is needed to ask. */
+static void check_constant(void)
+{
+    attn_params p = {0};
+    size_t need[2] = {0, 1};
+    static float there[16];
+    if (!begin_case("workspace of the tiled path at 4096 and 1 M keys"))
+        return;
+    p.batch = p.num_heads_q = 1;
+    p.seq_len_q = 64;
+    p.head_dim = 64;
+    p.num_workers = 1;
+    p.q.data = p.k.data = p.v.data = there;
+    p.o.data = there;
+    for (int i = 0; i < 2; i++) {
+        p.seq_len_kv = i ? 1 << 20 : 4096;
+        CHECK(attn_workspace_size(&p, &need[i]) == ATTN_OK, "attn_workspace_size failed");
+    }
+    /* A counter of merged states grows with the logarithm of the length: 8 levels more here. */
+    CHECK(need[1] <= need[0] + need[0] / 2 && need[1] <= 1 << 20, "%lu and %lu bytes",
+          (unsigned long)need[0], (unsigned long)need[1]);
+}
+
+/* ---- pairs, flops and bytes against brute force ---------------------------------------------- */
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static int sees(const call *c, int64_t b, int64_t i, int64_t j, int64_t rows, int64_t keys)
+{
+    const attn_params *p = &c->p;
+    const int64_t offset = p->alignment == ATTN_ALIGN_TOP_LEFT ? 0
+                           : p->alignment == ATTN_ALIGN_OFFSET ? p->q_offset[b] : keys - rows;
+    const int64_t pos = i + offset, base = p->key_base != NULL ? p->key_base[b] : 0;
+    if (p->causal && j > pos && !(p->prefix != NULL && j < p->prefix[b]))
+        return 0;
+    if (p->window && p->window_left >= 0 && j < pos - p->window_left)
+        return 0;
+    if (p->window && p->window_right >= 0 && j > pos + p->window_right)
+        return 0;
+    return p->chunk_size == 0 ||
+           floor_div(base + pos, p->chunk_size) == floor_div(base + j, p->chunk_size);
+}
+
+static double count_pairs(const call *c)
+{
+    const attn_params *p = &c->p;
+    double pairs = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t rows = p->q_len != NULL ? p->q_len[b] : p->seq_len_q;
+        const int64_t keys = p->kv_len != NULL ? p->kv_len[b] : p->seq_len_kv;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < keys; j++)
+                pairs += sees(c, b, i, j, rows, keys);
+    }
+    return pairs * (double)p->num_heads_q;
+}
+
+static void random_lengths(call *c)
+{
+    attn_params *p = &c->p;
+    for (int64_t b = 0; b < p->batch; b++) {
+        c->q_len[b] = (int32_t)rng_int(0, p->seq_len_q);
+        c->kv_len[b] = (int32_t)rng_int(0, p->seq_len_kv);
+        c->q_offset[b] = (int32_t)rng_int(-10, 30);
+        c->prefix[b] = (int32_t)rng_int(0, p->seq_len_kv);
+        c->key_base[b] = rng_int(0, 40);
+    }
+    p->q_len = rng_chance(50) ? c->q_len : NULL;
+    p->kv_len = rng_chance(50) ? c->kv_len : NULL;
+    p->key_base = rng_chance(50) ? c->key_base : NULL;
+    p->alignment = (int)rng_int(ATTN_ALIGN_BOTTOM_RIGHT, ATTN_ALIGN_OFFSET);
+    p->q_offset = p->alignment == ATTN_ALIGN_OFFSET ? c->q_offset : NULL;
+}
+
+static void random_ranges(call *c)
+{
+    attn_params *p = &c->p;
+    p->causal = rng_chance(50);
+    p->prefix = p->causal && rng_chance(40) ? c->prefix : NULL;
+    p->window = rng_chance(40) ? ATTN_WINDOW : 0;
+    p->window_left = p->window ? rng_int(-1, 12) : 0;
+    p->window_right = p->window ? rng_int(-1, 12) : 0;
+    p->chunk_size = rng_chance(30) ? rng_int(1, 25) : 0;
+}
+
+static void check_counts(void)
+{
+    call c;
+    attn_info info;
+    double pairs;
+    make_call(&c, rng_int(1, 3), 4, 2, rng_int(1, 30), rng_int(1, 40), 8, 12);
+    random_lengths(&c);
+    random_ranges(&c);
+    pairs = count_pairs(&c);
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(info.pairs == pairs, "pairs %.0f, counted %.0f (causal %d, prefix %d, window %d [%d, %d],"
+          " chunk %d, alignment %d)", info.pairs, pairs, c.p.causal, c.p.prefix != NULL,
+          c.p.window, (int)c.p.window_left, (int)c.p.window_right, (int)c.p.chunk_size,
+          c.p.alignment);
+    CHECK(info.flops == 2 * info.pairs * (8 + 12), "flops %.0f", info.flops);
+}
+
+static void check_bytes(void)
+{
+    call c;
+    attn_info info;
+    double want = 4.0 * (2 * 4 * 5 * 8 + 2 * 2 * 9 * 8 + 2 * 2 * 9 * 12 + 2 * 4 * 5 * 12);
+    make_call(&c, 2, 4, 2, 5, 9, 8, 12);
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(info.bytes == want, "bytes %.0f, not %.0f", info.bytes, want);
+    c.p.lse.data = numbers(2 * 4 * 5);
+    want += 4.0 * 2 * 4 * 5;
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK && info.bytes == want, "with lse %.0f", info.bytes);
+    c.p.k.dtype = c.p.v.dtype = ATTN_F16;
+    want -= 2.0 * (2 * 2 * 9 * 8 + 2 * 2 * 9 * 12);
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK && info.bytes == want, "with f16 %.0f", info.bytes);
+}
+
+/* ---- impl=auto ------------------------------------------------------------------------------- */
+
+static void check_auto(void)
+{
+    static const int64_t limits[] = {0, 5, 100};
+    for (size_t n = 0; n < sizeof limits / sizeof *limits; n++)
+        for (int64_t more = -1; more <= 1; more++) {
+            const int64_t limit = limits[n] > 0 ? limits[n] : ATTN_AUTO_NAIVE_KEYS;
+            call c;
+            attn_info info;
+            if (limit + more < 1) /* nothing to do is not a choice */
+                continue;
+            if (!begin_case("auto at %d keys, limit %d", (int)(limit + more), (int)limits[n]))
+                continue;
+            make_call(&c, 1, 1, 1, 3, limit + more, 4, 4);
+            c.p.impl = ATTN_IMPL_AUTO;
+            c.p.auto_naive_keys = limits[n];
+            CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+            CHECK(info.impl == (more <= 0 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED), "%s",
+                  info.impl_name);
+            CHECK(strstr(info.reasons, "auto") != NULL, "reasons: '%s'", info.reasons);
+        }
+}
+
+/* ---- backends -------------------------------------------------------------------------------- */
+
+static struct {
+    int supports, runs, logs;
+    size_t asked;
+    char log[600];
+    attn_params resolved;
+} door;
+
+static int refuse(const attn_backend *self, const attn_params *resolved, char *why,
+                  size_t why_bytes)
+{
+    (void)self, (void)resolved;
+    door.supports++;
+    snprintf(why, why_bytes, "head_dim 16 is beneath this device");
+    return 0;
+}
+
+static int accept(const attn_backend *self, const attn_params *resolved, char *why,
+                  size_t why_bytes)
+{
+    (void)self, (void)why, (void)why_bytes;
+    door.supports++;
+    door.resolved = *resolved;
+    return 1;
+}
+
+static attn_status ask_bytes(const attn_backend *self, const attn_params *resolved, size_t *bytes)
+{
+    (void)self, (void)resolved;
+    *bytes = 777;
+    return ATTN_OK;
+}
+
+static attn_status write_ones(const attn_backend *self, const attn_params *resolved,
+                              void *workspace, size_t workspace_bytes)
+{
+    float *o = resolved->o.data;
+    const int64_t count = resolved->batch * resolved->num_heads_q * resolved->seq_len_q *
+                          resolved->head_dim_v;
+    (void)workspace;
+    door.runs++;
+    door.asked = workspace_bytes;
+    for (int64_t i = 0; i < count; i++)
+        o[i] = 1.0f;
+    return self->user != NULL ? ATTN_ERR_CALLBACK : ATTN_OK;
+}
+
+static void note_log(void *user, int level, const char *text)
+{
+    (void)user;
+    door.logs++;
+    CHECK(level == ATTN_LOG_INFO || level == ATTN_LOG_WARNING, "level %d", level);
+    snprintf(door.log, sizeof door.log, "%s", text);
+}
+
+static attn_backend make_backend(int accepts)
+{
+    attn_backend b = {0};
+    memset(&door, 0, sizeof door);
+    b.abi = ATTN_KERNEL_ABI;
+    b.name = "imaginary";
+    b.supports = accepts ? accept : refuse;
+    b.workspace_size = ask_bytes;
+    b.run = write_ones;
+    return b;
+}
+
+static void check_refused_backend(void)
+{
+    const attn_backend backend = make_backend(0);
+    call c, plain;
+    attn_info info;
+    make_call(&c, 1, 2, 1, 3, 20, 16, 16);
+    plain = c;
+    plain.p.o.data = numbers(2 * 3 * 16);
+    c.p.backend = &backend;
+    c.p.log = note_log;
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(strcmp(info.backend_name, "cpu") == 0, "backend_name '%s'", info.backend_name);
+    CHECK(strstr(info.reasons, "imaginary") != NULL &&
+              strstr(info.reasons, "head_dim 16 is beneath this device") != NULL,
+          "reasons: '%s'", info.reasons);
+    memset(&door.log, 0, sizeof door.log);
+    CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
+    CHECK(door.logs > 0 && strstr(door.log, "head_dim 16 is beneath this device") != NULL,
+          "%d log calls, the last '%s'", door.logs, door.log);
+    CHECK(door.runs == 0, "a refusing backend ran");
+    CHECK(attn_explain(&plain.p, &info) == ATTN_OK && run_call(&plain.p, &info) == ATTN_OK,
+          "attn_forward without a backend failed");
+    CHECK(memcmp(c.p.o.data, plain.p.o.data, 2 * 3 * 16 * 4) == 0, "other bits than without it");
+}
+
+static void check_accepting_backend(void)
+{
+    attn_backend backend = make_backend(1);
+    call c;
+    attn_info info;
+    size_t need = 0;
+    const float *o;
+    make_call(&c, 1, 2, 1, 3, 20, 16, 16);
+    c.p.head_dim_v = 0; /* resolved to head_dim */
+    c.p.backend = &backend;
+    o = c.p.o.data;
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(strcmp(info.backend_name, "imaginary") == 0, "backend_name '%s'", info.backend_name);
+    CHECK(attn_workspace_size(&c.p, &need) == ATTN_OK && need == 777, "workspace %lu",
+          (unsigned long)need);
+    CHECK(attn_forward(&c.p, test_alloc(777), 777) == ATTN_OK, "attn_forward failed");
+    CHECK(door.runs == 1 && door.asked >= 1, "%d runs", door.runs);
+    CHECK(o[0] == 1.0f && o[2 * 3 * 16 - 1] == 1.0f, "the backend's output is not there");
+    CHECK(door.resolved.scale == 0.25f, "scale %g is not resolved", (double)door.resolved.scale);
+    CHECK(door.resolved.head_dim_v == 16, "head_dim_v is not resolved");
+    CHECK(door.resolved.q.stride_seq == 16 && door.resolved.k.stride_head == 20 * 16 &&
+              door.resolved.o.stride_batch == 2 * 3 * 16, "strides are not resolved");
+    backend.user = &door;
+    CHECK(attn_forward(&c.p, test_alloc(777), 777) == ATTN_ERR_CALLBACK, "its failure is lost");
+}
+
+/* ---- options from text ----------------------------------------------------------------------- */
+
+static void check_option_text(void)
+{
+    char text[200], why[200] = "";
+    const char *best = attn_kernels_name(attn_kernels_get(0));
+    attn_params p = {0}, before;
+    snprintf(text, sizeof text, "impl=naive,kernels=%s workers=3 tile_keys=64, redo=1 "
+             "naive_whole=1,auto_naive_keys=256", best);
+    CHECK(attn_params_from_string(&p, text, why, sizeof why) == ATTN_OK, "%s", why);
+    CHECK(p.impl == ATTN_IMPL_NAIVE, "impl %d", p.impl);
+    CHECK(p.kernels == attn_kernels_get(0), "kernels");
+    CHECK(p.num_workers == 3, "num_workers %d", p.num_workers);
+    CHECK(p.tile_keys == 64, "tile_keys %d", p.tile_keys);
+    CHECK(p.force_redo == 1 && p.naive_whole == 1, "redo %d, naive_whole %d", p.force_redo,
+          p.naive_whole);
+    CHECK(p.auto_naive_keys == 256, "auto_naive_keys %d", (int)p.auto_naive_keys);
+    CHECK(attn_params_from_string(&p, "impl=tiled redo=0", NULL, 0) == ATTN_OK, "NULL for why");
+    CHECK(p.impl == ATTN_IMPL_TILED && p.force_redo == 0 && p.tile_keys == 64, "one after another");
+    CHECK(attn_params_from_string(&p, "kernels=portable", why, sizeof why) == ATTN_OK, "%s", why);
+    CHECK(p.kernels == attn_kernels_find("portable"), "kernels=portable");
+    CHECK(attn_params_from_string(&p, "impl=auto", why, sizeof why) == ATTN_OK &&
+              p.impl == ATTN_IMPL_AUTO, "impl=auto");
+    before = p;
+    CHECK(attn_params_from_string(&p, "", why, sizeof why) == ATTN_OK, "empty text");
+    CHECK(attn_params_from_string(&p, "  , ,", why, sizeof why) == ATTN_OK, "separators alone");
+    CHECK(memcmp(&p, &before, sizeof p) == 0, "empty text changed something");
+}
+
+/* ---- text and sizes -------------------------------------------------------------------------- */
+
+static void check_format(void)
+{
+    char whole[2000], cut[2000], number[40];
+    call c;
+    attn_info info;
+    make_call(&c, 1, 2, 1, 3, 20, 16, 16);
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
+    CHECK(attn_info_format(&info, whole, sizeof whole) == whole, "another pointer comes back");
+    CHECK(strstr(whole, info.impl_name) != NULL && strstr(whole, info.kernels_name) != NULL &&
+              strstr(whole, info.backend_name) != NULL, "'%s'", whole);
+    snprintf(number, sizeof number, "%lu", (unsigned long)info.workspace_bytes);
+    CHECK(strstr(whole, number) != NULL, "no workspace of %s in '%s'", number, whole);
+    for (size_t room = 0; room <= strlen(whole) + 1; room++) {
+        memset(cut, '#', sizeof cut);
+        attn_info_format(&info, cut, room);
+        if (!CHECK(cut[room] == '#' && (room == 0 || (strlen(cut) == room - 1 &&
+                   strncmp(cut, whole, room - 1) == 0)), "room for %d: '%.60s'", (int)room, cut))
+            break;
+    }
+}
+
+static void check_versions(void)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
+             ATTN_VERSION_PATCH);
+    CHECK(strcmp(attn_version(), ATTN_VERSION_STRING) == 0, "attn_version '%s'", attn_version());
+    CHECK(strcmp(text, ATTN_VERSION_STRING) == 0, "numbers %s, text %s", text,
+          ATTN_VERSION_STRING);
+    CHECK(attn_params_size() == sizeof(attn_params), "attn_params_size %lu",
+          (unsigned long)attn_params_size());
+}
+
+static void check_sets(void)
+{
+    const attn_kernels *set, *last = NULL;
+    for (int i = 0; (set = attn_kernels_get(i)) != NULL; last = set, i++) {
+        const char *name = attn_kernels_name(set);
+        CHECK(name != NULL && attn_kernels_find(name) == set, "set %d: '%s'", i, name);
+    }
+    CHECK(last != NULL && strcmp(attn_kernels_name(last), "portable") == 0, "the last set");
+    CHECK(attn_kernels_get(-1) == NULL && attn_kernels_get(1000) == NULL, "sets that do not exist");
+}
+
+void test_explain(void)
+{
+    static const struct {
+        const char *name;
+        void (*check)(void);
+    } single[] = {
+        {"bytes", check_bytes},
+        {"a backend that refuses", check_refused_backend},
+        {"a backend that accepts", check_accepting_backend},
+        {"options from text", check_option_text},
+        {"attn_info_format", check_format},
+        {"versions", check_versions},
+        {"kernel sets", check_sets},
+    };
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++)
+        if (begin_case("%s", single[i].name))
+            single[i].check();
+    check_runs();
+    check_workspaces();
+    check_constant();
+    check_auto();
+    for (int round = 0; round < 400; round++)
+        if (begin_case("pairs, round %d", round))
+            check_counts();
+}

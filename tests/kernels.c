@@ -1,0 +1,739 @@
+/* kernels.c - each kernel of a set against the portable set, and which tiles the kernels see.
+ * SPDX-License-Identifier: MIT
+ *
+ * Sets differ in how many rows a tile has, and lanes are independent. So the portable kernel runs
+ * several times, each time on as many lanes of the tile as it has rows, starting at a random lane:
+ * every lane must give the same bits wherever it stands. Matrices end where an inaccessible page
+ * begins; K and V are exactly as long as their strides say.
+ */
+#include "test.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, MAX_EVENTS = 80, ROUNDS = 60 };
+
+static const attn_kernels *tested, *portable;
+
+static const attn_kernels *set_under_test(void)
+{
+    return T.table != NULL ? T.table : attn_kernels_find(T.kernels);
+}
+
+/* ---- random matrices ------------------------------------------------------------------------- */
+
+static float *align_up(float *p)
+{
+    return p + (64 - (uintptr_t)p % 64) % 64 / sizeof(float);
+}
+
+/* `count` floats aligned to 64 bytes as in the workspace, an inaccessible page right behind when
+ * count is a multiple of 16. */
+static float *matrix(int64_t count)
+{
+    const size_t bytes = ((size_t)count * sizeof(float) + 63) / 64 * 64;
+    float *p = test_alloc_at(bytes, PLACE_PAGE_AFTER);
+    return (uintptr_t)p % 64 == 0 ? p : align_up(test_alloc(bytes + 64));
+}
+
+static float *normal_matrix(int64_t count, float factor)
+{
+    float *p = matrix(count);
+    for (int64_t i = 0; i < count; i++)
+        p[i] = factor * rng_normal();
+    return p;
+}
+
+static float infinity(void)
+{
+    return float_from_bits(0x7f800000u);
+}
+
+/* Logits: normal, with some dead keys, and rarely a NaN or +inf. */
+static float *logit_matrix(int64_t count)
+{
+    static const int64_t factors[] = {1, 8, 30, 200};
+    const float factor = (float)RNG_PICK(factors);
+    const int dead = rng_chance(50) ? 30 : 0, strange = rng_chance(20);
+    float *p = normal_matrix(count, factor);
+    for (int64_t i = 0; i < count; i++) {
+        if (rng_chance(dead))
+            p[i] = -infinity();
+        else if (strange && rng_chance(2))
+            p[i] = rng_chance(50) ? infinity() : float_from_bits(0x7fc00000u);
+    }
+    return p;
+}
+
+/* Lane r of the small matrix is lane (first + r) % rows of the large one. */
+static float *take_lanes(const float *from, int64_t n, int rows, int first)
+{
+    float *to = matrix(n * portable->rows);
+    for (int64_t i = 0; i < n; i++)
+        for (int r = 0; r < portable->rows; r++)
+            to[i * portable->rows + r] = from[i * rows + (first + r) % rows];
+    return to;
+}
+
+/* Same bits, or both NaN: which NaN an operation makes is left to the CPU; stores canonise it. */
+static int same_number(float a, float b)
+{
+    return float_bits(a) == float_bits(b) || (a != a && b != b);
+}
+
+static void check_lanes(const char *what, const float *large, const float *small, int64_t n,
+                        int first)
+{
+    const int rows = tested->rows;
+    for (int64_t i = 0; i < n; i++)
+        for (int r = 0; r < portable->rows; r++) {
+            const float a = large[i * rows + (first + r) % rows];
+            const float b = small[i * portable->rows + r];
+            if (!same_number(a, b)) {
+                CHECK(0, "%s[%d][lane %d] is %08x, portable %08x", what, (int)i,
+                      (first + r) % rows, (unsigned)float_bits(a), (unsigned)float_bits(b));
+                return;
+            }
+        }
+    CHECK(1, "%s", what);
+}
+
+/* ---- one function each. first: the lane of the tile at which the portable kernel begins ------ */
+
+typedef struct sizes {
+    int n, first_block, first; /* keys; keys before the first block boundary; lane */
+    int64_t dim;
+    ptrdiff_t stride; /* of K and V rows */
+    float dead;
+} sizes;
+
+static sizes random_sizes(void)
+{
+    static const int64_t keys[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 100, 128, 200};
+    static const int64_t dims[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33, 64, 80, 96, 128, 130};
+    sizes z;
+    z.n = (int)(rng_chance(50) ? RNG_PICK(keys) : rng_int(1, 130));
+    z.first_block = (int)rng_int(1, 16);
+    z.first = (int)rng_int(0, tested->rows - 1);
+    z.dim = RNG_PICK(dims);
+    z.stride = (ptrdiff_t)(z.dim + (rng_chance(50) ? 0 : rng_int(1, 9)));
+    z.dead = rng_chance(50) ? 0.0f : -1.0f;
+    return z;
+}
+
+/* Rows of K or V, in memory that ends with the last element of the last row. */
+static float *key_rows(const sizes *z)
+{
+    const int64_t count = (int64_t)z->stride * (z->n - 1) + z->dim;
+    float *p = test_alloc_at((size_t)count * sizeof *p, PLACE_PAGE_AFTER);
+    for (int64_t i = 0; i < count; i++)
+        p[i] = i % z->stride < z->dim ? rng_normal() : float_from_bits(0x7fc00000u);
+    return p;
+}
+
+static void check_pack(const sizes *z)
+{
+    const int rows = tested->rows, few = portable->rows;
+    const float c = rng_normal();
+    const size_t row = (size_t)z->dim * sizeof(float);
+    float *q = normal_matrix(rows * z->dim, 1), *some = matrix(few * z->dim);
+    float *a = matrix(rows * z->dim), *b = matrix(few * z->dim);
+    for (int r = 0; r < few; r++)
+        memcpy(some + r * z->dim, q + (z->first + r) % rows * z->dim, row);
+    tested->pack(a, q, z->dim, c);
+    portable->pack(b, some, z->dim, c);
+    check_lanes("pack", a, b, z->dim, z->first);
+}
+
+static void check_qk(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
+    float *some = take_lanes(qt, z->dim, rows, z->first);
+    float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
+    tested->qk(a, qt, k, z->stride, z->n, z->dim);
+    portable->qk(b, some, k, z->stride, z->n, z->dim);
+    check_lanes("qk", a, b, z->n, z->first);
+}
+
+static void check_softcap(const sizes *z)
+{
+    const float cap2 = 1.0f + 40.0f * rng_unit(), icap2 = 1.0f / cap2;
+    float *a = logit_matrix((int64_t)z->n * tested->rows);
+    float *b = take_lanes(a, z->n, tested->rows, z->first);
+    tested->softcap(a, z->n, cap2, icap2);
+    portable->softcap(b, z->n, cap2, icap2);
+    check_lanes("softcap", a, b, z->n, z->first);
+}
+
+static void check_add_scaled(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = logit_matrix((int64_t)z->n * rows), *x = logit_matrix((int64_t)z->n * rows);
+    float *factor = normal_matrix(rows, 1);
+    float *b = take_lanes(a, z->n, rows, z->first);
+    if (rng_chance(30))
+        factor[rng_int(0, rows - 1)] = 0; /* 0 * -inf must still mask */
+    tested->add_scaled(a, x, factor, z->n);
+    portable->add_scaled(b, take_lanes(x, z->n, rows, z->first),
+                         take_lanes(factor, 1, rows, z->first), z->n);
+    check_lanes("add_scaled", a, b, z->n, z->first);
+}
+
+/* Running maximum and sum of rows that have begun, or not. */
+static void running_state(float **m, float **l)
+{
+    const int rows = tested->rows;
+    *m = normal_matrix(rows, 20);
+    *l = matrix(rows);
+    for (int r = 0; r < rows; r++) {
+        (*l)[r] = 1.0f + 10.0f * rng_unit();
+        if (rng_chance(40)) {
+            (*m)[r] = -infinity();
+            (*l)[r] = 0;
+        }
+    }
+}
+
+static attn_events make_events(int rows)
+{
+    attn_events e = {0};
+    e.at = (int *)(void *)matrix(MAX_EVENTS);
+    e.alpha = matrix((int64_t)MAX_EVENTS * rows);
+    return e;
+}
+
+/* The event of one lane after number `from`, skipping those in which it keeps its maximum. */
+static int next_event(const attn_events *e, int rows, int lane, int from)
+{
+    while (from < e->count && e->alpha[from * rows + lane] == 1.0f)
+        from++;
+    return from;
+}
+
+static int same_events(const attn_events *a, int lane_a, const attn_events *b, int lane_b)
+{
+    int i = 0, j = 0;
+    for (;; i++, j++) {
+        i = next_event(a, tested->rows, lane_a, i);
+        j = next_event(b, portable->rows, lane_b, j);
+        if (i >= a->count || j >= b->count)
+            return i >= a->count && j >= b->count;
+        if (a->at[i] != b->at[j] || !same_number(a->alpha[i * tested->rows + lane_a],
+                                                 b->alpha[j * portable->rows + lane_b]))
+            return 0;
+    }
+}
+
+static void check_events(const sizes *z, const attn_events *a, const attn_events *b)
+{
+    CHECK(a->count >= 0 && a->count <= z->n / 16 + 2, "%d events for %d keys", a->count, z->n);
+    for (int e = 1; e < a->count; e++)
+        CHECK(a->at[e] > a->at[e - 1], "event %d is not after the one before", e);
+    for (int r = 0; r < portable->rows; r++)
+        if (!CHECK(same_events(a, (z->first + r) % tested->rows, b, r), "events of lane %d",
+                   (z->first + r) % tested->rows))
+            return;
+}
+
+/* Softmax and then both products with its probabilities and its events. */
+static void check_softmax(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
+    float *m, *l, *m_few, *l_few, *o, *o_few, *v = key_rows(z);
+    attn_events events = make_events(rows), events_few = make_events(portable->rows);
+    running_state(&m, &l);
+    m_few = take_lanes(m, 1, rows, z->first);
+    l_few = take_lanes(l, 1, rows, z->first);
+    tested->softmax(a, z->n, z->first_block, z->dead, m, l, &events);
+    portable->softmax(b, z->n, z->first_block, z->dead, m_few, l_few, &events_few);
+    check_lanes("softmax p", a, b, z->n, z->first);
+    check_lanes("softmax m", m, m_few, 1, z->first);
+    check_lanes("softmax l", l, l_few, 1, z->first);
+    check_events(z, &events, &events_few);
+    o = normal_matrix(z->dim * rows, 1);
+    o_few = take_lanes(o, z->dim, rows, z->first);
+    if (z->dead < 0) {
+        v[rng_int(0, z->n - 1) * z->stride] = float_from_bits(0x7fc00000u);
+        tested->pv_select(o, a, v, z->stride, z->n, z->dim, &events);
+        portable->pv_select(o_few, b, v, z->stride, z->n, z->dim, &events_few);
+    } else {
+        tested->pv(o, a, v, z->stride, z->n, z->dim, &events);
+        portable->pv(o_few, b, v, z->stride, z->n, z->dim, &events_few);
+    }
+    check_lanes(z->dead < 0 ? "pv_select" : "pv", o, o_few, z->dim, z->first);
+}
+
+static void check_maximum(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *s = logit_matrix((int64_t)z->n * rows), *m, *l, *m_few;
+    running_state(&m, &l);
+    m_few = take_lanes(m, 1, rows, z->first);
+    tested->maximum(s, z->n, m);
+    portable->maximum(take_lanes(s, z->n, rows, z->first), z->n, m_few);
+    check_lanes("maximum", m, m_few, 1, z->first);
+}
+
+static void check_exp_sum(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
+    float *m, *l, *l_few;
+    running_state(&m, &l);
+    l_few = take_lanes(l, 1, rows, z->first);
+    tested->exp_sum(a, z->n, z->dead, m, l);
+    portable->exp_sum(b, z->n, z->dead, take_lanes(m, 1, rows, z->first), l_few);
+    check_lanes("exp_sum p", a, b, z->n, z->first);
+    check_lanes("exp_sum l", l, l_few, 1, z->first);
+}
+
+/* A state: m, l, then o; some lanes empty on either side, or on both. */
+static float *random_state(int64_t dim)
+{
+    const int rows = tested->rows;
+    float *state = normal_matrix((dim + 2) * rows, 3);
+    for (int r = 0; r < rows; r++) {
+        const int empty = rng_chance(30);
+        state[rows + r] = empty ? 0 : 0.5f + rng_unit();
+        for (int64_t d = 0; empty && d < dim; d++)
+            state[(2 + d) * rows + r] = 0;
+        if (empty)
+            state[r] = -infinity();
+    }
+    return state;
+}
+
+static void check_merge(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = random_state(z->dim), *b = random_state(z->dim);
+    float *b_few = take_lanes(b, z->dim + 2, rows, z->first);
+    tested->merge(a, b, z->dim);
+    portable->merge(take_lanes(a, z->dim + 2, rows, z->first), b_few, z->dim);
+    check_lanes("merge", b, b_few, z->dim + 2, z->first);
+}
+
+static void check_result(const sizes *z)
+{
+    const int rows = tested->rows, few = portable->rows;
+    const float factor = rng_chance(50) ? 1.0f : 1.0f + rng_unit();
+    float *o = normal_matrix(z->dim * rows, 3), *l = normal_matrix(rows, 9);
+    float *a = matrix(rows * z->dim), *b = matrix(few * z->dim);
+    int same = 1;
+    o[rng_int(0, rows * z->dim - 1)] = float_from_bits(0xffc12345u); /* must come out canonical */
+    o[rng_int(0, rows * z->dim - 1)] = -0.0f;
+    l[rng_int(0, rows - 1)] = 0;
+    tested->result(a, o, l, factor, z->dim);
+    portable->result(b, take_lanes(o, z->dim, rows, z->first), take_lanes(l, 1, rows, z->first),
+                     factor, z->dim);
+    for (int lane = 0; lane < few; lane++)
+        same = same && memcmp(a + (z->first + lane) % rows * z->dim, b + lane * z->dim,
+                              (size_t)z->dim * sizeof *a) == 0;
+    CHECK(same, "result");
+    for (int64_t i = 0; i < rows * z->dim; i++)
+        if ((a[i] != a[i] && float_bits(a[i]) != 0x7fc00000u) || float_bits(a[i]) == 0x80000000u) {
+            CHECK(0, "result holds %08x", (unsigned)float_bits(a[i]));
+            return;
+        }
+}
+
+static const struct {
+    const char *name;
+    void (*check)(const sizes *z);
+} functions[] = {
+    {"pack", check_pack},       {"qk", check_qk},           {"softcap", check_softcap},
+    {"add_scaled", check_add_scaled}, {"softmax and pv", check_softmax},
+    {"maximum", check_maximum}, {"exp_sum", check_exp_sum}, {"merge", check_merge},
+    {"result", check_result},
+};
+
+static void check_functions(void)
+{
+    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
+        for (int round = 0; round < ROUNDS; round++) {
+            sizes z;
+            if (!begin_case("%s, round %d", functions[f].name, round))
+                continue;
+            z = random_sizes();
+            functions[f].check(&z);
+        }
+}
+
+static void check_table(void)
+{
+    if (!begin_case("the table itself"))
+        return;
+    CHECK(tested->abi == ATTN_KERNEL_ABI, "abi %d", tested->abi);
+    CHECK(tested->rows > 0 && tested->rows % 4 == 0 && tested->rows <= MAX_ROWS, "rows %d",
+          tested->rows);
+    CHECK(strcmp(attn_kernels_name(tested), tested->name) == 0, "named '%s' and '%s'",
+          attn_kernels_name(tested), tested->name);
+    CHECK(T.table != NULL || attn_kernels_find(tested->name) == tested, "not found by its name");
+    CHECK(attn_kernels_find("no such set") == NULL, "an unknown name gives a set");
+    CHECK(attn_kernels_find(NULL) == NULL, "NULL gives a set");
+    CHECK(attn_kernels_get(-1) == NULL, "set -1");
+}
+
+/* ---- which tiles the kernels see --------------------------------------------------------------
+ * A table that looks at what it is given and passes it on. Queries and keys carry their number in
+ * their first element, so a tile tells which pairs it holds, wherever it was copied from. */
+
+enum { SEQ_Q = 70, SEQ_KV = 150, HEADS = 2, KV_HEADS = 1, DIM = 4, TILE = 16 };
+static const float NUMBER_SCALE = 0.0009765625f; /* 2^-10 keeps the products small */
+
+static struct {
+    attn_kernels table;
+    float c;          /* what a packed query number was multiplied by */
+    const attn_params *p;
+    int (*visible)(const attn_params *p, int64_t i, int64_t j); /* brute force */
+    int visits[HEADS][SEQ_Q][SEQ_KV];
+    int empty_tiles, tiles, strange, largest;
+    unsigned char tile_class[HEADS][SEQ_Q][SEQ_KV]; /* 1 + what the classifier said last */
+    int64_t mask_calls, wrong_mask_calls;
+} watch;
+
+/* Rounds a small positive number; queries are numbered from 1 and unused lanes hold 0. */
+static int number_in(float x)
+{
+    return x >= 0 && x < 100000.0f ? (int)(x + 0.5f) : -1;
+}
+
+static void note_pair(int lane_number, int key, int *any)
+{
+    const int row = lane_number - 1, h = row / SEQ_Q, i = row % SEQ_Q;
+    if (row < 0)
+        return;
+    if (h >= HEADS || key < 0 || key >= SEQ_KV) {
+        watch.strange++;
+        return;
+    }
+    watch.visits[h][i][key]++;
+    *any = *any || watch.visible(watch.p, i, key);
+}
+
+static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim)
+{
+    int any = 0;
+    for (int j = 0; j < n; j++)
+        for (int lane = 0; lane < tested->rows; lane++)
+            note_pair(number_in(qt[lane] / watch.c), number_in(k[j * k_stride]), &any);
+    watch.tiles++;
+    watch.empty_tiles += !any;
+    watch.largest = n > watch.largest ? n : watch.largest;
+    tested->qk(s, qt, k, k_stride, n, head_dim);
+}
+
+static int serial(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; i++)
+        task(arg, i, 0);
+    return 0;
+}
+
+/* q is [1, HEADS, SEQ_Q, DIM], numbered from 1; k and v [1, KV_HEADS, SEQ_KV, DIM] from 0. */
+static attn_params watched_call(void)
+{
+    const int64_t rows = HEADS * SEQ_Q;
+    attn_params p = {0};
+    float *q = normal_matrix(rows * DIM, 1), *k = normal_matrix(SEQ_KV * DIM, 1);
+    for (int64_t i = 0; i < rows; i++)
+        q[i * DIM] = (float)(i + 1);
+    for (int64_t j = 0; j < SEQ_KV; j++)
+        k[j * DIM] = (float)j;
+    p.batch = 1;
+    p.num_heads_q = HEADS;
+    p.num_heads_kv = KV_HEADS;
+    p.seq_len_q = SEQ_Q;
+    p.seq_len_kv = SEQ_KV;
+    p.head_dim = DIM;
+    p.scale = NUMBER_SCALE;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = normal_matrix(SEQ_KV * DIM, 1);
+    p.o.data = matrix(rows * DIM);
+    p.tile_keys = TILE;
+    p.impl = ATTN_IMPL_TILED;
+    p.parallel_for = serial;
+    return p;
+}
+
+static void watch_run(const attn_params *p,
+                      int (*visible)(const attn_params *p, int64_t i, int64_t j))
+{
+    attn_params watched = *p;
+    int missed = 0, twice = 0;
+    memset(&watch, 0, sizeof watch);
+    watch.table = *tested;
+    watch.table.qk = watch_qk;
+    watch.c = NUMBER_SCALE * 1.44269504f;
+    watch.p = p;
+    watch.visible = visible;
+    watched.kernels = &watch.table;
+    watched.force_redo = 0;
+    CHECK(test_run(&watched) == ATTN_OK, "attn_forward failed");
+    for (int h = 0; h < HEADS; h++)
+        for (int i = 0; i < SEQ_Q; i++)
+            for (int j = 0; j < SEQ_KV; j++) {
+                missed += visible(p, i, j) && watch.visits[h][i][j] == 0;
+                twice += watch.visits[h][i][j] > 1;
+            }
+    CHECK(watch.strange == 0, "%d pairs outside the problem", watch.strange);
+    CHECK(watch.tiles > 0 && missed == 0, "%d visible pairs were never visited", missed);
+    CHECK(T.force_redo || twice == 0, "%d pairs were visited more than once", twice);
+    CHECK(watch.largest <= TILE, "a tile of %d keys", watch.largest);
+    CHECK(watch.empty_tiles == 0, "%d of %d tiles hold no visible pair", watch.empty_tiles,
+          watch.tiles);
+}
+
+static int64_t position(const attn_params *p, int64_t i)
+{
+    if (p->alignment == ATTN_ALIGN_TOP_LEFT)
+        return i;
+    return i + (p->alignment == ATTN_ALIGN_OFFSET ? p->q_offset[0] : SEQ_KV - SEQ_Q);
+}
+
+static int see_all(const attn_params *p, int64_t i, int64_t j)
+{
+    (void)i;
+    return p->kv_len == NULL || j < p->kv_len[0];
+}
+
+static int see_causal(const attn_params *p, int64_t i, int64_t j)
+{
+    return j <= position(p, i) || (p->prefix != NULL && j < p->prefix[0]);
+}
+
+static int see_window(const attn_params *p, int64_t i, int64_t j)
+{
+    const int64_t pos = position(p, i);
+    return (p->window_left < 0 || j >= pos - p->window_left) &&
+           (p->window_right < 0 || j <= pos + p->window_right);
+}
+
+static int see_chunked(const attn_params *p, int64_t i, int64_t j)
+{
+    const int64_t pos = position(p, i);
+    return pos >= 0 && pos / p->chunk_size == j / p->chunk_size;
+}
+
+static int see_segments(const attn_params *p, int64_t i, int64_t j)
+{
+    return p->q_segments[i] == p->kv_segments[j];
+}
+
+static int see_cells(const attn_params *p, int64_t i, int64_t j)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t row = i / m->block_q, column = j / m->block_k;
+    const int64_t bit = row * ((SEQ_KV + m->block_k - 1) / m->block_k) + column;
+    if (m->bitmap != NULL)
+        return m->bitmap[bit / 8] >> (bit % 8) & 1;
+    for (int32_t n = m->row_offsets[row]; n < m->row_offsets[row + 1]; n++)
+        if (m->columns[n] == column)
+            return 1;
+    return 0;
+}
+
+static int see_tree(const attn_params *p, int64_t i, int64_t j)
+{
+    const int64_t node = j - (SEQ_KV - SEQ_Q);
+    while (i > node && i >= 0)
+        i = p->tree_parents[i];
+    return node < 0 || i == node;
+}
+
+static void watch_causal(void)
+{
+    static const int32_t offset = -20, prefix = 37;
+    for (int alignment = 0; alignment <= ATTN_ALIGN_OFFSET; alignment++)
+        for (int with_prefix = 0; with_prefix < 2; with_prefix++) {
+            attn_params p;
+            if (!begin_case("tiles of causal, alignment %d, prefix %d", alignment, with_prefix))
+                continue;
+            p = watched_call();
+            p.causal = 1;
+            p.alignment = alignment;
+            p.q_offset = alignment == ATTN_ALIGN_OFFSET ? &offset : NULL;
+            p.prefix = with_prefix ? &prefix : NULL;
+            watch_run(&p, see_causal);
+        }
+}
+
+static void watch_windows(void)
+{
+    static const int64_t sides[][2] = {{0, 0}, {5, 0}, {20, 3}, {-1, 2}, {2, -1}, {-1, -1}};
+    for (size_t n = 0; n < sizeof sides / sizeof *sides; n++) {
+        attn_params p;
+        if (!begin_case("tiles of window %d, %d", (int)sides[n][0], (int)sides[n][1]))
+            continue;
+        p = watched_call();
+        p.window = ATTN_WINDOW;
+        p.window_left = sides[n][0];
+        p.window_right = sides[n][1];
+        watch_run(&p, see_window);
+    }
+}
+
+static void watch_lengths(void)
+{
+    static const int32_t length = 50;
+    attn_params p;
+    if (begin_case("tiles without a mask")) {
+        p = watched_call();
+        watch_run(&p, see_all);
+    }
+    if (begin_case("tiles of kv_len")) {
+        p = watched_call();
+        p.kv_len = &length;
+        watch_run(&p, see_all);
+    }
+    if (begin_case("tiles of chunk_size")) {
+        p = watched_call();
+        p.chunk_size = 40;
+        watch_run(&p, see_chunked);
+    }
+}
+
+/* Documents one after the other, as packing makes them. */
+static void watch_segments(void)
+{
+    int32_t *q_ids, *kv_ids;
+    attn_params p;
+    if (!begin_case("tiles of segments"))
+        return;
+    p = watched_call();
+    q_ids = test_alloc(SEQ_Q * sizeof *q_ids);
+    kv_ids = test_alloc(SEQ_KV * sizeof *kv_ids);
+    for (int i = 0; i < SEQ_Q; i++)
+        q_ids[i] = i / 24;
+    for (int j = 0; j < SEQ_KV; j++)
+        kv_ids[j] = j / 48;
+    p.q_segments = q_ids;
+    p.kv_segments = kv_ids;
+    watch_run(&p, see_segments);
+}
+
+static void watch_cells(void)
+{
+    for (int form = 0; form < 2; form++) {
+        const int block = 32, rows = (SEQ_Q + block - 1) / block;
+        const int columns = (SEQ_KV + block - 1) / block;
+        uint8_t *bitmap;
+        int32_t *offsets, *list;
+        attn_params p;
+        if (!begin_case("tiles of %s", form ? "CSR" : "a bitmap"))
+            continue;
+        p = watched_call();
+        bitmap = memset(test_alloc(8), 0, 8);
+        offsets = test_alloc((size_t)(rows + 1) * sizeof *offsets);
+        list = test_alloc((size_t)(rows * 2) * sizeof *list);
+        for (int r = 0; r <= rows; r++)
+            offsets[r] = 2 * r;
+        for (int r = 0; r < rows; r++)
+            for (int n = 0; n < 2; n++) {
+                const int column = n == 0 ? 0 : 1 + r % (columns - 1);
+                list[2 * r + n] = column;
+                bitmap[(r * columns + column) / 8] |=
+                    (uint8_t)(1 << (r * columns + column) % 8);
+            }
+        p.block_mask.block_q = p.block_mask.block_k = block;
+        p.block_mask.bitmap = form ? NULL : bitmap;
+        p.block_mask.row_offsets = form ? offsets : NULL;
+        p.block_mask.columns = form ? list : NULL;
+        watch_run(&p, see_cells);
+    }
+}
+
+static void watch_tree(void)
+{
+    int32_t *parents;
+    attn_params p;
+    if (!begin_case("tiles of a tree"))
+        return;
+    p = watched_call();
+    parents = test_alloc(SEQ_Q * sizeof *parents);
+    for (int i = 0; i < SEQ_Q; i++)
+        parents[i] = (i - 1) / 2 - (i == 0);
+    p.tree_parents = parents;
+    watch_run(&p, see_tree);
+}
+
+/* ---- the mask callback and its classifier: diagonal bands of 32 ------------------------------ */
+
+static int see_band(const attn_params *p, int64_t i, int64_t j)
+{
+    const int64_t distance = position(p, i) - j;
+    return distance >= -8 && distance <= 40;
+}
+
+static int band_callback(void *user, const attn_pair *at)
+{
+    (void)user;
+    watch.mask_calls++;
+    if (watch.tile_class[at->head][at->i][at->j] != 1 + ATTN_TILE_PARTIAL)
+        watch.wrong_mask_calls++;
+    return see_band(watch.p, at->i, at->j);
+}
+
+static int classify_band(void *user, const attn_rect *r)
+{
+    int64_t seen = 0, all = (r->i_end - r->i_begin) * (r->j_end - r->j_begin);
+    int class;
+    (void)user;
+    for (int64_t i = r->i_begin; i < r->i_end; i++)
+        for (int64_t j = r->j_begin; j < r->j_end; j++)
+            seen += see_band(watch.p, i, j);
+    class = seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+    for (int64_t h = r->head_begin; h < r->head_end; h++)
+        for (int64_t i = r->i_begin; i < r->i_end; i++)
+            for (int64_t j = r->j_begin; j < r->j_end; j++)
+                watch.tile_class[h][i][j] = (unsigned char)(1 + class);
+    return class;
+}
+
+static int classify_full(void *user, const attn_rect *r)
+{
+    (void)user, (void)r;
+    return ATTN_TILE_FULL;
+}
+
+static void watch_classifier(void)
+{
+    attn_params p;
+    if (begin_case("tiles of a mask callback with its classifier")) {
+        p = watched_call();
+        p.mask = band_callback;
+        p.mask_tile = classify_band;
+        watch_run(&p, see_band);
+        CHECK(watch.mask_calls > 0, "the callback was never asked");
+        CHECK(watch.wrong_mask_calls == 0, "%d of %d calls in tiles that are not partial",
+              (int)watch.wrong_mask_calls, (int)watch.mask_calls);
+    }
+    if (begin_case("a classifier that calls every tile full")) {
+        p = watched_call();
+        p.mask = band_callback;
+        p.mask_tile = classify_full;
+        watch_run(&p, see_all);
+        CHECK(watch.mask_calls == 0, "%d calls", (int)watch.mask_calls);
+    }
+}
+
+void test_kernels(void)
+{
+    tested = set_under_test();
+    portable = attn_kernels_find("portable");
+    if (!CHECK(tested != NULL && portable != NULL, "no kernels"))
+        return;
+    check_table();
+    check_functions();
+    watch_lengths();
+    watch_causal();
+    watch_windows();
+    watch_segments();
+    watch_cells();
+    watch_tree();
+    watch_classifier();
+}

@@ -1,0 +1,597 @@
+/* laws.c - what must be equal bit for bit.
+ * SPDX-License-Identifier: MIT
+ *
+ * Every law makes a call with random masks and modifiers in the background and compares its bits
+ * with those of another way to say the same. No tolerance, but for attn_lse_merge.
+ */
+#include "features.h"
+#include "laws.h"
+#include "oracle.h"
+#include "slices.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_LIST = 16 };
+
+/* ---- backgrounds ----------------------------------------------------------------------------- */
+
+/* What any slice can carry. */
+static const char *const sliceable[] = {"gqa",   "mixed",   "shared",   "negative", "qkv",
+                                        "q_len", "kv_len",  "key_base", "causal",   "causal_off",
+                                        "window", "chunked", "segments", "bool",     "softcap",
+                                        "bias_f32", "bias_bf16", "alibi", "sinks",   "odd_dims",
+                                        "prefix", "scale",  "alibi_bh", NULL};
+/* What besides only needs the same i, j and numbers. */
+static const char *const others[] = {"bits", "bitmap", "csr", "tree", "mask_tile", "score_fn",
+                                     "dropout", "kv_begin", "varlen", NULL};
+
+/* The slot of a feature; bitmap and csr share one here, since the API refuses them together. */
+static const char *slot_of(int f)
+{
+    return strcmp(features[f].slot, "csr") == 0 ? "bitmap" : features[f].slot;
+}
+
+static int fits(int f, const int *list, int count, const char *const *banned)
+{
+    for (int n = 0; n < count; n++)
+        if (f == list[n] || strcmp(slot_of(f), slot_of(list[n])) == 0)
+            return 0;
+    for (int n = 0; banned != NULL && banned[n] != NULL; n++)
+        if (strcmp(features[f].name, banned[n]) == 0 || strcmp(features[f].slot, banned[n]) == 0)
+            return 0;
+    return 1;
+}
+
+static int add_some(const char *const *names, int percent, int *list, int count,
+                    const char *const *banned)
+{
+    for (int n = 0; names[n] != NULL; n++) {
+        const int f = feature_find(names[n]);
+        if (rng_chance(percent) && count < MAX_LIST && fits(f, list, count, banned))
+            list[count++] = f;
+    }
+    return count;
+}
+
+void make_background(test_problem *t, const char *first, int with_others,
+                            const char *const *banned)
+{
+    int list[MAX_LIST], count = 0;
+    if (first != NULL)
+        list[count++] = feature_find(first);
+    count = add_some(sliceable, 12, list, count, banned);
+    if (with_others)
+        count = add_some(others, 10, list, count, banned);
+    features_make(t, shape_random(), list, count);
+}
+
+/* Runs both and compares; b must have an output of its own. */
+static void same(test_problem *a, test_problem *b, const char *what)
+{
+    if (problem_run(a) && problem_run(b))
+        CHECK(problem_same_bits(a, b), "%s: %s", what, "bits differ");
+}
+
+/* A copy of a with its own output. */
+void twin(const test_problem *a, test_problem *b)
+{
+    *b = *a;
+    problem_new_output(b);
+}
+
+/* ---- masks said in another way --------------------------------------------------------------- */
+
+static void clear_masks(attn_params *p)
+{
+    p->causal = 0, p->prefix = NULL;
+    p->window = 0, p->window_left = p->window_right = 0;
+    p->chunk_size = 0;
+    p->q_segments = p->kv_segments = NULL;
+    p->tree_parents = NULL;
+    p->mask = NULL, p->mask_tile = NULL;
+    memset(&p->bool_mask, 0, sizeof p->bool_mask);
+    memset(&p->bit_mask, 0, sizeof p->bit_mask);
+    memset(&p->block_mask, 0, sizeof p->block_mask);
+}
+
+/* All masks of *p as one byte per pair, [batch, heads, seq_q, seq_kv]; 0 outside the lengths. */
+static uint8_t *all_pairs(const attn_params *p)
+{
+    const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
+    uint8_t *shown = test_alloc((size_t)count);
+    memset(shown, 0, (size_t)count);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->num_heads_q; h++)
+            for (int64_t i = 0; i < oracle_rows(p, b); i++)
+                for (int64_t j = 0; j < oracle_keys(p, b); j++)
+                    shown[((b * p->num_heads_q + h) * p->seq_len_q + i) * p->seq_len_kv + j +
+                          (p->kv_begin != NULL ? p->kv_begin[b] : 0)] =
+                        (uint8_t)oracle_visible(p, b, h, i, j);
+    return shown;
+}
+
+static void set_dense_strides(attn_mask *m, const attn_params *p)
+{
+    m->stride_kv = 1;
+    m->stride_q = (ptrdiff_t)p->seq_len_kv;
+    m->stride_head = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q);
+    m->stride_batch = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q * p->num_heads_q);
+}
+
+static void as_bool(attn_params *p, const uint8_t *shown)
+{
+    p->bool_mask.data = shown;
+    set_dense_strides(&p->bool_mask, p);
+}
+
+static void as_bits(attn_params *p, const uint8_t *shown)
+{
+    const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
+    uint8_t *bits = test_alloc((size_t)(count + 7) / 8);
+    memset(bits, 0, (size_t)(count + 7) / 8);
+    for (int64_t n = 0; n < count; n++)
+        bits[n / 8] = (uint8_t)(bits[n / 8] | (shown[n] == 0) << (n % 8));
+    p->bit_mask.data = bits;
+    p->bit_mask.invert = 1;
+    set_dense_strides(&p->bit_mask, p);
+}
+
+/* Cells of one pair each. */
+static void as_bitmap(attn_params *p, const uint8_t *shown)
+{
+    attn_mask m;
+    as_bits(p, shown);
+    m = p->bit_mask;
+    memset(&p->bit_mask, 0, sizeof p->bit_mask);
+    for (int64_t n = 0; n < (p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv + 7) / 8; n++)
+        ((uint8_t *)(uintptr_t)m.data)[n] ^= 0xff;
+    p->block_mask.block_q = p->block_mask.block_k = 1;
+    p->block_mask.bitmap = m.data;
+    p->block_mask.stride_row = m.stride_q;
+    p->block_mask.stride_head = m.stride_head;
+    p->block_mask.stride_batch = m.stride_batch;
+}
+
+/* -inf where hidden, 0 elsewhere: at once the law that a bias of 0 changes nothing. */
+static void as_bias(attn_params *p, const uint8_t *shown)
+{
+    const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
+    float *bias = test_alloc((size_t)count * sizeof *bias);
+    for (int64_t n = 0; n < count; n++)
+        bias[n] = shown[n] != 0 ? 0.0f : -HUGE_VALF;
+    p->bias.data = bias;
+    p->bias.dtype = ATTN_F32;
+    p->bias.stride_kv = 1;
+    p->bias.stride_q = (ptrdiff_t)p->seq_len_kv;
+    p->bias.stride_head = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q);
+    p->bias.stride_batch = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q * p->num_heads_q);
+}
+
+static const char *const mask_names[] = {"causal", "causal_top", "causal_off", "prefix", "window",
+                                         "chunked", "segments", "tree", "bool", "bool_inv", "bits",
+                                         "bitmap", "csr", "mask_fn", "mask_tile"};
+
+/* A bitmap's columns count from the first key present, a dense array's from column 0. */
+static void law_masks(int round)
+{
+    static void (*const ways[])(attn_params *, const uint8_t *) = {as_bool, as_bits, as_bias,
+                                                                   as_bitmap};
+    static const char *const no_bias[] = {"bias", NULL}, *const no_begin[] = {"kv_begin", NULL};
+    const int way = (int)rng_int(0, 3);
+    const char *name = mask_names[round % (int)(sizeof mask_names / sizeof *mask_names)];
+    test_problem a, b;
+    const uint8_t *shown;
+    make_background(&a, name, 1, way == 2 ? no_bias : way == 3 ? no_begin : NULL);
+    twin(&a, &b);
+    shown = all_pairs(&a.p);
+    clear_masks(&b.p);
+    ways[way](&b.p, shown);
+    same(&a, &b, name);
+}
+
+/* A block mask as bitmap and as CSR. */
+static void law_csr(int round)
+{
+    test_problem a, b;
+    attn_block_mask *m = &b.p.block_mask;
+    int64_t rows, columns;
+    uint8_t *bits;
+    (void)round;
+    make_background(&a, "csr", 1, NULL);
+    twin(&a, &b);
+    rows = (a.p.seq_len_q + m->block_q - 1) / m->block_q;
+    columns = (a.p.seq_len_kv + m->block_k - 1) / m->block_k;
+    bits = test_alloc((size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
+    memset(bits, 0, (size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
+    for (int64_t n = 0; n < a.p.batch * a.p.num_heads_q * rows; n++) {
+        const int32_t *list = m->row_offsets +
+                              n / rows / a.p.num_heads_q * m->csr_stride_batch +
+                              n / rows % a.p.num_heads_q * m->csr_stride_head + n % rows;
+        for (int32_t e = list[0]; e < list[1]; e++)
+            bits[(n * columns + m->columns[e]) / 8] =
+                (uint8_t)(bits[(n * columns + m->columns[e]) / 8] |
+                          1 << ((n * columns + m->columns[e]) % 8));
+    }
+    m->row_offsets = m->columns = NULL;
+    m->bitmap = bits;
+    m->stride_head = (ptrdiff_t)(rows * columns);
+    m->stride_batch = (ptrdiff_t)(rows * columns * a.p.num_heads_q);
+    same(&a, &b, "CSR and bitmap");
+}
+
+/* A classifier that knows all spares every call of the mask. */
+static int64_t mask_calls;
+
+static int show_all(void *user, const attn_pair *at)
+{
+    (void)user, (void)at;
+    mask_calls++;
+    return 1;
+}
+
+static int all_full(void *user, const attn_rect *at)
+{
+    (void)user, (void)at;
+    return ATTN_TILE_FULL;
+}
+
+static int all_empty(void *user, const attn_rect *at)
+{
+    (void)user, (void)at;
+    return ATTN_TILE_EMPTY;
+}
+
+static void law_classifier(int round)
+{
+    static const char *const no_mask[] = {"mask_fn", "score_fn", NULL};
+    test_problem a, b;
+    make_background(&a, NULL, 1, no_mask);
+    twin(&a, &b);
+    b.p.mask = show_all;
+    b.p.mask_tile = all_full;
+    mask_calls = 0;
+    if (round % 2 == 1) {
+        b.p.mask_tile = all_empty;
+        a.p.mask = show_all; /* and hide everything by another mask */
+        a.p.bool_mask.data = test_alloc(1);
+        memset((uint8_t *)(uintptr_t)a.p.bool_mask.data, 0, 1);
+        a.p.bool_mask.invert = 0;
+        a.p.bool_mask.stride_batch = a.p.bool_mask.stride_head = 0;
+        a.p.bool_mask.stride_q = a.p.bool_mask.stride_kv = 0;
+        a.p.mask = NULL;
+    }
+    same(&a, &b, "classifier");
+    CHECK(mask_calls == 0, "the mask was asked %lld times in tiles already classified",
+          (long long)mask_calls);
+}
+
+/* ---- terms that are neutral ------------------------------------------------------------------ */
+
+static void law_neutral(int round)
+{
+    static const char *const no_terms[] = {"alibi", "sinks", "bias", NULL};
+    static float zeros[16], minus_infinity[16];
+    test_problem a, b;
+    make_background(&a, NULL, 1, no_terms);
+    twin(&a, &b);
+    memset(zeros, 0, sizeof zeros);
+    for (int h = 0; h < 16; h++)
+        minus_infinity[h] = -HUGE_VALF;
+    switch (round % 5) {
+    case 0:
+        b.p.alibi_slopes = zeros;
+        break;
+    case 1:
+        b.p.bias.data = zeros; /* broadcast along all axes */
+        break;
+    case 2:
+        b.p.sinks = minus_infinity;
+        break;
+    case 3:
+        a.p.softmax1 = 1;
+        b.p.sinks = zeros;
+        break;
+    default:
+        b.p.scale = a.p.scale != 0 ? a.p.scale
+                                   : (float)(1.0 / sqrt((double)a.p.head_dim)); /* the default */
+        b.p.num_heads_kv = a.p.num_heads_kv != 0 ? a.p.num_heads_kv : a.p.num_heads_q;
+        break;
+    }
+    same(&a, &b, "neutral term");
+}
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+static void copy_elements(const test_tensor *from, test_tensor *to, int64_t group)
+{
+    for (int64_t b = 0; b < to->batch; b++)
+        for (int64_t h = 0; h < to->heads; h++)
+            for (int64_t s = 0; s < to->seq; s++)
+                for (int64_t d = 0; d < to->dim; d++)
+                    tensor_set(to, b, h, s, d, tensor_get(from, b, h / group, s, d));
+    tensor_remember(to);
+}
+
+static void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout)
+{
+    test_tensor copy;
+    tensor_make(&copy, t->dtype, layout, t->batch, heads, t->seq, t->dim);
+    copy_elements(t, &copy, heads / t->heads);
+    *t = copy;
+    *a = tensor_input(t);
+}
+
+static void law_layouts(int round)
+{
+    static const char *const no_varlen[] = {"varlen", NULL};
+    test_problem a, b;
+    (void)round;
+    make_background(&a, NULL, 1, no_varlen);
+    twin(&a, &b);
+    other_layout(&b.q, &b.p.q, b.q.heads, (int)rng_int(0, LAYOUT_NEGATIVE));
+    other_layout(&b.k, &b.p.k, b.k.heads, (int)rng_int(0, LAYOUT_NEGATIVE));
+    other_layout(&b.v, &b.p.v, b.v.heads, (int)rng_int(0, LAYOUT_NEGATIVE));
+    tensor_make(&b.o, b.o.dtype, (int)rng_int(0, LAYOUT_NEGATIVE), b.o.batch, b.o.heads, b.o.seq,
+                b.o.dim);
+    tensor_make(&b.lse, ATTN_F32, (int)rng_int(0, LAYOUT_NEGATIVE), b.o.batch, b.o.heads, b.o.seq,
+                1);
+    tensor_remember(&b.o);
+    tensor_remember(&b.lse);
+    b.p.o = tensor_output(&b.o);
+    b.p.lse = tensor_output(&b.lse);
+    same(&a, &b, "layouts");
+}
+
+static void law_gqa(int round)
+{
+    static const char *const no_varlen[] = {"varlen", "layout", NULL};
+    test_problem a, b;
+    (void)round;
+    make_background(&a, "gqa", 1, no_varlen);
+    twin(&a, &b);
+    other_layout(&b.k, &b.p.k, b.p.num_heads_q, LAYOUT_PACKED);
+    other_layout(&b.v, &b.p.v, b.p.num_heads_q, LAYOUT_BSHD);
+    b.p.num_heads_kv = 0;
+    same(&a, &b, "repeated heads");
+}
+
+/* f16 and bf16 inputs against the same values as f32. */
+static void law_storage(int round)
+{
+    test_problem a, b;
+    test_tensor *tensors[3];
+    attn_tensor *inputs[3];
+    make_background(&a, round % 2 == 0 ? "f16" : "bf16", 1, (const char *const[]){"varlen", NULL});
+    a.o.dtype = ATTN_F32;
+    twin(&a, &b);
+    a.o = b.o;
+    a.p.o = b.p.o;
+    problem_new_output(&b);
+    tensors[0] = &b.q, tensors[1] = &b.k, tensors[2] = &b.v;
+    inputs[0] = &b.p.q, inputs[1] = &b.p.k, inputs[2] = &b.p.v;
+    for (int n = 0; n < 3; n++) {
+        test_tensor copy;
+        tensor_make(&copy, ATTN_F32, LAYOUT_PACKED, tensors[n]->batch, tensors[n]->heads,
+                    tensors[n]->seq, tensors[n]->dim);
+        copy_elements(tensors[n], &copy, 1);
+        *tensors[n] = copy;
+        *inputs[n] = tensor_input(&copy);
+    }
+    same(&a, &b, "storage types");
+}
+
+/* ---- calls cut into parts -------------------------------------------------------------------- */
+
+int run_part(const attn_params *p, const char *what)
+{
+    char text[300];
+    const attn_status status = test_run(p);
+    return CHECK(status == ATTN_OK, "%s: %s: %s", what, attn_status_string(status),
+                 attn_check(p, text, 0, text, sizeof text));
+}
+
+static void law_batch(int round)
+{
+    static const char *const banned[] = {"dropout", "mask_fn", "score_fn", "bits", "bitmap", "csr",
+                                         "tree", NULL};
+    test_problem a, b;
+    make_background(&a, round % 2 == 0 ? "varlen" : NULL, 1, banned);
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    for (int64_t n = b.p.batch; n-- > 0;) {
+        attn_params part = b.p;
+        slice_batch(&part, &b, n);
+        if (!run_part(&part, "one batch entry"))
+            return;
+    }
+    CHECK(problem_same_bits(&a, &b), "batch entries one by one%s",
+          round % 2 == 0 ? ", varlen" : "");
+}
+
+static void law_heads(int round)
+{
+    test_problem a, b;
+    (void)round;
+    make_background(&a, NULL, 0, NULL);
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    for (int64_t h = b.p.num_heads_q; h-- > 0;) {
+        attn_params part = b.p;
+        slice_head(&part, &b, h);
+        if (!run_part(&part, "one head"))
+            return;
+    }
+    CHECK(problem_same_bits(&a, &b), "heads one by one, the last first");
+}
+
+/* Rows in pieces of random size, or one by one. */
+static void law_rows(int round)
+{
+    test_problem a, b;
+    make_background(&a, round % 3 == 0 ? "dropout" : NULL, 0, NULL);
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    for (int64_t i = 0; i < b.p.seq_len_q;) {
+        const int64_t left = b.p.seq_len_q - i;
+        const int64_t count = round % 2 == 0 ? 1 : rng_int(1, left);
+        attn_params part = b.p;
+        slice_rows(&part, &b, i, count);
+        if (!run_part(&part, "some rows"))
+            return;
+        i += count;
+    }
+    CHECK(problem_same_bits(&a, &b), "rows in pieces%s", round % 2 == 0 ? " of one" : "");
+}
+
+/* A prompt as a model feeds it: each piece sees the keys known so far, by kv_len. */
+static void law_prompt(int round)
+{
+    static const char *const banned[] = {"kv_len", "q_len", "causal", "prefix", "long", NULL};
+    test_problem a, b;
+    int32_t *lengths;
+    (void)round;
+    make_background(&a, NULL, 0, banned);
+    a.p.causal = 1;
+    a.p.alignment = ATTN_ALIGN_BOTTOM_RIGHT;
+    a.p.q_offset = NULL;
+    if (a.p.seq_len_q > a.p.seq_len_kv)
+        return;
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    lengths = test_alloc((size_t)a.p.batch * sizeof *lengths);
+    for (int64_t i = 0; i < b.p.seq_len_q;) {
+        const int64_t count = rng_int(1, b.p.seq_len_q - i);
+        attn_params part = b.p;
+        slice_rows(&part, &b, i, count);
+        for (int64_t n = 0; n < a.p.batch; n++)
+            lengths[n] = (int32_t)(b.p.seq_len_kv - b.p.seq_len_q + i + count);
+        part.kv_len = lengths;
+        part.alignment = ATTN_ALIGN_BOTTOM_RIGHT;
+        part.q_offset = NULL;
+        if (!run_part(&part, "a piece of the prompt"))
+            return;
+        i += count;
+    }
+    CHECK(problem_same_bits(&a, &b), "prompt in pieces");
+}
+
+/* kv_begin against pointers moved; key numbers restart at the first key present. */
+static void law_begin(int round)
+{
+    static const char *const banned[] = {"kv_len", "key_base", "kv_begin", NULL};
+    test_problem a, b;
+    int32_t *begin;
+    int64_t first;
+    (void)round;
+    make_background(&a, NULL, 0, banned);
+    first = rng_int(0, a.p.seq_len_kv);
+    begin = test_alloc((size_t)a.p.batch * sizeof *begin);
+    for (int64_t b0 = 0; b0 < a.p.batch; b0++)
+        begin[b0] = (int32_t)first;
+    twin(&a, &b);
+    a.p.kv_begin = begin;
+    slice_keys(&b.p, &b, first, a.p.seq_len_kv - first);
+    b.p.key_base = NULL;
+    b.p.kv_len = NULL;
+    b.p.alignment = a.p.alignment;
+    b.p.q_offset = a.p.q_offset;
+    b.p.prefix = a.p.prefix;
+    if (a.p.prefix != NULL) { /* a prefix longer than the keys left would be refused */
+        int32_t *prefix = test_alloc((size_t)a.p.batch * sizeof *prefix);
+        for (int64_t b0 = 0; b0 < a.p.batch; b0++)
+            prefix[b0] = (int32_t)rng_int(0, a.p.seq_len_kv - first);
+        a.p.prefix = b.p.prefix = prefix;
+    }
+    same(&a, &b, "kv_begin and moved pointers");
+}
+
+/* ---- how to compute ------------------------------------------------------------------------- */
+
+static void law_tiles(int round)
+{
+    static const int tiles[] = {16, 32, 64, 128, 256, 512, 1024};
+    test_problem a, b;
+    make_background(&a, round % 2 == 0 ? "long" : NULL, 1, NULL);
+    if (!problem_run(&a))
+        return;
+    for (int n = 0; n < 3; n++) {
+        twin(&a, &b);
+        b.p.tile_keys = tiles[rng_int(0, (int64_t)(sizeof tiles / sizeof *tiles) - 1)];
+        b.p.force_redo = n == 2;
+        if (problem_run(&b))
+            CHECK(problem_same_bits(&a, &b), "tile_keys %d%s", b.p.tile_keys,
+                  n == 2 ? ", redo forced" : "");
+    }
+}
+
+static void law_naive_whole(int round)
+{
+    test_problem a, b;
+    (void)round;
+    make_background(&a, NULL, 1, NULL);
+    a.p.impl = ATTN_IMPL_NAIVE;
+    twin(&a, &b);
+    b.p.naive_whole = 1;
+    same(&a, &b, "naive head by head and as a whole");
+}
+
+/* A sequence that starts at a chunk number beyond its own chunks meets the same tree. */
+static void law_key_base(int round)
+{
+    static const char *const banned[] = {"key_base", "chunked", NULL};
+    test_problem a, b;
+    int64_t *base;
+    make_background(&a, round % 2 == 0 ? "long" : NULL, 0, banned);
+    base = test_alloc((size_t)a.p.batch * sizeof *base);
+    for (int64_t n = 0; n < a.p.batch; n++)
+        base[n] = 4096 * rng_int(0, 5);
+    twin(&a, &b);
+    b.p.key_base = base;
+    same(&a, &b, "key_base of whole chunks");
+}
+
+/* ---- the group ------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    void (*run)(int round);
+    int rounds;
+} laws[] = {
+    {"a mask said in another way", law_masks, 150},
+    {"CSR and bitmap", law_csr, 15},
+    {"full and empty tiles ask no mask", law_classifier, 20},
+    {"neutral terms", law_neutral, 40},
+    {"layouts", law_layouts, 30},
+    {"GQA and repeated heads", law_gqa, 20},
+    {"storage types and f32", law_storage, 20},
+    {"batch entries one by one", law_batch, 40},
+    {"heads one by one", law_heads, 20},
+    {"rows in pieces", law_rows, 40},
+    {"prompt in pieces", law_prompt, 30},
+    {"kv_begin and moved pointers", law_begin, 30},
+    {"tiles and redo", law_tiles, 50},
+    {"naive_whole", law_naive_whole, 20},
+    {"key_base of whole chunks", law_key_base, 20},
+    {"partial states merged", law_merge, 24},
+    {"attn_lse_merge", law_lse_merge, 24},
+    {"dropout as told", law_dropout, 16},
+    {"Philox known answers", law_philox, 1},
+};
+
+void test_laws(void)
+{
+    for (size_t n = 0; n < sizeof laws / sizeof *laws; n++) {
+        const int rounds = T.best ? laws[n].rounds : (laws[n].rounds + 3) / 4;
+        for (int round = 0; round < laws[n].rounds; round++)
+            if (round >= rounds && T.only_case < 0)
+                pass_over_case();
+            else if (begin_case("%s, %d", laws[n].name, round))
+                laws[n].run(round);
+    }
+}

@@ -1,0 +1,62 @@
+#!/bin/sh
+# memory.sh - how memory grows with the length: tiled not at all, naive quadratically.
+# SPDX-License-Identifier: MIT
+#
+#     sh tests/memory.sh         (from the root of the repository; CC, CFLAGS)
+#
+# A fresh process for each point prints by how much a call raised its peak memory over the inputs
+# and outputs (tests/peak_rss.c). Fits growth = c * keys^e by least squares of the logarithms and
+# fails unless e is 0 within 0.05 (tiled, 1 K to 1 M keys) and 2 within 0.1 (naive, whole matrix).
+# The kernel counts pages in batches, so a peak is known to about 128 KiB: each point is the least
+# of three runs, and anything below 256 KiB counts as 256 KiB. One float a key too many is still
+# seen: 4 MB at 1 M keys, an exponent of 0.3.
+set -u
+CC=${CC:-cc}
+work=$(mktemp -d "${TMPDIR:-/tmp}/attn-memory.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+failed=0
+
+"$CC" -std=c99 ${CFLAGS:--O2} tests/peak_rss.c attn.c -o "$work/peak_rss" || exit 1
+
+# least_of_three IMPL KEYS ROWS: "KEYS GROWTH WORKSPACE"
+least_of_three()
+{
+    for run in 1 2 3; do
+        "$work/peak_rss" "$1" "$2" "$3" || echo "$2 failed $?"
+    done | sort -k 2 -n | head -n 1
+}
+
+# judge NAME WANTED TOLERANCE COLUMN: the exponent of that column of the points
+judge()
+{
+    awk -v name="$1" -v wanted="$2" -v tolerance="$3" -v column="$4" '
+        $2 == "failed" {bad = 1}
+        {
+            bytes = $column < 262144 ? 262144 : $column
+            x = log($1); y = log(bytes)
+            n++; sx += x; sy += y; sxx += x * x; sxy += x * y
+            printf "  %s: %8d keys %12d bytes\n", name, $1, $column
+        }
+        END {
+            if (bad || n < 3) {print "FAILED " name ": a run failed"; exit 1}
+            e = (n * sxy - sx * sy) / (n * sxx - sx * sx)
+            off = e > wanted ? e - wanted : wanted - e
+            printf "%s%s: exponent %.3f, expected %g within %g\n",
+                off <= tolerance ? "" : "FAILED ", name, e, wanted, tolerance
+            exit off > tolerance
+        }' "$work/points" || failed=1
+}
+
+for keys in 1024 4096 16384 65536 262144 1048576; do
+    least_of_three tiled "$keys" 16
+done > "$work/points"
+judge "tiled, growth of the peak" 0 0.05 2
+judge "tiled, workspace" 0 0.05 3
+
+for keys in 1024 2048 3072 4096 6144; do
+    least_of_three naive "$keys" "$keys"
+done > "$work/points"
+judge "naive, growth of the peak" 2 0.1 2
+judge "naive, workspace" 2 0.1 3
+exit "$failed"

@@ -1,0 +1,587 @@
+/* oracle.c - textbook attention in double. Everything by definition, nothing by cleverness.
+ * SPDX-License-Identifier: MIT
+ */
+#include "oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double unit = 1.0 / 16777216.0; /* u of binary32 */
+
+/* ---- storage ------------------------------------------------------------------------------- */
+
+static double load_f32(const void *data, ptrdiff_t index)
+{
+    float value;
+    memcpy(&value, (const char *)data + index * 4, sizeof value);
+    return (double)value;
+}
+
+static double load_f16(const void *data, ptrdiff_t index)
+{
+    uint16_t bits;
+    double magnitude;
+    memcpy(&bits, (const char *)data + index * 2, sizeof bits);
+    if ((bits & 0x7c00) == 0x7c00)
+        magnitude = (bits & 0x3ff) != 0 ? NAN : INFINITY;
+    else if ((bits & 0x7c00) == 0)
+        magnitude = ldexp((double)(bits & 0x3ff), -24);
+    else
+        magnitude = ldexp((double)(1024 + (bits & 0x3ff)), ((bits >> 10) & 31) - 25);
+    return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+static double load_bf16(const void *data, ptrdiff_t index)
+{
+    uint16_t bits;
+    uint32_t wide;
+    float value;
+    memcpy(&bits, (const char *)data + index * 2, sizeof bits);
+    wide = (uint32_t)bits << 16;
+    memcpy(&value, &wide, sizeof value);
+    return (double)value;
+}
+
+double oracle_load(int dtype, const void *data, ptrdiff_t index)
+{
+    static double (*const loaders[])(const void *, ptrdiff_t) = {load_f32, load_f16, load_bf16};
+    return loaders[dtype](data, index);
+}
+
+double oracle_storage_error(int dtype, double value)
+{
+    static const struct {
+        int digits, lowest; /* of the significand; exponent of the smallest subnormal */
+    } formats[] = {{24, -149}, {11, -24}, {8, -133}};
+    int exponent = 0;
+    double ulp;
+    if (!(fabs(value) < INFINITY))
+        return 0;
+    frexp(value, &exponent);
+    ulp = ldexp(1.0, exponent - formats[dtype].digits);
+    return fmax(ulp, ldexp(1.0, formats[dtype].lowest)) / 2;
+}
+
+/* ---- sizes of one batch entry ---------------------------------------------------------------- */
+
+static int64_t heads_kv(const attn_params *p)
+{
+    return p->num_heads_kv != 0 ? p->num_heads_kv : p->num_heads_q;
+}
+
+static int64_t dim_v(const attn_params *p)
+{
+    return p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
+}
+
+static int64_t first_key(const attn_params *p, int64_t b)
+{
+    return p->kv_begin != NULL ? p->kv_begin[b] : 0;
+}
+
+static int64_t token_q(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_q != NULL ? p->cu_seqlens_q[b] : 0;
+}
+
+static int64_t token_kv(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_kv != NULL ? p->cu_seqlens_kv[b] : 0;
+}
+
+int64_t oracle_rows(const attn_params *p, int64_t b)
+{
+    if (p->q_len != NULL)
+        return p->q_len[b];
+    if (p->cu_seqlens_q != NULL)
+        return p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b];
+    return p->seq_len_q;
+}
+
+int64_t oracle_keys(const attn_params *p, int64_t b)
+{
+    int64_t keys = p->seq_len_kv;
+    if (p->kv_len != NULL)
+        return p->kv_len[b];
+    if (p->cu_seqlens_kv != NULL)
+        keys = p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b];
+    return keys - first_key(p, b);
+}
+
+static int64_t query_offset(const attn_params *p, int64_t b)
+{
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        return p->q_offset[b];
+    if (p->alignment == ATTN_ALIGN_TOP_LEFT)
+        return 0;
+    return oracle_keys(p, b) - oracle_rows(p, b);
+}
+
+static int64_t key_base(const attn_params *p, int64_t b)
+{
+    return p->key_base != NULL ? p->key_base[b] : 0;
+}
+
+static attn_pair make_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    attn_pair at;
+    at.batch = b, at.head = h, at.i = i, at.j = j;
+    at.pos = key_base(p, b) + i + query_offset(p, b);
+    at.n = key_base(p, b) + j;
+    return at;
+}
+
+static ptrdiff_t step(ptrdiff_t given, int64_t packed)
+{
+    if (given == ATTN_STRIDE_BROADCAST)
+        return 0;
+    return given != 0 ? given : (ptrdiff_t)packed;
+}
+
+ptrdiff_t oracle_offset(const attn_params *p, const attn_tensor *t, int is_q, int64_t heads,
+                        int64_t rows, int64_t dim, int64_t b, int64_t h, int64_t s)
+{
+    if (p->cu_seqlens_q != NULL) {
+        const int64_t token = s + (is_q ? token_q(p, b) : token_kv(p, b));
+        return (ptrdiff_t)token * step(t->stride_seq, heads * dim) +
+               (ptrdiff_t)h * step(t->stride_head, dim);
+    }
+    return (ptrdiff_t)b * step(t->stride_batch, heads * rows * dim) +
+           (ptrdiff_t)h * step(t->stride_head, rows * dim) +
+           (ptrdiff_t)s * step(t->stride_seq, dim);
+}
+
+/* ---- masks: one small question each ---------------------------------------------------------- */
+
+typedef struct pair_at {
+    int64_t b, h, i, j, pos, column, rows, keys; /* pos without key_base */
+} pair_at;
+
+static int causal_shows(const attn_params *p, const pair_at *a)
+{
+    if (!p->causal)
+        return 1;
+    return a->j <= a->pos || (p->prefix != NULL && a->j < p->prefix[a->b]);
+}
+
+static int window_shows(const attn_params *p, const pair_at *a)
+{
+    if (!p->window)
+        return 1;
+    return (p->window_left < 0 || a->pos - a->j <= p->window_left) &&
+           (p->window_right < 0 || a->j - a->pos <= p->window_right);
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    const int64_t quotient = a / b;
+    return quotient - (a % b < 0);
+}
+
+static int chunk_shows(const attn_params *p, const pair_at *a)
+{
+    const int64_t base = key_base(p, a->b);
+    if (p->chunk_size == 0)
+        return 1;
+    return floor_div(base + a->pos, p->chunk_size) == floor_div(base + a->j, p->chunk_size);
+}
+
+static int64_t token_index(int64_t b, int64_t s, ptrdiff_t stride, int64_t packed, int64_t token,
+                           int is_varlen)
+{
+    if (is_varlen)
+        return token + s;
+    return b * (stride != 0 ? (int64_t)stride : packed) + s;
+}
+
+static int segment_shows(const attn_params *p, const pair_at *a)
+{
+    const int varlen = p->cu_seqlens_q != NULL;
+    int64_t q, kv;
+    if (p->q_segments == NULL)
+        return 1;
+    q = token_index(a->b, a->i, p->q_segments_stride, p->seq_len_q, token_q(p, a->b), varlen);
+    kv = token_index(a->b, a->column, p->kv_segments_stride, p->seq_len_kv, token_kv(p, a->b),
+                     varlen);
+    return p->q_segments[q] == p->kv_segments[kv];
+}
+
+static int tree_shows(const attn_params *p, const pair_at *a)
+{
+    const int64_t node = a->j - (a->keys - a->rows);
+    int64_t walk = a->i;
+    if (p->tree_parents == NULL || node < 0)
+        return 1;
+    while (walk > node)
+        walk = p->tree_parents[token_index(a->b, walk, p->tree_stride, p->seq_len_q,
+                                           token_q(p, a->b), p->cu_seqlens_q != NULL)];
+    return walk == node;
+}
+
+static ptrdiff_t mask_index(const attn_mask *mask, const pair_at *a)
+{
+    return (ptrdiff_t)a->b * mask->stride_batch + (ptrdiff_t)a->h * mask->stride_head +
+           (ptrdiff_t)a->i * mask->stride_q + (ptrdiff_t)a->column * mask->stride_kv;
+}
+
+static int bool_shows(const attn_params *p, const pair_at *a)
+{
+    if (p->bool_mask.data == NULL)
+        return 1;
+    return (p->bool_mask.data[mask_index(&p->bool_mask, a)] != 0) == (p->bool_mask.invert == 0);
+}
+
+static int bit_of(const uint8_t *bits, ptrdiff_t index)
+{
+    const ptrdiff_t byte = index >= 0 ? index / 8 : -((7 - index) / 8);
+    return (bits[byte] >> (index - byte * 8)) & 1;
+}
+
+static int bit_shows(const attn_params *p, const pair_at *a)
+{
+    if (p->bit_mask.data == NULL)
+        return 1;
+    return bit_of(p->bit_mask.data, mask_index(&p->bit_mask, a)) == (p->bit_mask.invert == 0);
+}
+
+static int csr_shows(const attn_block_mask *m, const pair_at *a, int64_t row, int64_t column)
+{
+    const int32_t *offsets = m->row_offsets + (ptrdiff_t)a->b * m->csr_stride_batch +
+                             (ptrdiff_t)a->h * m->csr_stride_head;
+    for (int32_t e = offsets[row]; e < offsets[row + 1]; e++)
+        if (m->columns[e] == column)
+            return 1;
+    return 0;
+}
+
+static int block_shows(const attn_params *p, const pair_at *a)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t row, column, packed;
+    if (m->block_q == 0 || m->block_k == 0)
+        return 1;
+    row = a->i / m->block_q;
+    column = a->j / m->block_k;
+    if (m->bitmap == NULL)
+        return csr_shows(m, a, row, column);
+    packed = (p->seq_len_kv + m->block_k - 1) / m->block_k;
+    return bit_of(m->bitmap, (ptrdiff_t)a->b * m->stride_batch + (ptrdiff_t)a->h * m->stride_head +
+                                 (ptrdiff_t)row * step(m->stride_row, packed) + (ptrdiff_t)column);
+}
+
+static int callback_shows(const attn_params *p, const pair_at *a)
+{
+    attn_pair at;
+    if (p->mask == NULL)
+        return 1;
+    at = make_pair(p, a->b, a->h, a->i, a->j);
+    return p->mask(p->callback_user, &at) != 0;
+}
+
+int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    static int (*const masks[])(const attn_params *, const pair_at *) = {
+        causal_shows, window_shows, chunk_shows, segment_shows, tree_shows,
+        bool_shows,   bit_shows,    block_shows, callback_shows,
+    };
+    pair_at a;
+    a.b = b, a.h = h, a.i = i, a.j = j;
+    a.pos = i + query_offset(p, b);
+    a.column = first_key(p, b) + j;
+    a.rows = oracle_rows(p, b), a.keys = oracle_keys(p, b);
+    for (size_t m = 0; m < sizeof masks / sizeof *masks; m++)
+        if (!masks[m](p, &a))
+            return 0;
+    return 1;
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static double softmax_scale(const attn_params *p)
+{
+    /* the default is a binary32 number, too */
+    return p->scale != 0 ? (double)p->scale : (double)(float)(1.0 / sqrt((double)p->head_dim));
+}
+
+/* scale * q.k, and scale * sum |q k|. */
+static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j,
+                        double *magnitude)
+{
+    const int64_t kv_head = h / (p->num_heads_q / heads_kv(p));
+    const ptrdiff_t q = oracle_offset(p, &p->q, 1, p->num_heads_q, p->seq_len_q, p->head_dim, b, h,
+                                      i);
+    const ptrdiff_t k = oracle_offset(p, &p->k, 0, heads_kv(p), p->seq_len_kv, p->head_dim, b,
+                                      kv_head, first_key(p, b) + j);
+    double sum = 0, sum_abs = 0;
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        const double product = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d) *
+                               oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
+        sum += product;
+        sum_abs += fabs(product);
+    }
+    *magnitude = sum_abs * fabs(softmax_scale(p));
+    return sum * softmax_scale(p);
+}
+
+static double bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const attn_bias *bias = &p->bias;
+    if (bias->data == NULL)
+        return 0;
+    return oracle_load(bias->dtype, bias->data,
+                       (ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
+                           (ptrdiff_t)i * bias->stride_q +
+                           (ptrdiff_t)(first_key(p, b) + j) * bias->stride_kv);
+}
+
+static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const int64_t distance = i + query_offset(p, b) - j;
+    if (p->alibi_slopes == NULL)
+        return 0;
+    return -(double)p->alibi_slopes[(ptrdiff_t)b * p->alibi_stride + (ptrdiff_t)h] *
+           (double)(distance < 0 ? -distance : distance);
+}
+
+double oracle_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j, int stage,
+                    double *error)
+{
+    double magnitude, logit = raw_logit(p, b, h, i, j, &magnitude), size;
+    size = 2 * magnitude + 3 * fabs(logit);
+    if (stage >= ATTN_LOGITS_SOFTCAP && p->softcap != 0) {
+        const double t = tanh(logit / (double)p->softcap);
+        logit = t * (double)p->softcap;
+        size = size * (1 - t * t) + 6 * fabs(logit); /* tanh itself is good to 3 ulp */
+    }
+    if (stage >= ATTN_LOGITS_BIAS) {
+        const double bias = bias_at(p, b, h, i, j), alibi = alibi_at(p, b, h, i, j);
+        logit = logit + bias + alibi;
+        size += 2 * fabs(bias) + 2 * fabs(alibi) + 3 * fabs(logit);
+        if (bias == -INFINITY || !oracle_visible(p, b, h, i, j))
+            logit = -INFINITY; /* whatever else the sum may be */
+        if (p->score != NULL && logit != -INFINITY) {
+            const attn_pair at = make_pair(p, b, h, i, j);
+            logit = (double)p->score(p->callback_user, &at, (float)logit);
+            size += 3 * fabs(logit);
+        }
+    }
+    if (error != NULL)
+        *error = size;
+    return logit;
+}
+
+/* ---- dropout: Philox4x32-10, Salmon et al. 2011 ---------------------------------------------- */
+
+static void philox_round(uint32_t c[4], uint32_t key0, uint32_t key1)
+{
+    const uint64_t a = (uint64_t)0xd2511f53u * c[0], b = (uint64_t)0xcd9e8d57u * c[2];
+    const uint32_t c1 = c[1], c3 = c[3];
+    c[0] = (uint32_t)(b >> 32) ^ c1 ^ key0;
+    c[1] = (uint32_t)b;
+    c[2] = (uint32_t)(a >> 32) ^ c3 ^ key1;
+    c[3] = (uint32_t)a;
+}
+
+int oracle_kept(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const attn_pair at = make_pair(p, b, h, i, j);
+    uint32_t counter[4];
+    uint32_t key0 = (uint32_t)p->dropout_seed, key1 = (uint32_t)(p->dropout_seed >> 32);
+    counter[0] = (uint32_t)(uint64_t)at.n;
+    counter[1] = (uint32_t)(uint64_t)at.pos;
+    counter[2] = (uint32_t)(uint64_t)at.head;
+    counter[3] = (uint32_t)(uint64_t)at.batch;
+    for (int round = 0; round < 10; round++) {
+        philox_round(counter, key0, key1);
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+    return (double)counter[0] >= floor((double)p->dropout_p * 4294967296.0);
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+typedef struct row_state {
+    double *logits, *errors; /* of every key; row_weights turns the logits into weights */
+    int64_t keys;
+    double maximum; /* of logits and sink */
+    double sum;     /* of exp(logit - maximum) */
+    double mean_error; /* sum of p e */
+    double sink;    /* -inf = none */
+} row_state;
+
+static double sink_of(const attn_params *p, int64_t h)
+{
+    if (p->partial)
+        return -INFINITY;
+    if (p->softmax1)
+        return 0;
+    return p->sinks != NULL ? (double)p->sinks[h] : -INFINITY;
+}
+
+/* Pass 1: logits, their maximum, how many are alive. A NaN or +inf logit makes maximum NaN. */
+static void row_logits(const attn_params *p, int64_t b, int64_t h, int64_t i, row_state *s,
+                       oracle_result *out)
+{
+    out->alive = 0;
+    out->maximum = -INFINITY;
+    s->sink = sink_of(p, h);
+    for (int64_t j = 0; j < s->keys; j++) {
+        double logit = -INFINITY, error = 0;
+        if (oracle_visible(p, b, h, i, j))
+            logit = oracle_logit(p, b, h, i, j, ATTN_LOGITS_BIAS, &error);
+        s->logits[j] = logit;
+        s->errors[j] = error;
+        out->alive += logit != -INFINITY;
+        if (!(logit <= out->maximum))
+            out->maximum = logit < INFINITY ? logit : NAN;
+        if (out->maximum != out->maximum)
+            break;
+    }
+    s->maximum = out->maximum >= s->sink ? out->maximum : s->sink;
+    if (out->maximum != out->maximum)
+        s->maximum = NAN;
+}
+
+/* Pass 2: the sum of the exponentials and the mean error of the logits. */
+static void row_sum(row_state *s)
+{
+    s->sum = s->sink == -INFINITY ? 0 : exp(s->sink - s->maximum);
+    s->mean_error = s->sum * (3 * fabs(s->sink == -INFINITY ? 0 : s->sink) +
+                              fabs(s->sink == -INFINITY ? 0 : s->sink - s->maximum));
+    for (int64_t j = 0; j < s->keys; j++) {
+        if (s->logits[j] != -INFINITY) {
+            const double e = exp(s->logits[j] - s->maximum);
+            s->errors[j] += fabs(s->logits[j] - s->maximum);
+            s->mean_error += e * s->errors[j];
+            s->sum += e;
+        }
+    }
+    s->mean_error /= s->sum;
+}
+
+/* Pass 3: logits become weights: p times dropout's factor; -1 = dead or dropped, no part of O. */
+static void row_weights(const attn_params *p, int64_t b, int64_t h, int64_t i, row_state *s)
+{
+    const double factor = p->dropout_p != 0 ? 1 / (1 - (double)p->dropout_p) : 1;
+    for (int64_t j = 0; j < s->keys; j++) {
+        if (s->logits[j] == -INFINITY || (p->dropout_p != 0 && !oracle_kept(p, b, h, i, j)))
+            s->logits[j] = -1;
+        else
+            s->logits[j] = exp(s->logits[j] - s->maximum) / s->sum * factor;
+    }
+}
+
+/* Pass 4: column d of O. */
+static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, const row_state *s,
+                       const oracle_result *out)
+{
+    const int64_t head = h / (p->num_heads_q / heads_kv(p));
+    double o = 0, o_abs = 0, o_error = 0, sums;
+    for (int64_t j = 0; j < s->keys; j++) {
+        const double weight = s->logits[j];
+        double v;
+        if (weight < 0)
+            continue;
+        v = oracle_load(p->v.dtype, p->v.data,
+                        oracle_offset(p, &p->v, 0, heads_kv(p), p->seq_len_kv, dim_v(p), b, head,
+                                      first_key(p, b) + j) + (ptrdiff_t)d);
+        o += weight * v;
+        o_abs += weight * fabs(v);
+        o_error += weight * fabs(v) * s->errors[j];
+    }
+    sums = 6 + sqrt((double)(out->alive < 1024 ? out->alive : 1024));
+    if (out->o != NULL)
+        out->o[d] = o;
+    if (out->o_abs != NULL)
+        out->o_abs[d] = o_abs;
+    if (out->o_tolerance != NULL)
+        out->o_tolerance[d] =
+            ORACLE_FACTOR * unit * (o_error + (s->mean_error + sums) * o_abs) +
+            ldexp((double)out->alive + 1, -126); /* what flushing of subnormals may take away */
+}
+
+static void row_empty(const attn_params *p, const row_state *s, oracle_result *out)
+{
+    out->lse = s->sink;
+    out->lse_tolerance = 0;
+    for (int64_t d = 0; d < dim_v(p); d++) {
+        if (out->o != NULL)
+            out->o[d] = 0;
+        if (out->o_abs != NULL)
+            out->o_abs[d] = 0;
+        if (out->o_tolerance != NULL)
+            out->o_tolerance[d] = 0;
+    }
+}
+
+static void row_nan(const attn_params *p, oracle_result *out)
+{
+    out->lse = NAN;
+    out->lse_tolerance = 0;
+    for (int64_t d = 0; d < dim_v(p); d++) {
+        if (out->o != NULL)
+            out->o[d] = NAN;
+        if (out->o_abs != NULL)
+            out->o_abs[d] = NAN;
+        if (out->o_tolerance != NULL)
+            out->o_tolerance[d] = 0;
+    }
+}
+
+static void row_finish(const attn_params *p, int64_t b, int64_t h, int64_t i, row_state *s,
+                       oracle_result *out)
+{
+    row_logits(p, b, h, i, s, out);
+    if (out->maximum != out->maximum) {
+        row_nan(p, out);
+        return;
+    }
+    if (out->alive == 0) {
+        row_empty(p, s, out);
+        return;
+    }
+    row_sum(s);
+    out->lse = s->maximum + log(s->sum);
+    out->lse_tolerance = ORACLE_FACTOR * unit *
+                         (s->mean_error + 6 + 2 * fabs(out->lse) + 2 * fabs(s->maximum) +
+                          sqrt((double)(out->alive < 1024 ? out->alive : 1024)));
+    if (out->o == NULL && out->o_abs == NULL && out->o_tolerance == NULL)
+        return;
+    row_weights(p, b, h, i, s);
+    for (int64_t d = 0; d < dim_v(p); d++)
+        row_column(p, b, h, d, s, out);
+}
+
+int oracle_row_full(const attn_params *p, int64_t b, int64_t h, int64_t i, oracle_result *out)
+{
+    row_state s;
+    double *scratch;
+    memset(&s, 0, sizeof s);
+    if (b >= p->batch || h >= p->num_heads_q || i >= oracle_rows(p, b))
+        return 1;
+    s.keys = oracle_keys(p, b);
+    scratch = malloc(sizeof *scratch * (2 * (size_t)s.keys + 1));
+    if (scratch == NULL)
+        return 2;
+    s.logits = scratch;
+    s.errors = scratch + s.keys;
+    row_finish(p, b, h, i, &s, out);
+    free(scratch);
+    return 0;
+}
+
+int oracle_row(const attn_params *p, int64_t b, int64_t h, int64_t i, double *o, double *o_abs,
+               double *lse)
+{
+    oracle_result out;
+    int status;
+    memset(&out, 0, sizeof out);
+    out.o = o;
+    out.o_abs = o_abs;
+    status = oracle_row_full(p, b, h, i, &out);
+    if (status == 0 && lse != NULL)
+        *lse = out.lse;
+    return status;
+}

@@ -1,0 +1,463 @@
+/* problem.c - making calls, running them in guarded memory, comparing them with the oracle.
+ * SPDX-License-Identifier: MIT
+ */
+#include "oracle.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+attn_params test_params(const attn_params *p)
+{
+    attn_params q = *p;
+    char text[200], why[200] = "";
+    snprintf(text, sizeof text, "%s%s%s%s",
+             p->kernels == NULL && T.kernels != NULL ? "kernels=" : "",
+             p->kernels == NULL && T.kernels != NULL ? T.kernels : "",
+             p->impl != ATTN_IMPL_DEFAULT || T.impl == ATTN_IMPL_DEFAULT ? ""
+             : T.impl == ATTN_IMPL_NAIVE                                 ? " impl=naive"
+                                                                         : " impl=tiled",
+             T.force_redo ? " redo=1" : "");
+    if (attn_params_from_string(&q, text, why, sizeof why) != ATTN_OK)
+        CHECK(0, "attn_params_from_string refuses \"%s\": %s", text, why);
+    if (T.table != NULL)
+        q.kernels = T.table;
+    return q;
+}
+
+/* Workspace of `need` bytes after `shift` bytes of filler, so that its address is not aligned. */
+static attn_status run_in(const attn_params *p, size_t need, size_t shift)
+{
+    unsigned char *memory = test_alloc(need + shift);
+    attn_status status;
+    int filler_kept = 1;
+    memset(memory, 0x5a, shift);
+    status = attn_forward(p, memory + shift, need);
+    for (size_t i = 0; i < shift; i++)
+        filler_kept &= memory[i] == 0x5a;
+    if (!filler_kept || test_margins() != 0)
+        CHECK(0, "bytes beyond the ends of a buffer were written (workspace of %lu bytes)",
+              (unsigned long)need);
+    return status;
+}
+
+attn_status test_run(const attn_params *p)
+{
+    const size_t shift = test_variation() * 13u % 64;
+    const attn_params q = test_params(p);
+    const int mark = test_mark();
+    size_t need = 0;
+    attn_status status = attn_workspace_size(&q, &need);
+    if (status != ATTN_OK)
+        return status;
+    status = run_in(&q, need, shift);
+    test_release_to(mark);
+    return status;
+}
+
+/* ---- problems ------------------------------------------------------------------------------ */
+
+static int64_t random_length(int64_t most)
+{
+    static const int64_t edges[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128};
+    const int64_t length = rng_chance(40) ? RNG_PICK(edges) : rng_int(1, most);
+    return length < most ? length : rng_int(1, most);
+}
+
+test_shape shape_random(void)
+{
+    static const int64_t dims[] = {1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 40, 64, 80, 96, 128};
+    test_shape s;
+    memset(&s, 0, sizeof s);
+    s.batch = rng_int(1, 2);
+    s.heads_kv = rng_int(1, 2);
+    s.heads_q = s.heads_kv;
+    s.seq_q = rng_chance(25) ? rng_int(1, 4) : random_length(70);
+    s.seq_kv = random_length(150);
+    s.dim = RNG_PICK(dims);
+    s.dim_v = s.dim;
+    if (s.dim > 40 && s.seq_q > 33)
+        s.seq_q = rng_int(1, 33);
+    s.factor_q = rng_chance(30) ? 4.0f : 1.0f;
+    return s;
+}
+
+/* With cu_seqlens the packed order is [token, head, dim]: BSHD steps, strides not given. */
+static void make_tensor(test_tensor *t, const test_shape *s, int dtype, int layout, int64_t heads,
+                        int64_t seq, int64_t dim)
+{
+    const int packed = s->varlen && layout == LAYOUT_PACKED;
+    tensor_make(t, dtype, packed ? LAYOUT_BSHD : layout, s->varlen ? 1 : s->batch, heads, seq, dim);
+    if (packed)
+        t->stride_batch = t->stride_head = t->stride_seq = 0;
+}
+
+static void fill_input(test_tensor *t, float factor)
+{
+    tensor_fill_normal(t, factor != 0 ? factor : 1.0f);
+}
+
+/* Cuts 0..total into `count` sequences at random; empty ones are welcome. */
+static int32_t *random_cuts(int64_t count, int64_t total)
+{
+    int32_t *cuts = test_alloc((size_t)(count + 1) * sizeof *cuts);
+    cuts[0] = 0;
+    for (int64_t b = 0; b < count; b++) {
+        const int64_t left = total - cuts[b];
+        const int64_t most = 2 * left / (count - b) < left ? 2 * left / (count - b) : left;
+        cuts[b + 1] = (int32_t)(b + 1 == count ? total : cuts[b] + rng_int(0, most));
+    }
+    return cuts;
+}
+
+void problem_new_output(test_problem *t)
+{
+    test_shape s;
+    memset(&s, 0, sizeof s);
+    s.batch = t->o.batch;
+    s.varlen = t->p.cu_seqlens_q != NULL;
+    make_tensor(&t->o, &s, t->o.dtype, t->p.o.stride_seq == 0 ? LAYOUT_PACKED : t->o.layout,
+                t->o.heads, t->o.seq, t->o.dim);
+    tensor_remember(&t->o);
+    t->p.o = tensor_output(&t->o);
+    if (t->p.lse.data == NULL)
+        return;
+    tensor_make(&t->lse, ATTN_F32, LAYOUT_PACKED, t->lse.batch, t->lse.heads, t->lse.seq, 1);
+    tensor_remember(&t->lse);
+    t->p.lse = tensor_output(&t->lse);
+}
+
+void problem_make(test_problem *t, const test_shape *s)
+{
+    const int64_t heads_kv = s->heads_kv != 0 ? s->heads_kv : s->heads_q;
+    const int64_t dim_v = s->dim_v != 0 ? s->dim_v : s->dim;
+    memset(t, 0, sizeof *t);
+    make_tensor(&t->q, s, s->dtype_q, s->layout_q, s->heads_q, s->seq_q, s->dim);
+    make_tensor(&t->k, s, s->dtype_k, s->layout_k, heads_kv, s->seq_kv, s->dim);
+    make_tensor(&t->v, s, s->dtype_v, s->layout_v, heads_kv, s->seq_kv, dim_v);
+    make_tensor(&t->o, s, s->dtype_o, s->layout_o, s->heads_q, s->seq_q, dim_v);
+    fill_input(&t->q, s->factor_q);
+    fill_input(&t->k, s->factor_k);
+    fill_input(&t->v, s->factor_v);
+    t->p.batch = s->batch;
+    t->p.num_heads_q = s->heads_q, t->p.num_heads_kv = s->heads_kv;
+    t->p.seq_len_q = s->seq_q, t->p.seq_len_kv = s->seq_kv;
+    t->p.head_dim = s->dim, t->p.head_dim_v = s->dim_v;
+    t->p.q = tensor_input(&t->q);
+    t->p.k = tensor_input(&t->k);
+    t->p.v = tensor_input(&t->v);
+    t->p.o = tensor_output(&t->o);
+    if (!s->no_lse) {
+        tensor_make(&t->lse, ATTN_F32, LAYOUT_PACKED, s->varlen ? 1 : s->batch, s->heads_q,
+                    s->seq_q, 1);
+        t->p.lse = tensor_output(&t->lse);
+        tensor_remember(&t->lse);
+    }
+    tensor_remember(&t->o);
+    if (s->varlen) {
+        t->p.cu_seqlens_q = random_cuts(s->batch, s->seq_q);
+        t->p.cu_seqlens_kv = random_cuts(s->batch, s->seq_kv);
+    }
+}
+
+int problem_run(test_problem *t)
+{
+    char text[300];
+    const attn_status status = test_run(&t->p);
+    const int inputs =
+        tensor_unchanged(&t->q) && tensor_unchanged(&t->k) && tensor_unchanged(&t->v);
+    const int gaps = tensor_gaps_unchanged(&t->o) &&
+                     (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse));
+    if (status != ATTN_OK)
+        return CHECK(0, "%s: %s", attn_status_string(status),
+                     attn_check(&t->p, text, 0, text, sizeof text));
+    if (!inputs)
+        return CHECK(inputs, "an input tensor was changed");
+    return CHECK(gaps, "an output was written outside its elements");
+}
+
+static int tensor_bits_equal(const test_tensor *a, const test_tensor *b)
+{
+    for (int64_t n = 0; n < a->batch; n++)
+        for (int64_t h = 0; h < a->heads; h++)
+            for (int64_t s = 0; s < a->seq; s++)
+                for (int64_t d = 0; d < a->dim; d++)
+                    if (float_bits(tensor_get(a, n, h, s, d)) !=
+                        float_bits(tensor_get(b, n, h, s, d)))
+                        return 0;
+    return 1;
+}
+
+int problem_same_bits(const test_problem *a, const test_problem *b)
+{
+    return tensor_bits_equal(&a->o, &b->o) &&
+           (a->p.lse.data == NULL || b->p.lse.data == NULL || tensor_bits_equal(&a->lse, &b->lse));
+}
+
+/* ---- comparing ----------------------------------------------------------------------------- */
+
+typedef struct finding {
+    double units, value, expected;
+    int64_t b, h, i, d; /* d = -1: the lse */
+} finding;
+
+typedef struct comparison {
+    const attn_params *p;
+    oracle_result expected;
+    finding worst;
+    int64_t b, h, i, dim_v;
+} comparison;
+
+static void find(comparison *c, int64_t d, double units, double value, double expected)
+{
+    if (units <= c->worst.units)
+        return;
+    c->worst.units = units;
+    c->worst.value = value, c->worst.expected = expected;
+    c->worst.b = c->b, c->worst.h = c->h, c->worst.i = c->i, c->worst.d = d;
+}
+
+/* An error in units of its tolerance; HUGE_VAL where no finite number would say it. */
+static double error_units(double value, double expected, double tolerance)
+{
+    if (expected != expected)
+        return value != value ? 0 : HUGE_VAL;
+    if (value == expected)
+        return 0;
+    if (!(fabs(value) < HUGE_VAL) || !(tolerance > 0) || !(fabs(expected) < HUGE_VAL))
+        return HUGE_VAL;
+    return fabs(value - expected) / tolerance;
+}
+
+/* -0 and NaN with any other bits than the canonical ones are never stored. */
+static int is_canonical(int dtype, const void *data, ptrdiff_t index)
+{
+    static const uint32_t nans[] = {0x7fc00000u, 0x7e00u, 0x7fc0u};
+    const double value = oracle_load(dtype, data, index);
+    uint32_t bits = 0;
+    uint16_t half;
+    if (dtype == ATTN_F32) {
+        memcpy(&bits, (const char *)data + index * 4, sizeof bits);
+    } else {
+        memcpy(&half, (const char *)data + index * 2, sizeof half);
+        bits = half;
+    }
+    return value != value ? bits == nans[dtype] : value != 0 || bits == 0;
+}
+
+static void compare_o(comparison *c)
+{
+    const attn_params *p = c->p;
+    attn_tensor o;
+    ptrdiff_t at;
+    if (p->o.data == NULL)
+        return;
+    memset(&o, 0, sizeof o);
+    o.stride_batch = p->o.stride_batch;
+    o.stride_head = p->o.stride_head;
+    o.stride_seq = p->o.stride_seq;
+    at = oracle_offset(p, &o, 1, p->num_heads_q, p->seq_len_q, c->dim_v, c->b, c->h, c->i);
+    for (int64_t d = 0; d < c->dim_v; d++) {
+        const double value = oracle_load(p->o.dtype, p->o.data, at + (ptrdiff_t)d);
+        const double expected = c->expected.o[d], tolerance = c->expected.o_tolerance[d];
+        const double storage = oracle_storage_error(p->o.dtype, fabs(expected) + tolerance);
+        double units = error_units(value, expected, tolerance);
+        if (tolerance > 0 && units < HUGE_VAL && p->o.dtype != ATTN_F32)
+            units = fmax(0, units - storage / tolerance); /* what the storage type may add */
+        if (!is_canonical(p->o.dtype, p->o.data, at + (ptrdiff_t)d))
+            units = HUGE_VAL;
+        find(c, d, units, value, expected);
+    }
+}
+
+/* The number of a row in a packed lse. */
+static int64_t row_number(const comparison *c)
+{
+    const attn_params *p = c->p;
+    if (p->cu_seqlens_q != NULL)
+        return c->h * p->seq_len_q + p->cu_seqlens_q[c->b] + c->i;
+    return (c->b * p->num_heads_q + c->h) * p->seq_len_q + c->i;
+}
+
+static void compare_lse(comparison *c)
+{
+    const attn_params *p = c->p;
+    const attn_output *lse = &p->lse;
+    const int varlen = p->cu_seqlens_q != NULL;
+    ptrdiff_t at;
+    double value;
+    if (lse->data == NULL)
+        return;
+    at = (ptrdiff_t)row_number(c);
+    if (lse->stride_seq != 0 || lse->stride_head != 0 || lse->stride_batch != 0)
+        at = (ptrdiff_t)(varlen ? c->i + p->cu_seqlens_q[c->b] : c->i) * lse->stride_seq +
+             (ptrdiff_t)c->h * lse->stride_head +
+             (varlen ? 0 : (ptrdiff_t)c->b * lse->stride_batch);
+    value = oracle_load(ATTN_F32, lse->data, at);
+    find(c, -1,
+         is_canonical(ATTN_F32, lse->data, at)
+             ? error_units(value, c->expected.lse, c->expected.lse_tolerance)
+             : HUGE_VAL,
+         value, c->expected.lse);
+}
+
+/* A raw state: m may lie up to 16 below the maximum (base 2), o / l and m + log2 l are the row. */
+static void compare_state(comparison *c)
+{
+    const attn_params *p = c->p;
+    const int64_t row = row_number(c);
+    const double m = (double)p->state.m[row], l = (double)p->state.l[row];
+    const double maximum = c->expected.maximum / log(2.0);
+    const double factor = p->dropout_p != 0 ? 1 / (1 - (double)p->dropout_p) : 1;
+    const float *o = p->state.o + row * c->dim_v;
+    if (c->expected.alive == 0) {
+        int empty = m == -HUGE_VAL && l == 0;
+        for (int64_t d = 0; d < c->dim_v; d++)
+            empty &= float_bits(o[d]) == 0;
+        find(c, -1, empty ? 0 : HUGE_VAL, m, -HUGE_VAL);
+        return;
+    }
+    if (!(m >= maximum - 16 - 1e-4 * (fabs(maximum) + 1) &&
+          m <= maximum + 1e-4 * (fabs(maximum) + 1)))
+        find(c, -1, HUGE_VAL, m, maximum);
+    find(c, -1,
+         error_units((m + log(l) / log(2.0)) * log(2.0), c->expected.lse,
+                     c->expected.lse_tolerance),
+         (m + log(l) / log(2.0)) * log(2.0), c->expected.lse);
+    for (int64_t d = 0; d < c->dim_v; d++)
+        find(c, d,
+             error_units((double)o[d] / l * factor, c->expected.o[d], c->expected.o_tolerance[d]),
+             (double)o[d] / l * factor, c->expected.o[d]);
+}
+
+static void compare_row(comparison *c)
+{
+    if (oracle_row_full(c->p, c->b, c->h, c->i, &c->expected) != 0) {
+        find(c, -1, HUGE_VAL, 0, 0);
+        return;
+    }
+    if (c->p->partial) {
+        compare_state(c);
+    } else {
+        compare_o(c);
+        compare_lse(c);
+    }
+}
+
+double compare_with_oracle(const attn_params *p)
+{
+    comparison c;
+    const int mark = test_mark();
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    c.dim_v = p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
+    c.expected.o = test_alloc_at((size_t)c.dim_v * sizeof(double), PLACE_HEAP);
+    c.expected.o_abs = NULL;
+    c.expected.o_tolerance = test_alloc_at((size_t)c.dim_v * sizeof(double), PLACE_HEAP);
+    for (c.b = 0; c.b < p->batch; c.b++)
+        for (c.h = 0; c.h < p->num_heads_q; c.h++)
+            for (c.i = 0; c.i < oracle_rows(p, c.b); c.i++)
+                compare_row(&c);
+    test_release_to(mark);
+    worst_note(c.worst.units);
+    CHECK(c.worst.units <= 1,
+          "%.3g times the tolerance at b=%lld h=%lld i=%lld d=%lld: %.9g, expected %.9g",
+          c.worst.units, (long long)c.worst.b, (long long)c.worst.h, (long long)c.worst.i,
+          (long long)c.worst.d, c.worst.value, c.worst.expected);
+    return c.worst.units;
+}
+
+/* The logits of one row at the stage asked for: column by column, -inf or +0 where nothing is. */
+static void compare_logits_row(comparison *c, const float *row)
+{
+    const attn_params *p = c->p;
+    const int stage = p->logits.stage;
+    const int64_t begin = p->kv_begin != NULL ? p->kv_begin[c->b] : 0;
+    const int is_softmax = stage == ATTN_LOGITS_SOFTMAX;
+    for (int64_t column = 0; column < p->seq_len_kv; column++) {
+        const int64_t j = column - begin;
+        double expected = -HUGE_VAL, error = 0, units;
+        if (j >= 0 && j < oracle_keys(p, c->b))
+            expected = oracle_logit(p, c->b, c->h, c->i, j, is_softmax ? ATTN_LOGITS_BIAS : stage,
+                                    &error);
+        error *= ORACLE_LOGIT_FACTOR / 16777216.0;
+        if (is_softmax) {
+            expected = expected > -HUGE_VAL ? exp(expected - c->expected.lse) : 0;
+            error = expected * (error + c->expected.lse_tolerance + 1e-6) + 1e-37;
+        }
+        units = error_units((double)row[column], expected, error);
+        if (is_softmax && float_bits(row[column]) == 0x80000000u)
+            units = HUGE_VAL;
+        find(c, column, units, (double)row[column], expected);
+    }
+}
+
+double compare_logits(const attn_params *p)
+{
+    const attn_logits *l = &p->logits;
+    const int64_t rows = l->rows != NULL || l->num_rows != 0 ? l->num_rows : p->seq_len_q;
+    comparison c;
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    for (c.b = 0; c.b < p->batch; c.b++)
+        for (c.h = 0; c.h < p->num_heads_q; c.h++)
+            for (int64_t r = 0; r < rows; r++) {
+                c.i = l->rows != NULL ? l->rows[r] : r;
+                if (oracle_row_full(p, c.b, c.h, c.i, &c.expected) != 0)
+                    continue;
+                compare_logits_row(&c, l->data + ((c.b * p->num_heads_q + c.h) * rows + r) *
+                                                     p->seq_len_kv);
+            }
+    worst_note(c.worst.units);
+    CHECK(c.worst.units <= 1,
+          "logits, stage %d: %.3g times the tolerance at b=%lld h=%lld i=%lld column %lld: %.9g, "
+          "expected %.9g",
+          l->stage, c.worst.units, (long long)c.worst.b, (long long)c.worst.h,
+          (long long)c.worst.i, (long long)c.worst.d, c.worst.value, c.worst.expected);
+    return c.worst.units;
+}
+
+/* Rows that no sequence uses keep the 0xff bytes they were made with. */
+static int is_row_untouched(const test_tensor *t, int64_t b, int64_t h, int64_t s)
+{
+    for (int64_t d = 0; d < t->dim; d++)
+        if (float_bits(tensor_get(t, b, h, s, d)) != (t->dtype == ATTN_BF16   ? 0xffff0000u
+                                                      : t->dtype == ATTN_F16 ? 0xffc00000u
+                                                                             : 0xffffffffu))
+            return 0;
+    return 1;
+}
+
+static int padded_rows_untouched(const test_problem *t)
+{
+    const attn_params *p = &t->p;
+    const int varlen = p->cu_seqlens_q != NULL;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t end = varlen ? p->cu_seqlens_q[b + 1] : p->seq_len_q;
+        int64_t s = (varlen ? p->cu_seqlens_q[b] : 0) + oracle_rows(p, b);
+        for (; s < end; s++)
+            for (int64_t h = 0; h < p->num_heads_q; h++)
+                if (!is_row_untouched(&t->o, varlen ? 0 : b, h, s) ||
+                    (p->lse.data != NULL && !is_row_untouched(&t->lse, varlen ? 0 : b, h, s)))
+                    return 0;
+    }
+    return 1;
+}
+
+double problem_check(test_problem *t)
+{
+    if (!problem_run(t))
+        return HUGE_VAL;
+    if (!padded_rows_untouched(t))
+        CHECK(0, "a row beyond q_len was written");
+    if (t->p.logits.data != NULL) {
+        const double units = compare_logits(&t->p);
+        const double others = compare_with_oracle(&t->p);
+        return units > others ? units : others;
+    }
+    return compare_with_oracle(&t->p);
+}

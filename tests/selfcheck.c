@@ -1,0 +1,532 @@
+/* selfcheck.c - the harness shows that it fails: planted overruns, wrong numbers, broken kernels.
+ * SPDX-License-Identifier: MIT
+ *
+ * A mutant is a copy of the best kernel table with one function replaced by a subtly wrong one. The
+ * same comparisons that the other groups use must report every mutant, and must be silent about the
+ * table itself.
+ */
+#define _POSIX_C_SOURCE 200112L /* fork */
+#include "features.h"
+#include "laws.h"
+#include "oracle.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined __unix__ || defined __APPLE__
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define HAVE_FORK 1
+#else
+#define HAVE_FORK 0
+#endif
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void check_margins(void)
+{
+    static const size_t sizes[] = {0, 1, 63, 64, 4096, 10000};
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (int side = 0; side < 2; side++) {
+            unsigned char *at, *data, kept;
+            if (!begin_case("one byte %s %lu", side ? "after" : "before", (unsigned long)sizes[n]))
+                continue;
+            data = test_alloc_at(sizes[n], PLACE_HEAP);
+            at = side == 1 ? data + sizes[n] : data - 1;
+            CHECK(test_margins() == 0, "margins of a fresh buffer");
+            kept = *at;
+            *at ^= 1;
+            CHECK(test_margins() == 1, "an overrun of one byte is not noticed");
+            *at = kept;
+        }
+}
+
+#if HAVE_FORK
+/* A child touches the byte beyond; it must die of it. */
+static int dies(volatile unsigned char *at)
+{
+    int status = 0;
+    pid_t child;
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        signal(SIGABRT, SIG_DFL);
+#ifdef SIGBUS
+        signal(SIGBUS, SIG_DFL);
+#endif
+        fclose(stderr); /* sanitizers would tell the world */
+        *at = 1;
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return -1;
+    return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void check_pages(void)
+{
+    if (!begin_case("guard pages"))
+        return;
+    for (size_t bytes = 1; bytes < 10000; bytes = bytes * 3 + 1) {
+        unsigned char *after = test_alloc_at(bytes, PLACE_PAGE_AFTER);
+        unsigned char *before = test_alloc_at(bytes, PLACE_PAGE_BEFORE);
+        CHECK(dies(after + bytes) == 1, "a write beyond %lu bytes passes", (unsigned long)bytes);
+        CHECK(dies(before - 1) == 1, "a write before %lu bytes passes", (unsigned long)bytes);
+        CHECK(dies(after + bytes - 1) == 0 && dies(before) == 0, "the buffer itself is no use");
+    }
+}
+#else
+static void check_pages(void)
+{
+    SKIP("no fork on this platform");
+}
+#endif
+
+static void check_tensors(void)
+{
+    for (int layout = 0; layout < LAYOUT_COUNT; layout++) {
+        test_tensor t;
+        int noticed = 0, passed = 0, elements;
+        if (!begin_case("tensor of layout %d", layout))
+            continue;
+        tensor_make(&t, ATTN_F32, layout, 2, 3, 4, 5);
+        tensor_fill_normal(&t, 1);
+        CHECK(tensor_unchanged(&t) && tensor_gaps_unchanged(&t), "a fresh tensor");
+        for (size_t n = 0; n < t.bytes; n++) {
+            t.memory[n] ^= 1;
+            noticed += !tensor_gaps_unchanged(&t);
+            passed += tensor_unchanged(&t);
+            t.memory[n] ^= 1;
+        }
+        CHECK(passed == 0, "%d changed bytes pass", passed);
+        elements = 2 * 3 * 4 * 5 * 4;
+        if (layout == LAYOUT_SHARED_HEADS)
+            elements /= 3;
+        if (layout == LAYOUT_SHARED_BATCH)
+            elements /= 2;
+        CHECK(noticed == (int)t.bytes - elements, "%d bytes are gaps, not %d", noticed,
+              (int)t.bytes - elements);
+    }
+}
+
+static void check_random(void)
+{
+    uint64_t first[8];
+    int same = 1;
+    if (!begin_case("random numbers"))
+        return;
+    for (int n = 0; n < 8; n++)
+        first[n] = rng_u64();
+    rng_seed(42);
+    for (int n = 0; n < 8; n++)
+        same &= rng_u64() == first[n];
+    CHECK(!same, "another seed gives the same numbers");
+    for (int n = 0; n < 10000; n++) {
+        const int64_t x = rng_int(-3, 4);
+        const float u = rng_unit(), z = rng_normal();
+        if (x < -3 || x > 4 || !(u >= 0 && u < 1) || !(z >= -6 && z <= 6))
+            CHECK(0, "out of range: %lld %g %g", (long long)x, (double)u, (double)z);
+    }
+}
+
+/* ---- the comparison ------------------------------------------------------------------------- */
+
+/* How many checks fail when element (0, 0, 0, 0) of o, or of lse, is replaced. */
+static int64_t failures_with(test_problem *t, test_tensor *which, float value)
+{
+    const float kept = tensor_get(which, 0, 0, 0, 0);
+    uint32_t bits = float_bits(value);
+    capture_begin();
+    memcpy(which->data, &bits, sizeof bits); /* as is: tensor_set would make NaN canonical */
+    compare_with_oracle(&t->p);
+    tensor_set(which, 0, 0, 0, 0, kept);
+    return capture_end();
+}
+
+static float nearby(const test_problem *t, const test_tensor *which, double tolerances)
+{
+    double o[4], o_tolerance[4];
+    oracle_result r;
+    memset(&r, 0, sizeof r);
+    r.o = o, r.o_tolerance = o_tolerance;
+    oracle_row_full(&t->p, 0, 0, 0, &r);
+    if (which == &t->o)
+        return (float)(o[0] + tolerances *
+                                  (o_tolerance[0] + oracle_storage_error(ATTN_F32, o[0])));
+    return (float)(r.lse + tolerances * r.lse_tolerance);
+}
+
+static void check_comparison(void)
+{
+    test_problem t;
+    test_shape s;
+    test_tensor *which[2];
+    if (!begin_case("wrong numbers"))
+        return;
+    memset(&s, 0, sizeof s);
+    s.batch = 1, s.heads_q = 1, s.seq_q = 3, s.seq_kv = 20, s.dim = 4;
+    problem_make(&t, &s);
+    if (!problem_run(&t))
+        return;
+    which[0] = &t.o, which[1] = &t.lse;
+    for (int n = 0; n < 2; n++) {
+        CHECK(failures_with(&t, which[n], nearby(&t, which[n], 0)) == 0, "the right number fails");
+        CHECK(failures_with(&t, which[n], nearby(&t, which[n], 3)) == 1, "3 tolerances pass");
+        CHECK(failures_with(&t, which[n], nearby(&t, which[n], -3)) == 1, "-3 tolerances pass");
+        CHECK(failures_with(&t, which[n], -0.0f) == 1, "-0 passes");
+        CHECK(failures_with(&t, which[n], NAN) == 1, "NaN passes");
+        CHECK(failures_with(&t, which[n], HUGE_VALF) == 1, "Inf passes");
+    }
+    tensor_set(&t.k, 0, 0, 0, 0, NAN); /* now all rows must be NaN, and canonical */
+    tensor_remember(&t.k);
+    if (!problem_run(&t))
+        return;
+    CHECK(failures_with(&t, &t.o, float_from_bits(0x7fc00000u)) == 0, "canonical NaN fails");
+    CHECK(failures_with(&t, &t.o, float_from_bits(0xffc00000u)) == 1, "negative NaN passes");
+    CHECK(failures_with(&t, &t.o, 0.5f) == 1, "a number instead of NaN passes");
+}
+
+/* ---- mutants -------------------------------------------------------------------------------- */
+
+static const attn_kernels *real;
+
+static void qk_last_key(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                        int64_t head_dim)
+{
+    real->qk(s, qt, k, k_stride, n, head_dim);
+    for (int lane = 0; lane < real->rows; lane++)
+        s[(n - 1) * real->rows + lane] = 0;
+}
+
+static void qk_last_dim(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                        int64_t head_dim)
+{
+    real->qk(s, qt, k, k_stride, n, head_dim - 1);
+}
+
+static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                          int64_t head_dim)
+{
+    real->qk(s, qt, k, k_stride, n, head_dim);
+    if (n > 1) /* the address of the last key is off by one key */
+        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim);
+}
+
+static void pack_last_dim(float *qt, const float *q, int64_t head_dim, float c)
+{
+    real->pack(qt, q, head_dim, c);
+    for (int lane = 0; lane < real->rows; lane++)
+        qt[(head_dim - 1) * real->rows + lane] = 0;
+}
+
+static void pack_scale(float *qt, const float *q, int64_t head_dim, float c)
+{
+    real->pack(qt, q, head_dim, c * 1.0001f);
+}
+
+static void pack_last_row(float *qt, const float *q, int64_t head_dim, float c)
+{
+    real->pack(qt, q, head_dim, c);
+    for (int64_t d = 0; d < head_dim; d++)
+        qt[(d + 1) * real->rows - 1] = 0;
+}
+
+static void softcap_none(float *s, int n, float cap2, float icap2)
+{
+    (void)s, (void)n, (void)cap2, (void)icap2;
+}
+
+static void softcap_last(float *s, int n, float cap2, float icap2)
+{
+    if (n > 1)
+        real->softcap(s, n - 1, cap2, icap2);
+}
+
+static void add_unscaled(float *s, const float *x, const float *factor, int n)
+{
+    (void)factor;
+    for (int e = 0; e < n * real->rows; e++)
+        s[e] += x[e];
+}
+
+/* -inf by arithmetic only: NaN + -inf stays NaN, +inf too; and a dead key may come alive. */
+static void add_clamped(float *s, const float *x, const float *factor, int n)
+{
+    for (int e = 0; e < n * real->rows; e++) {
+        const float term = x[e] < -1e4f ? -1e4f : x[e];
+        s[e] += term * factor[e % real->rows];
+    }
+}
+
+static void softmax_no_alpha_l(float *s, int n, int first, float dead, float *m, float *l,
+                               attn_events *events)
+{
+    float before[ATTN_KERNEL_MAX_ROWS];
+    memcpy(before, l, sizeof *l * (size_t)real->rows);
+    real->softmax(s, n, first, dead, m, l, events);
+    for (int e = 0; e < events->count; e++)
+        for (int lane = 0; lane < real->rows; lane++)
+            l[lane] += before[lane] * (1 - events->alpha[e * real->rows + lane]);
+}
+
+static void softmax_no_events(float *s, int n, int first, float dead, float *m, float *l,
+                              attn_events *events)
+{
+    real->softmax(s, n, first, dead, m, l, events);
+    events->count = 0;
+}
+
+static void softmax_event_late(float *s, int n, int first, float dead, float *m, float *l,
+                               attn_events *events)
+{
+    real->softmax(s, n, first, dead, m, l, events);
+    for (int e = 0; e < events->count; e++)
+        events->at[e]++;
+}
+
+static void softmax_old_maximum(float *s, int n, int first, float dead, float *m, float *l,
+                                attn_events *events)
+{
+    float before[ATTN_KERNEL_MAX_ROWS];
+    memcpy(before, m, sizeof *m * (size_t)real->rows);
+    real->softmax(s, n, first, dead, m, l, events);
+    for (int lane = 0; lane < real->rows; lane++)
+        if (before[lane] > -HUGE_VALF)
+            m[lane] = before[lane];
+}
+
+static void softmax_last_key(float *s, int n, int first, float dead, float *m, float *l,
+                             attn_events *events)
+{
+    for (int lane = 0; n > 1 && lane < real->rows; lane++)
+        s[(n - 1) * real->rows + lane] = -HUGE_VALF;
+    real->softmax(s, n, first, dead, m, l, events);
+}
+
+static void pv_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        int64_t head_dim_v, const attn_events *events)
+{
+    if (n > 1)
+        real->pv(o, p, v, v_stride, n - 1, head_dim_v, events);
+}
+
+static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        int64_t head_dim_v, const attn_events *events)
+{
+    if (head_dim_v > 1)
+        real->pv(o, p, v, v_stride, n, head_dim_v - 1, events);
+}
+
+/* alpha reaches l only. */
+static void pv_no_alpha(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        int64_t head_dim_v, const attn_events *events)
+{
+    attn_events none = {0};
+    (void)events;
+    real->pv(o, p, v, v_stride, n, head_dim_v, &none);
+}
+
+/* A dead key is multiplied by -1 instead of being left out. */
+static void select_nothing(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                           int64_t head_dim_v, const attn_events *events)
+{
+    real->pv(o, p, v, v_stride, n, head_dim_v, events);
+}
+
+static void merge_upper(float *a, float *b, int64_t head_dim_v)
+{
+    (void)a, (void)b, (void)head_dim_v;
+}
+
+static void merge_unweighted(float *a, float *b, int64_t head_dim_v)
+{
+    const int rows = real->rows;
+    for (int64_t e = rows; e < rows * (head_dim_v + 2); e++)
+        b[e] += a[e];
+}
+
+static void result_last_lane(float *out, const float *o, const float *l, float factor,
+                             int64_t head_dim_v)
+{
+    real->result(out, o, l, factor, head_dim_v);
+    for (int64_t d = 0; d < head_dim_v; d++)
+        out[(real->rows - 1) * head_dim_v + d] = 0;
+}
+
+static void result_undivided(float *out, const float *o, const float *l, float factor,
+                             int64_t head_dim_v)
+{
+    real->result(out, o, l, factor, head_dim_v);
+    for (int64_t d = 0; d < head_dim_v; d++)
+        out[d] = o[d * real->rows];
+}
+
+static void result_minus_zero(float *out, const float *o, const float *l, float factor,
+                              int64_t head_dim_v)
+{
+    real->result(out, o, l, factor, head_dim_v);
+    for (int64_t e = 0; e < head_dim_v * real->rows; e++)
+        out[e] = out[e] == 0 ? -0.0f : out[e];
+}
+
+static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
+{
+    float before[ATTN_KERNEL_MAX_ROWS];
+    memcpy(before, l, sizeof *l * (size_t)real->rows);
+    real->exp_sum(s, n, dead, m, l);
+    for (int lane = 0; lane < real->rows; lane++)
+        if (before[lane] == 0 && s[lane] > 0)
+            l[lane] -= s[lane];
+}
+
+#define MUTANTS(USE)                                   \
+    USE(qk, qk_last_key, TILED)                        \
+    USE(qk, qk_last_dim, TILED)                        \
+    USE(qk, qk_key_before, TILED)                      \
+    USE(qk, qk_last_key, NAIVE)                        \
+    USE(pack, pack_last_dim, TILED)                    \
+    USE(pack, pack_scale, TILED)                       \
+    USE(pack, pack_last_row, TILED)                    \
+    USE(softcap, softcap_none, TILED)                  \
+    USE(softcap, softcap_last, TILED)                  \
+    USE(add_scaled, add_unscaled, TILED)               \
+    USE(add_scaled, add_clamped, TILED)                \
+    USE(softmax, softmax_no_alpha_l, TILED)            \
+    USE(softmax, softmax_no_events, TILED)             \
+    USE(softmax, softmax_event_late, TILED)            \
+    USE(softmax, softmax_old_maximum, TILED)           \
+    USE(softmax, softmax_last_key, TILED)              \
+    USE(pv, pv_last_key, TILED)                        \
+    USE(pv, pv_last_dim, TILED)                        \
+    USE(pv, pv_no_alpha, TILED)                        \
+    USE(pv_select, select_nothing, TILED)              \
+    USE(merge, merge_upper, TILED)                     \
+    USE(merge, merge_unweighted, TILED)                \
+    USE(result, result_last_lane, TILED)               \
+    USE(result, result_undivided, TILED)               \
+    USE(result, result_minus_zero, TILED)              \
+    USE(exp_sum, exp_sum_first, NAIVE)                 \
+    USE(pv, pv_last_key, NAIVE)
+
+#define DEFINE(member, function, path)                        \
+    static void plant_##path##_##function(attn_kernels *table) \
+    {                                                         \
+        table->member = function;                             \
+    }
+MUTANTS(DEFINE)
+
+#define ROW(member, function, path) {#function, plant_##path##_##function, ATTN_IMPL_##path},
+static const struct {
+    const char *name;
+    void (*plant)(attn_kernels *table);
+    int impl;
+} mutants[] = {MUTANTS(ROW)};
+
+/* A handful of problems that touch every kernel; each small. A factor of 30 makes the maximum rise
+ * by more than 16 again and again; one key under a bias of -inf makes an empty row. */
+static const struct {
+    const char *name;
+    int64_t keys; /* 0 = random */
+    float factor;
+} exercises[] = {
+    {"causal", 0, 30}, {"softcap", 0, 1},  {"bias_f32", 0, 30}, {"alibi", 0, 1},
+    {"long", 0, 30},   {"kv_len", 0, 1},   {"sinks", 0, 30},    {"bool", 0, 1},
+    {"odd_dims", 0, 30}, {"gqa", 0, 1},    {"causal", 0, 1},    {"window", 0, 30},
+    {"long", 0, 1},    {"dropout", 0, 1},  {"bias_f32", 1, 1},  {"bias_f16", 2, 1},
+};
+
+static void exercise(int impl)
+{
+    for (int n = 0; n < (int)(sizeof exercises / sizeof *exercises); n++) {
+        const int mark = test_mark();
+        const int one = feature_find(exercises[n].name);
+        test_problem t;
+        test_shape s = shape_random();
+        s.factor_q = exercises[n].factor;
+        s.seq_q = rng_int(1, 60);
+        s.seq_kv = exercises[n].keys != 0 ? exercises[n].keys : s.seq_kv;
+        features_make(&t, s, &one, 1);
+        t.p.impl = impl;
+        t.p.force_redo = n % 4 == 3 && impl == ATTN_IMPL_TILED;
+        problem_check(&t);
+        test_release_to(mark);
+    }
+}
+
+/* How many checks fail with this table; a mutant gets up to six attempts at being noticed. */
+static int64_t failures_of(const attn_kernels *table, int impl, int attempts)
+{
+    int64_t failed = 0;
+    T.table = table;
+    for (int n = 0; n < attempts && failed == 0; n++) {
+        capture_begin();
+        exercise(impl);
+        failed = capture_end();
+    }
+    T.table = NULL;
+    return failed;
+}
+
+static void check_mutants(void)
+{
+    attn_kernels table;
+    real = attn_kernels_get(0);
+    for (int impl = ATTN_IMPL_TILED; impl <= ATTN_IMPL_NAIVE; impl++)
+        if (begin_case("no mutant, impl %d", impl)) {
+            const int64_t failed = failures_of(real, impl, 2);
+            CHECK(failed == 0, "%lld checks fail without a mutant", (long long)failed);
+        }
+    for (size_t n = 0; n < sizeof mutants / sizeof *mutants; n++) {
+        if (!begin_case("mutant %s", mutants[n].name))
+            continue;
+        table = *real;
+        mutants[n].plant(&table);
+        CHECK(failures_of(&table, mutants[n].impl, 6) > 0, "the mutant %s survives",
+              mutants[n].name);
+    }
+}
+
+/* One float beyond the tile is seen on buffers of the exact size. */
+static void pack_beyond(float *qt, const float *q, int64_t head_dim, float c)
+{
+    real->pack(qt, q, head_dim, c);
+    qt[head_dim * real->rows] = 0;
+}
+
+static void check_beyond(void)
+{
+    for (int place = PLACE_HEAP; place <= PLACE_PAGE_BEFORE; place += 2) {
+        float *q, *qt;
+        size_t bytes;
+        if (!begin_case("a kernel writes one float beyond, place %d", place))
+            continue;
+        real = attn_kernels_get(0);
+        bytes = (size_t)real->rows * 5 * sizeof *q;
+        q = test_alloc_at(bytes, PLACE_HEAP);
+        qt = test_alloc_at(bytes, place);
+        memset(q, 0, bytes);
+        real->pack(qt, q, 5, 1.0f);
+        CHECK(test_margins() == 0, "the kernel itself writes beyond");
+        pack_beyond(qt, q, 5, 1.0f);
+        CHECK(test_margins() == 1, "one float beyond is not noticed");
+        capture_begin(); /* releasing counts the overrun: it must, and here it is no failure */
+        test_release();
+        CHECK(capture_end() == 1, "the overrun is not counted");
+    }
+}
+
+void test_selfcheck(void)
+{
+    check_margins();
+    check_pages();
+    check_tensors();
+    check_random();
+    check_comparison();
+    check_beyond();
+    check_mutants();
+}

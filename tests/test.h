@@ -1,0 +1,230 @@
+/* test.h - what every test group shares: options, cases, checks, random numbers, guarded memory.
+ * SPDX-License-Identifier: MIT
+ *
+ * A group is a function without arguments in the table of test.c. It opens cases and makes checks:
+ *
+ *     void test_example(void)
+ *     {
+ *         for (int d = 1; d <= 8; d++) {
+ *             if (!begin_case("head_dim %d", d)) continue;     // --case N leaves the others out
+ *             float *x = test_alloc((size_t)d * sizeof *x);    // freed by the next begin_case
+ *             x[0] = rng_normal();                             // same numbers when run alone
+ *             CHECK(x[0] < 9.0f, "x[0] = %g", (double)x[0]);
+ *         }
+ *     }
+ *
+ * Nothing here is safe to call from several threads at once.
+ */
+#ifndef ATTN_TESTS_TEST_H
+#define ATTN_TESTS_TEST_H
+
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "../attn.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- options: what the command line asked for and which kernel set is under test */
+
+typedef struct test_options {
+    uint64_t seed;
+    const char *kernels;   /* name of the set under test now; NULL in groups that run once */
+    const char *only;      /* --kernels, or NULL */
+    int best;              /* nonzero: under test is the best set, or the one asked for */
+    int impl;              /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
+    int force_redo;        /* --redo */
+    int verbose;           /* --verbose */
+    int64_t only_case;     /* --case N: the only case to run; -1 = all */
+    const attn_kernels *table; /* not NULL: this table is used, whatever the name (mutants) */
+    int argc;              /* arguments after "--", for a group's own use */
+    char **argv;
+} test_options;
+extern test_options T;
+
+typedef struct test_group {
+    const char *name;
+    void (*run)(void);
+    int per_kernels; /* nonzero: runs once for each kernel set */
+    const char *what;
+} test_group;
+
+void test_masks(void);      /* tests/masks.c     */
+void test_laws(void);       /* tests/laws.c      */
+void test_poison(void);     /* tests/poison.c    */
+void test_stability(void);  /* tests/stability.c */
+void test_outputs(void);    /* tests/outputs.c   */
+void test_selfcheck(void);  /* tests/selfcheck.c */
+void test_bits(void);       /* tests/bits.c      */
+void test_errors(void);     /* tests/errors.c    */
+void test_fuzz(void);       /* tests/fuzz.c      */
+void test_threads(void);    /* tests/threads.c   */
+void test_kernels(void);    /* tests/kernels.c   */
+void test_explain(void);    /* tests/explain.c   */
+
+/* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
+ * returns nonzero when the folder cannot be read. */
+int run_cases(const char *dir);
+
+/* ---- cases and checks */
+
+#if defined __GNUC__
+#define TEST_FORMAT(a, b) __attribute__((format(printf, a, b)))
+#else
+#define TEST_FORMAT(a, b)
+#endif
+
+/* Names the case, numbers it, seeds the random numbers from (seed, group, number) and releases the
+ * memory of the case before, checking its canaries. 0 = --case leaves this one out: go on. */
+int begin_case(const char *format, ...) TEST_FORMAT(1, 2);
+
+/* The same when cases are many and left out often: counts a case as seen without opening it. */
+void pass_over_case(void);
+
+/* Counts a pass or a failure; a failure prints the case, the text and the command that repeats it
+ * (the first 20 of a group, all with --verbose). Returns whether the condition held. */
+#define CHECK(condition, ...) \
+    test_check((condition) != 0, __FILE__, __LINE__, #condition, __VA_ARGS__)
+int test_check(int held, const char *file, int line, const char *condition, const char *format, ...)
+    TEST_FORMAT(5, 6);
+
+/* Counts something that cannot be tested here, and prints why with --verbose. */
+#define SKIP(...) test_skip(__VA_ARGS__)
+void test_skip(const char *format, ...) TEST_FORMAT(1, 2);
+
+/* Between these two nothing is counted or printed; the second returns how many checks failed: how
+ * the selfcheck shows that a planted bug is noticed. */
+void capture_begin(void);
+int64_t capture_end(void);
+
+/* The worst error seen, in units of its tolerance; printed with the group's closing line. */
+void worst_note(double units);
+double worst_seen(void);
+
+/* ---- random numbers: xorshift64* seeded through splitmix64 */
+
+uint64_t hash_text(const char *text); /* FNV-1a, 64 bits */
+void rng_seed(uint64_t seed);
+uint64_t rng_u64(void);
+int64_t rng_int(int64_t low, int64_t high); /* both ends included */
+int rng_chance(int percent);
+float rng_unit(void);   /* [0, 1) */
+float rng_normal(void); /* about normal: mean 0, deviation 1, at most 6 */
+int64_t rng_pick(const int64_t *values, int count);
+/* A counter for what should vary but is no data (places, addresses); restarted with every case. */
+unsigned test_variation(void);
+#define RNG_PICK(array) rng_pick(array, (int)(sizeof(array) / sizeof *(array)))
+
+/* ---- memory: all of it lives until the next begin_case, which checks its margins.
+ * ANY alternates between HEAP (64 bytes of canary on both sides), PAGE_AFTER (the last byte is
+ * followed by an inaccessible page) and PAGE_BEFORE. Without mmap all are HEAP. */
+
+enum { PLACE_ANY = 0, PLACE_HEAP, PLACE_PAGE_AFTER, PLACE_PAGE_BEFORE };
+
+void *test_alloc(size_t bytes); /* ANY, filled with NaN bytes (0xff); never NULL, also for 0 */
+void *test_alloc_at(size_t bytes, int place);
+/* Looks at all margins now; returns how many buffers were overrun. No CHECK of its own. */
+int test_margins(void);
+/* Frees everything now; begin_case does this. Overruns are counted as failures. */
+void test_release(void);
+/* For a short-lived buffer: what was allocated after the mark is freed, its margins unchecked. */
+int test_mark(void);
+void test_release_to(int mark);
+
+/* ---- storage types, decoded and encoded without attn.c */
+
+size_t dtype_size(int dtype);
+const char *dtype_name(int dtype);
+float dtype_load(int dtype, const void *at);
+void dtype_store(int dtype, void *at, float value); /* to nearest even, NaN canonical */
+uint32_t float_bits(float value);
+float float_from_bits(uint32_t bits);
+
+/* ---- tensors [batch, heads, seq, dim] with NaN in every gap and margins around */
+
+enum {
+    LAYOUT_PACKED = 0,     /* [b, h, s, d], strides given as 0 */
+    LAYOUT_BHSD,           /* the same, strides given as numbers */
+    LAYOUT_BSHD,           /* [b, s, h, d]; with cu_seqlens [token, h, d] */
+    LAYOUT_PADDED,         /* gaps after every row, head and batch entry */
+    LAYOUT_QKV,            /* rows of three tensors interleaved: [b, s, 3, h, d], gaps NaN */
+    LAYOUT_NEGATIVE_SEQ,   /* last token first */
+    LAYOUT_NEGATIVE,       /* all three axes reversed */
+    LAYOUT_SHARED_HEADS,   /* ATTN_STRIDE_BROADCAST over heads  (inputs only) */
+    LAYOUT_SHARED_BATCH,   /* ATTN_STRIDE_BROADCAST over batch  (inputs only) */
+    LAYOUT_COUNT
+};
+
+typedef struct test_tensor {
+    int dtype, layout;
+    int64_t batch, heads, seq, dim;
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* as given: may be 0 or BROADCAST */
+    ptrdiff_t step_batch, step_head, step_seq;       /* what they mean */
+    void *data;                                      /* element (0, 0, 0, 0) */
+    unsigned char *memory, *before;                  /* the whole block, and a copy of it */
+    size_t bytes;
+} test_tensor;
+
+/* Makes the tensor; elements are NaN. */
+void tensor_make(test_tensor *t, int dtype, int layout, int64_t batch, int64_t heads, int64_t seq,
+                 int64_t dim);
+float tensor_get(const test_tensor *t, int64_t b, int64_t h, int64_t s, int64_t d);
+void tensor_set(test_tensor *t, int64_t b, int64_t h, int64_t s, int64_t d, float value);
+void tensor_fill_normal(test_tensor *t, float factor); /* every element = factor * rng_normal() */
+void tensor_fill(test_tensor *t, float value);
+/* Remembers the present bytes as those to come back to. */
+void tensor_remember(test_tensor *t);
+/* Nonzero: nothing at all changed since tensor_remember (inputs). */
+int tensor_unchanged(const test_tensor *t);
+/* Nonzero: nothing but elements changed since tensor_remember (outputs). */
+int tensor_gaps_unchanged(const test_tensor *t);
+attn_tensor tensor_input(const test_tensor *t);
+attn_output tensor_output(const test_tensor *t);
+
+/* ---- problems: one call with its tensors */
+
+typedef struct test_shape {
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v;
+    int dtype_q, dtype_k, dtype_v, dtype_o;
+    int layout_q, layout_k, layout_v, layout_o;
+    float factor_q, factor_k, factor_v; /* of the normal values; 0 = 1 */
+    int varlen; /* nonzero: seq_q and seq_kv are totals, cut into `batch` random sequences */
+    int no_lse;
+} test_shape;
+
+typedef struct test_problem {
+    attn_params p;
+    test_tensor q, k, v, o, lse; /* lse.dim = 1 */
+} test_problem;
+
+/* A small random shape: 1..2 batch entries, 1..4 heads, lengths 1..150 biased to the edges of 16,
+ * head_dim 1..128; packed f32. */
+test_shape shape_random(void);
+/* Tensors with normal values, everything else zero. */
+void problem_make(test_problem *t, const test_shape *shape);
+/* Runs it and checks status, margins, inputs unchanged and output gaps. Nonzero: all held. */
+int problem_run(test_problem *t);
+/* The same, then compares with the oracle; rows beyond q_len must be untouched. */
+double problem_check(test_problem *t);
+/* An output like t's own that another run can write to: o, lse and p of t are replaced by it. */
+void problem_new_output(test_problem *t);
+/* Nonzero: o and lse of both have the same bits. */
+int problem_same_bits(const test_problem *a, const test_problem *b);
+
+/* ---- running */
+
+/* A copy of *p with the options of T applied: kernels, impl and redo where p leaves them open. */
+attn_params test_params(const attn_params *p);
+/* attn_forward of test_params(p) with a workspace of exactly the size asked for, at an odd address,
+ * filled with NaN, between canaries, which are checked. Returns the status of attn_forward, or of
+ * attn_workspace_size when that failed. */
+attn_status test_run(const attn_params *p);
+
+/* Runs nothing: compares what *p points to (o, lse; state with p->partial) against the oracle, one
+ * CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
+double compare_with_oracle(const attn_params *p);
+/* The same for p->logits. */
+double compare_logits(const attn_params *p);
+
+#endif

@@ -1,0 +1,443 @@
+/* threads.c - any number of workers in any order gives the same bits.
+ * SPDX-License-Identifier: MIT
+ *
+ * A real pool of POSIX threads hands out the indices in ascending, descending and random order, all
+ * threads at once. Bits are compared with those of a plain loop. `make check` runs this group under
+ * ThreadSanitizer. Checks are made by the main thread only.
+ */
+#define _DEFAULT_SOURCE /* pthread.h beside -std=c99 */
+#include "test.h"
+
+#include <string.h>
+
+#if defined __unix__ || defined __APPLE__
+#include <pthread.h>
+#define HAVE_THREADS 1
+#else
+#define HAVE_THREADS 0
+#endif
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+enum { MAX_WORKERS = 16, MAX_ITEMS = 1 << 16 };
+
+typedef struct kind {
+    const char *name;
+    int64_t batch, heads, kv_heads, seq_q, seq_kv, dim;
+    int impl, naive_whole, causal, with_logits, partial;
+} kind;
+
+static const kind kinds[] = {
+    {"prefill", 2, 4, 2, 100, 130, 32, ATTN_IMPL_TILED, 0, 0, 0, 0},
+    {"causal with logits", 1, 3, 3, 67, 67, 16, ATTN_IMPL_TILED, 0, 1, 1, 0},
+    {"decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0},
+    {"decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0},
+    {"raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1},
+    {"naive", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 0, 1, 1, 0},
+    {"naive, whole", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 1, 1, 0, 0},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* All outputs in one block, so that one comparison sees them. */
+typedef struct result {
+    unsigned char *bytes;
+    size_t size;
+} result;
+
+static float *numbers(int64_t count)
+{
+    float *x = test_alloc((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = 2.0f * rng_normal();
+    return x;
+}
+
+static attn_params make_call(const kind *k)
+{
+    attn_params p = {0};
+    p.batch = k->batch;
+    p.num_heads_q = k->heads;
+    p.num_heads_kv = k->kv_heads;
+    p.seq_len_q = k->seq_q;
+    p.seq_len_kv = k->seq_kv;
+    p.head_dim = k->dim;
+    p.q.data = numbers(k->batch * k->heads * k->seq_q * k->dim);
+    p.k.data = numbers(k->batch * k->kv_heads * k->seq_kv * k->dim);
+    p.v.data = numbers(k->batch * k->kv_heads * k->seq_kv * k->dim);
+    p.impl = k->impl;
+    p.naive_whole = k->naive_whole;
+    p.causal = k->causal;
+    p.partial = k->partial;
+    p.logits.stage = ATTN_LOGITS_SOFTMAX;
+    return test_params(&p);
+}
+
+static result give_outputs(const kind *k, attn_params *p)
+{
+    const size_t rows = (size_t)(k->batch * k->heads * k->seq_q), size = sizeof(float);
+    const size_t o = rows * (size_t)k->dim * size, lse = rows * size;
+    const size_t logits = k->with_logits ? rows * (size_t)k->seq_kv * size : 0;
+    result r;
+    r.size = o + 2 * lse + logits;
+    r.bytes = memset(test_alloc_at(r.size, PLACE_PAGE_AFTER), 0x11, r.size);
+    if (k->partial) {
+        p->state.o = (float *)(void *)r.bytes;
+        p->state.m = (float *)(void *)(r.bytes + o);
+        p->state.l = (float *)(void *)(r.bytes + o + lse);
+    } else {
+        p->o.data = r.bytes;
+        p->lse.data = r.bytes + o;
+    }
+    p->logits.data = logits > 0 ? (float *)(void *)(r.bytes + o + 2 * lse) : NULL;
+    return r;
+}
+
+static attn_status run(const attn_params *p)
+{
+    size_t need = 0;
+    const attn_status status = attn_workspace_size(p, &need);
+    return status == ATTN_OK ? attn_forward(p, test_alloc(need), need) : status;
+}
+
+static int plain_loop(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; i++)
+        task(arg, i, 0);
+    return 0;
+}
+
+/* The same call in a plain loop with one worker. */
+static result run_serial(const kind *k, attn_params p)
+{
+    const result r = give_outputs(k, &p);
+    p.num_workers = 1;
+    p.parallel_for = plain_loop;
+    CHECK(run(&p) == ATTN_OK, "%s: the plain loop failed", k->name);
+    return r;
+}
+
+static void check_same(const char *what, const result *a, const result *b)
+{
+    size_t i = 0;
+    while (i < a->size && a->bytes[i] == b->bytes[i])
+        i++;
+    CHECK(i == a->size, "%s: byte %lu of the outputs differs", what, (unsigned long)i);
+}
+
+/* ---- parallel loops that fail ---------------------------------------------------------------- */
+
+static int fail_at_once(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    (void)user, (void)n, (void)task, (void)arg;
+    return 1;
+}
+
+static int fail_at_the_end(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    plain_loop(user, n, task, arg);
+    return -7;
+}
+
+/* Gives every index to the worker *user. */
+static int one_worker(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    for (int64_t i = 0; i < n; i++)
+        task(arg, i, *(const int *)user);
+    return 0;
+}
+
+/* A worker number out of range is an error, or, where the library goes by the index, no matter. */
+static void check_failures(void)
+{
+    int refused = 0;
+    static const int wrong[] = {3, 4, 100, 0x7fffffff, -1, -0x7fffffff};
+    for (int n = 0; n < KINDS; n++) {
+        attn_params p;
+        result serial, r;
+        if (!begin_case("%s: a parallel loop that fails", kinds[n].name))
+            continue;
+        p = make_call(&kinds[n]);
+        serial = run_serial(&kinds[n], p);
+        r = give_outputs(&kinds[n], &p);
+        p.num_workers = 3;
+        p.parallel_for = fail_at_once;
+        CHECK(run(&p) == ATTN_ERR_CALLBACK, "a loop that ran nothing");
+        p.parallel_for = fail_at_the_end;
+        CHECK(run(&p) == ATTN_ERR_CALLBACK, "a loop that ran all and failed");
+        p.parallel_for = one_worker;
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            int worker = wrong[i];
+            attn_status status;
+            p.parallel_user = &worker;
+            status = run(&p);
+            refused += status == ATTN_ERR_CALLBACK;
+            if (status != ATTN_OK) {
+                CHECK(status == ATTN_ERR_CALLBACK, "worker %d of 3: '%s'", worker,
+                      attn_status_string(status));
+                continue;
+            }
+            check_same("a worker that does not exist", &serial, &r);
+        }
+        CHECK(test_margins() == 0, "written outside");
+    }
+    CHECK(refused > 0 || T.only_case >= 0, "no worker that does not exist was ever refused");
+}
+
+/* Indices may all fall to one worker, whichever. */
+static void check_one_worker(void)
+{
+    for (int n = 0; n < KINDS; n++) {
+        attn_params p;
+        result serial;
+        if (!begin_case("%s: all work on one worker of 5", kinds[n].name))
+            continue;
+        p = make_call(&kinds[n]);
+        serial = run_serial(&kinds[n], p);
+        p.num_workers = 5;
+        p.parallel_for = one_worker;
+        for (int worker = 0; worker < 5; worker++) {
+            const result r = give_outputs(&kinds[n], &p);
+            p.parallel_user = &worker;
+            CHECK(run(&p) == ATTN_OK, "worker %d failed", worker);
+            check_same("one worker", &serial, &r);
+        }
+    }
+}
+
+#if HAVE_THREADS
+
+/* ---- the pool -------------------------------------------------------------------------------- */
+
+enum { ASCENDING, DESCENDING, SHUFFLED, ORDERS };
+
+typedef struct pool {
+    int workers, order;
+    int64_t n, next;
+    int64_t *index; /* in the order in which they are handed out */
+    attn_task_fn task;
+    void *arg;
+    int waiting; /* threads that have not yet come to the start */
+    pthread_mutex_t lock;
+    pthread_cond_t started;
+} pool;
+
+typedef struct thread {
+    pool *of;
+    int worker;
+    pthread_t id;
+} thread;
+
+/* The next index, or -1. The first call of each thread waits for the others: work overlaps. */
+static int64_t take(pool *p, int is_first)
+{
+    int64_t at;
+    pthread_mutex_lock(&p->lock);
+    if (is_first && --p->waiting == 0)
+        pthread_cond_broadcast(&p->started);
+    while (p->waiting > 0)
+        pthread_cond_wait(&p->started, &p->lock);
+    at = p->next < p->n ? p->index[p->next++] : -1;
+    pthread_mutex_unlock(&p->lock);
+    return at;
+}
+
+static void *work(void *of)
+{
+    const thread *t = of;
+    for (int64_t i = take(t->of, 1); i >= 0; i = take(t->of, 0))
+        t->of->task(t->of->arg, i, t->worker);
+    return NULL;
+}
+
+static void put_in_order(pool *p)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        p->index[i] = p->order == DESCENDING ? p->n - 1 - i : i;
+    for (int64_t i = p->n - 1; p->order == SHUFFLED && i > 0; i--) {
+        const int64_t j = rng_int(0, i), keep = p->index[i];
+        p->index[i] = p->index[j];
+        p->index[j] = keep;
+    }
+}
+
+static int pool_for(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    pool *p = user;
+    thread threads[MAX_WORKERS];
+    int count = 0, failed = n > MAX_ITEMS;
+    p->n = n, p->next = 0, p->task = task, p->arg = arg;
+    if (failed)
+        return 1;
+    put_in_order(p);
+    p->waiting = p->workers;
+    for (; count < p->workers && !failed; count += !failed) {
+        threads[count].of = p;
+        threads[count].worker = count;
+        failed = pthread_create(&threads[count].id, NULL, work, &threads[count]) != 0;
+    }
+    if (failed) { /* let those that run come to an end */
+        pthread_mutex_lock(&p->lock);
+        p->waiting = 0;
+        p->next = p->n;
+        pthread_cond_broadcast(&p->started);
+        pthread_mutex_unlock(&p->lock);
+    }
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i].id, NULL);
+    return failed;
+}
+
+static void open_pool(pool *p, int workers, int order)
+{
+    static int64_t index[MAX_ITEMS];
+    memset(p, 0, sizeof *p);
+    p->workers = workers;
+    p->order = order;
+    p->index = index;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->started, NULL);
+}
+
+static void close_pool(pool *p)
+{
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->started);
+}
+
+static void check_orders(const kind *k)
+{
+    static const int workers[] = {1, 2, 3, 7};
+    attn_params p = make_call(k);
+    const result serial = run_serial(k, p);
+    for (size_t w = 0; w < sizeof workers / sizeof *workers; w++)
+        for (int order = 0; order < ORDERS; order++) {
+            const result r = give_outputs(k, &p);
+            pool threads;
+            open_pool(&threads, workers[w], order);
+            p.num_workers = workers[w];
+            p.parallel_for = pool_for;
+            p.parallel_user = &threads;
+            CHECK(run(&p) == ATTN_OK, "%s, %d workers failed", k->name, workers[w]);
+            close_pool(&threads);
+            check_same(k->name, &serial, &r);
+        }
+}
+
+/* A workspace for fewer workers than the pool has: same bits, nothing beyond it. */
+static void check_small_workspace(const kind *k)
+{
+    attn_params p = make_call(k);
+    const result serial = run_serial(k, p);
+    attn_info one, all;
+    pool threads;
+    open_pool(&threads, 7, SHUFFLED);
+    p.parallel_for = pool_for;
+    p.parallel_user = &threads;
+    give_outputs(k, &p);
+    p.num_workers = 1;
+    CHECK(attn_explain(&p, &one) == ATTN_OK, "attn_explain failed");
+    p.num_workers = 7;
+    CHECK(attn_explain(&p, &all) == ATTN_OK, "attn_explain failed");
+    CHECK(all.workers == 1 || all.workspace_bytes > one.workspace_bytes,
+          "%d workers need no more than one", all.workers);
+    for (int part = 0; part <= 6; part++) {
+        const size_t more = all.workspace_bytes - one.workspace_bytes;
+        const size_t bytes = one.workspace_bytes + more * (size_t)part / 6;
+        const result r = give_outputs(k, &p);
+        CHECK(attn_forward(&p, test_alloc(bytes), bytes) == ATTN_OK, "%s: %lu bytes of %lu..%lu",
+              k->name, (unsigned long)bytes, (unsigned long)one.workspace_bytes,
+              (unsigned long)all.workspace_bytes);
+        CHECK(test_margins() == 0, "%s: written beyond %lu bytes", k->name, (unsigned long)bytes);
+        check_same(k->name, &serial, &r);
+    }
+    close_pool(&threads);
+}
+
+/* ---- calls at the same time ------------------------------------------------------------------ */
+
+enum { CALLERS = 6, REPEATS = 3 };
+
+typedef struct caller {
+    attn_params p;
+    void *workspace;
+    size_t bytes;
+    attn_status status;
+    pthread_t id;
+} caller;
+
+static void *call_often(void *of)
+{
+    caller *c = of;
+    for (int i = 0; i < REPEATS && c->status == ATTN_OK; i++) {
+        attn_info info;
+        char text[60];
+        size_t need = 0;
+        c->status = attn_workspace_size(&c->p, &need);
+        if (c->status == ATTN_OK)
+            c->status = attn_explain(&c->p, &info);
+        attn_check(&c->p, c->workspace, c->bytes, text, sizeof text);
+        if (c->status == ATTN_OK)
+            c->status = attn_forward(&c->p, c->workspace, c->bytes);
+    }
+    return NULL;
+}
+
+/* Inputs shared, outputs and workspaces of their own. */
+static void check_concurrent(const kind *k)
+{
+    caller callers[CALLERS];
+    result results[CALLERS];
+    attn_params p = make_call(k);
+    const result serial = run_serial(k, p);
+    int started = 0;
+    memset(callers, 0, sizeof callers);
+    p.num_workers = 1;
+    p.parallel_for = plain_loop;
+    for (int i = 0; i < CALLERS; i++) {
+        caller *c = &callers[i];
+        c->p = p;
+        results[i] = give_outputs(k, &c->p);
+        CHECK(attn_workspace_size(&c->p, &c->bytes) == ATTN_OK, "attn_workspace_size failed");
+        c->workspace = test_alloc(c->bytes);
+    }
+    while (started < CALLERS &&
+           pthread_create(&callers[started].id, NULL, call_often, &callers[started]) == 0)
+        started++;
+    for (int i = 0; i < started; i++)
+        pthread_join(callers[i].id, NULL);
+    CHECK(started == CALLERS, "only %d threads could be started", started);
+    for (int i = 0; i < started; i++) {
+        CHECK(callers[i].status == ATTN_OK, "caller %d: '%s'", i,
+              attn_status_string(callers[i].status));
+        check_same(k->name, &serial, &results[i]);
+    }
+}
+
+static void check_pools(void)
+{
+    for (int n = 0; n < KINDS; n++) {
+        if (begin_case("%s: workers and orders", kinds[n].name))
+            check_orders(&kinds[n]);
+        if (begin_case("%s: workspaces for fewer workers", kinds[n].name))
+            check_small_workspace(&kinds[n]);
+        if (begin_case("%s: calls at the same time", kinds[n].name))
+            check_concurrent(&kinds[n]);
+    }
+}
+
+#else
+
+static void check_pools(void)
+{
+    SKIP("no POSIX threads here");
+}
+
+#endif
+
+void test_threads(void)
+{
+    check_pools();
+    check_one_worker();
+    check_failures();
+}
