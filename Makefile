@@ -1,0 +1,194 @@
+# Makefile of attn, for GNU make. `make help` lists the targets and settings.
+# SPDX-License-Identifier: MIT
+#
+# Nothing here selects an instruction set: attn.c asks the CPU at run time. `cc` and `make` suffice
+# for make, make test and make bench; `make check` uses clang and python3 too where they exist.
+
+BUILD   ?= build
+CFLAGS  ?= -O2 -g
+LDFLAGS ?=
+PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+CASES   ?=
+RUN     ?=
+
+ifeq ($(origin CC),default)
+CC := $(if $(CROSS_COMPILE),$(CROSS_COMPILE)gcc,cc)
+endif
+ifeq ($(origin AR),default)
+AR := $(CROSS_COMPILE)ar
+endif
+NM ?= $(CROSS_COMPILE)nm
+
+Q := $(if $(V),,@)
+, := ,
+VERSION := $(shell sed -n 's/^.define ATTN_VERSION_STRING "\(.*\)".*/\1/p' attn.h)
+REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo none)
+
+# Required flags first, the user's last, so that CFLAGS can override everything but by intent.
+REQUIRED := -std=c99 -ffp-contract=off
+WARNINGS := -pedantic -Wall -Wextra -Wconversion -Wshadow
+OMP      := $(if $(OPENMP),-fopenmp)
+CHECKED  := $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
+COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CHECKED) $(CPPFLAGS)
+LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
+
+LIB     := $(BUILD)/libattn.a
+TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
+           tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
+           tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
+           tests/fuzz.c tests/threads.c tests/kernels.c tests/explain.c tests/bits.c
+BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
+           bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
+           bench/json.c bench/machine.c bench/probe.c bench/selfcheck.c tests/oracle.c
+EXAMPLES := minimal replace_naive_loop mask_callback
+
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+MAIN_OBJECTS := $(call objects,$(sort attn.c $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
+EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
+
+CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory \
+          check-threads check-sanitize check-hash check-mutants
+
+.PHONY: all test bench examples check conformance install uninstall help clean force programs \
+        list-checks $(CHECKS)
+.DELETE_ON_ERROR:
+
+all: $(LIB) ## the library, build/libattn.a (default)
+
+# ---- compiling
+
+# Changes when the command line does: objects of another compiler or other flags are never mixed.
+$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS)
+$(BUILD)/flags: force
+	@mkdir -p $(BUILD)
+	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
+
+$(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC   $<")
+	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -c $< -o $@
+
+$(BUILD)/obj/bench/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
+  -DBENCH_REVISION='"$(REVISION)"'
+
+$(LIB): $(BUILD)/obj/attn.o
+	$(if $(V),,@echo "  AR   $@")
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
+$(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
+$(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
+$(BUILD)/test $(BUILD)/bench $(EXAMPLE_PROGRAMS):
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(LINK) $^ -o $@ -lm -lpthread
+
+$(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUILD)/flags
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $< -o $@ -lm
+
+-include $(MAIN_OBJECTS:.o=.d)
+
+# ---- using
+
+programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/canon $(EXAMPLE_PROGRAMS)
+
+test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) ## the tests, under a minute
+	$(RUN) $(BUILD)/test
+	$(RUN) $(BUILD)/test --cases tests/cases
+	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn.o
+	RUN='$(RUN)' sh examples/check.sh $(BUILD)
+	sh docs/check.sh
+
+bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
+	$(RUN) $(BUILD)/bench --quick
+
+examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
+	@echo "built: $(EXAMPLE_PROGRAMS)"
+
+conformance: $(BUILD)/test ## cases of other projects: CASES="DIR..."
+	@for dir in $(or $(CASES),none); do \
+	  if [ -d "$$dir" ]; then $(RUN) $(BUILD)/test --cases "$$dir" || exit 1; \
+	  else echo "conformance skipped: no folder '$$dir'; CASES=DIR names folders of cases in" \
+	    "the format of tests/cases/README.md, e.g. made from the ONNX backend tests"; fi; \
+	done
+
+# ---- everything that takes long
+
+check: test $(CHECKS) ## everything: sanitizers, mutants, hash matrix, proofs (about 15 minutes)
+	@echo "check: all parts passed"
+
+list-checks:
+	@echo $(CHECKS)
+
+# $(call submake,FOLDER,COMPILER,FLAGS,TARGETS): the same build elsewhere with other flags.
+submake = +$(MAKE) --no-print-directory BUILD=$(BUILD)/$(1) CC='$(2)' CFLAGS="$(3)" $(4)
+SANITIZE := -fno-sanitize-recover=all -fno-omit-frame-pointer
+HAVE_CLANG := $(shell command -v clang)
+HAVE_CXX   := $(shell command -v c++)
+
+check-werror: ## gcc and clang without a warning; no flags; the header as C++
+	$(call submake,werror-cc,$(CC),-O2 -Werror,programs)
+	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,programs),@echo "no clang")
+	$(CC) -c attn.c -o $(BUILD)/plain.o
+	$(if $(HAVE_CXX),echo '#include "attn.h"' | c++ -std=c++98 -Wall -Wextra -pedantic \
+	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
+
+check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
+	$(RUN) $(BUILD)/canon
+
+check-bench: $(BUILD)/bench ## the bench refuses wrong results
+	$(RUN) $(BUILD)/bench selfcheck
+
+check-math: ## exp2, log2, tanh, roots against their exact values
+	@mkdir -p $(BUILD)
+	$(CC) $(REQUIRED) -O2 tools/prove_math.c -o $(BUILD)/prove_math -lm -lpthread
+	$(BUILD)/prove_math --quick
+
+check-subsets: ## attn.c and attn.h alone, in every way that projects include them
+	sh tests/subsets.sh
+
+check-memory: ## workspace and peak memory over the length
+	sh tests/memory.sh
+
+check-threads: ## real threads under ThreadSanitizer
+	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
+	$(BUILD)/tsan/test threads
+
+check-sanitize: ## all groups and a million random calls under ASan and UBSan
+	$(call submake,asan,$(CC),-O1 -g -fsanitize=address$(,)undefined $(SANITIZE),\
+	  $(BUILD)/asan/test ASSERT=1)
+	$(BUILD)/asan/test
+	ATTN_FUZZ=1000000 $(BUILD)/asan/test fuzz
+
+check-hash: ## the same bits from every compiler and flag at hand
+	sh tools/hash_matrix.sh $(BUILD)/hash
+
+check-mutants: ## planted bugs: the tests must notice each
+	sh tools/mutants.sh
+
+# ---- installing
+
+install: $(LIB) ## header, library and attn.pc to PREFIX (DESTDIR, LIBDIR, INCLUDEDIR)
+	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig'
+	install -m 644 attn.h '$(DESTDIR)$(INCLUDEDIR)/attn.h'
+	install -m 644 $(LIB) '$(DESTDIR)$(LIBDIR)/libattn.a'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
+	  -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' attn.pc.in \
+	  > '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
+
+uninstall: ## removes what install wrote
+	rm -f '$(DESTDIR)$(INCLUDEDIR)/attn.h' '$(DESTDIR)$(LIBDIR)/libattn.a' \
+	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
+
+clean: ## removes the build folder
+	rm -rf $(BUILD)
+
+help: ## this text
+	@echo "targets of attn $(VERSION):"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
+	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
+	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
+	@echo "  ASSERT=1 (internal checks on), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"

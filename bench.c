@@ -1,0 +1,286 @@
+/* bench.c - measures attn: presets or single shapes, table, JSON, CSV.
+ * SPDX-License-Identifier: MIT
+ *
+ *     build/bench --quick                  both presets, reduced, under a minute (`make bench`)
+ *     build/bench latency llm              the whole presets
+ *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
+ *     build/bench info                     what this machine can do
+ *
+ * Parts: options, presets, run (data, check against the oracle, timing by measure), model (FLOPs
+ * and bytes), probe (measured peaks), fields and report (table), json. */
+#if defined __unix__ || defined __APPLE__
+#define _POSIX_C_SOURCE 200809L
+#include <sys/stat.h>
+#define MAKE_DIRECTORY(path) mkdir(path, 0777)
+#else
+#define MAKE_DIRECTORY(path) (-1)
+#endif
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn.h"
+#include "bench/clock.h"
+#include "bench/json.h"
+#include "bench/options.h"
+#include "bench/presets.h"
+#include "bench/report.h"
+#include "bench/run.h"
+#include "bench/selfcheck.h"
+
+#define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
+#define QUICK_MIN_TIME 0.3
+#define MIN_TIME 1.0
+
+enum { MAX_IMPLS = 8, NAME_BYTES = 24 };
+
+typedef struct impl_list {
+    char names[MAX_IMPLS][NAME_BYTES];
+    int n;
+} impl_list;
+
+static int complain(const char *what, const char *about)
+{
+    fprintf(stderr, "bench: %s \"%s\"\n", what, about);
+    return 0;
+}
+
+/* ---- what to run */
+
+static int parse_impls(const char *text, impl_list *list)
+{
+    list->n = 0;
+    while (*text) {
+        const size_t length = strcspn(text, ",");
+        if (length == 0 || length >= NAME_BYTES || list->n == MAX_IMPLS)
+            return complain("--impl is a comma-separated list of names, not", text);
+        memcpy(list->names[list->n], text, length);
+        list->names[list->n++][length] = '\0';
+        text += length + (text[length] == ',');
+    }
+    return list->n > 0;
+}
+
+/* Index of name in a list that ends with NULL; -1 = none. */
+static int index_of(const char *name, const char *const *names)
+{
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(name, names[i])) return i;
+    return -1;
+}
+
+/* What the command line says about every case. */
+static int apply_options(const bench_options *o, case_list *list)
+{
+    static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
+    static const char *const kinds[] = {"trig", "normal", NULL};
+    const int dtype = o->dtype ? index_of(o->dtype, dtypes) : ATTN_F32;
+    const int data = o->data ? index_of(o->data, kinds) : 0;
+    if (dtype < 0) return complain("--dtype is f32, f16 or bf16, not", o->dtype);
+    if (data < 0) return complain("--data is trig or normal, not", o->data);
+    for (int i = 0; i < list->n; i++) {
+        bench_case *const c = &list->cases[i];
+        c->dtype = dtype;
+        if (o->causal) c->causal = 1;
+        if (o->data) c->data = (data_kind)data;
+        if (o->quick) c->iterations = 0;
+        if (o->quick) c->warmup = 1;
+        if (o->min_time >= 0) c->iterations = 0;
+        if (o->warmup >= 0) c->warmup = o->warmup;
+        if (o->iters >= 0) c->iterations = o->iters;
+    }
+    return 1;
+}
+
+static int collect_preset(const char *name, int quick, case_list *list)
+{
+    const int found = preset_cases(name, quick, list);
+    if (found == 0) return complain("no such preset or command:", name);
+    if (found < 0) printf("preset %s: not available\n", name);
+    return 1;
+}
+
+static int collect_cases(const bench_options *o, case_list *list)
+{
+    int ok = 1;
+    list->n = 0;
+    for (int i = 0; ok && i < o->num_commands; i++)
+        ok = collect_preset(o->commands[i], o->quick, list);
+    if (ok && o->num_commands == 0 && !o->shape) {
+        preset_cases("latency", o->quick, list);
+        preset_cases("llm", o->quick, list);
+    }
+    if (ok && o->shape && !shape_case(o->shape, list))
+        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1, not", o->shape);
+    return ok && apply_options(o, list);
+}
+
+static void print_list(const case_list *list)
+{
+    const char *name, *what;
+    int available;
+    for (int i = 0; preset_describe(i, &name, &what, &available); i++)
+        printf("preset %-9s %s%s\n", name, what, available ? "" : " (not available)");
+    for (int i = 0; i < list->n; i++)
+        printf("case   %-9s %-18s %s\n", list->cases[i].preset, list->cases[i].scenario,
+               list->cases[i].name);
+}
+
+/* ---- commands */
+
+static void print_path(const char *impl)
+{
+    attn_params p = {0};
+    attn_info info;
+    char text[1024], why[160];
+    p.batch = 1;
+    p.num_heads_q = 32;
+    p.num_heads_kv = 8;
+    p.seq_len_q = p.seq_len_kv = 2048;
+    p.head_dim = 128;
+    p.causal = 1;
+    p.q.data = p.k.data = p.v.data = p.o.data = text;
+    snprintf(text, sizeof text, "impl=%s", impl);
+    if (attn_params_from_string(&p, text, why, sizeof why) != ATTN_OK) {
+        say("%s: not usable: %s\n", impl, why);
+    } else if (attn_explain(&p, &info) != ATTN_OK) {
+        say("%s: not usable: %s\n", impl, attn_check(&p, text, (size_t)-1, why, sizeof why));
+    } else {
+        say("%s\n", attn_info_format(&info, text, sizeof text));
+    }
+}
+
+static int command_info(bench_context *x)
+{
+    static const char *const impls[] = {"tiled", "naive"};
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say("attn      %s, numerics version %d\n", attn_version(), ATTN_NUMERICS_VERSION);
+    say("kernels  ");
+    for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
+    say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
+    say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
+    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(impls[i]);
+    return 0;
+}
+
+/* ---- measuring */
+
+/* 1 = something was timed and nothing was wrong. */
+static int run_all(bench_context *x, const case_list *list, const impl_list *impls,
+                   bench_result *results)
+{
+    int n = 0, wrong = 0, timed = 0;
+    x->runs_left = list->n * impls->n;
+    report_table_head();
+    for (int i = 0; i < list->n; i++) {
+        for (int j = 0; j < impls->n; j++) {
+            bench_result *const r = &results[n++];
+            run_case(x, &list->cases[i], impls->names[j], r);
+            report_row(r);
+            wrong += run_was_wrong(r);
+            timed += !r->skipped[0];
+        }
+    }
+    report_summary(results, n);
+    return timed > 0 && wrong == 0;
+}
+
+static int write_one(int (*write)(const char *, const bench_record *), const char *path,
+                     const bench_record *record)
+{
+    if (!path) return 1;
+    if (!write(path, record)) return 0;
+    printf("wrote %s\n", path);
+    return 1;
+}
+
+static int write_files(const bench_options *o, const bench_record *record)
+{
+    int ok = write_one(json_write, o->json, record);
+    ok &= write_one(csv_write, o->csv, record);
+    if (o->output_dir) {
+        char path[1024];
+        if (MAKE_DIRECTORY(o->output_dir) && errno != EEXIST)
+            ok = complain("cannot make the folder", o->output_dir);
+        snprintf(path, sizeof path, "%.1000s/bench.json", o->output_dir);
+        ok &= write_one(json_write, path, record);
+        snprintf(path, sizeof path, "%.1000s/bench.csv", o->output_dir);
+        ok &= write_one(csv_write, path, record);
+    }
+    return ok;
+}
+
+static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
+                         const impl_list *impls, int argc, char **argv)
+{
+    bench_result *const results = calloc((size_t)(list->n * impls->n) + 1, sizeof *results);
+    if (!results) return 1;
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say("attn      %s, kernels %s, %d thread%s\n\n", attn_version(),
+        x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
+        x->threads > 1 ? "s" : "");
+    report_formulas();
+    if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
+    const int good = run_all(x, list, impls, results);
+    const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
+                                 list->n * impls->n};
+    const int written = write_files(o, &record);
+    free(results);
+    return good && written ? 0 : 1;
+}
+
+static int make_context(const bench_options *o, bench_context *x)
+{
+    memset(x, 0, sizeof *x);
+    machine_describe(&x->machine);
+    x->threads = o->threads;
+    x->kernels = o->kernels;
+    x->seed = (uint64_t)o->seed;
+    x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
+    if (o->kernels && !attn_kernels_find(o->kernels))
+        return complain("this CPU or build has no kernel set", o->kernels);
+    if (o->threads == 1) return 1;
+    x->workers = pool_create(o->threads);
+    return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
+}
+
+static int is_command(const bench_options *o, const char *name)
+{
+    return o->num_commands == 1 && !strcmp(o->commands[0], name);
+}
+
+static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
+{
+    static case_list list; /* 20 KiB: off the stack */
+    impl_list impls;
+    if (!parse_impls(o->impl, &impls)) return 2;
+    if (is_command(o, "info")) return command_info(x);
+    if (is_command(o, "selfcheck")) return selfcheck(x) ? 1 : 0;
+    if (!collect_cases(o, &list)) return 2;
+    if (o->list) {
+        print_list(&list);
+        return 0;
+    }
+    return list.n ? measure_cases(o, x, &list, &impls, argc, argv) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options options;
+    bench_context context;
+    if (!options_parse(&options, argc, argv)) return 2;
+    if (options.help || argc == 1) {
+        options_print_help();
+        return 0;
+    }
+    report_use_colour();
+    const int status = make_context(&options, &context) ? dispatch(&options, &context, argc, argv)
+                                                        : 2;
+    pool_destroy(context.workers);
+    report_free();
+    return status;
+}

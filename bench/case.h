@@ -1,0 +1,32 @@
+/* case.h - one thing to measure and what came of it.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_CASE_H
+#define BENCH_CASE_H
+
+#include <stdint.h>
+
+#include "data.h"
+
+typedef struct bench_case {
+    const char *preset, *scenario; /* scenario: cases that one winner is named for */
+    char name[48];
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v;
+    int causal, dtype;
+    data_kind data;
+    int warmup, iterations; /* iterations 0: doubled until min_time */
+} bench_case;
+
+/* What the result holds is what table, CSV and JSON show: see fields.c. */
+typedef struct bench_result {
+    const char *preset, *scenario, *impl, *kernels, *dtype, *mask;
+    char name[48];
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
+    int64_t samples, workspace_bytes, peak_rss_bytes;
+    double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
+    double tokens_per_s, gflops, pct_fma_peak, pct_avx2_peak, gbytes_per_s, pct_read_bw;
+    double max_err;       /* largest |o - oracle| over the sampled rows */
+    double err_tolerance; /* the worst error in units of its tolerance */
+    char skipped[280];    /* why it was not timed; "" = it was */
+} bench_result;
+
+#endif

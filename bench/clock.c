@@ -1,0 +1,59 @@
+/* clock.c - time, and how fast the core runs at this moment.
+ * SPDX-License-Identifier: MIT */
+#if defined __unix__ || defined __APPLE__
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "clock.h"
+
+#include <time.h>
+
+double clock_seconds(void)
+{
+#ifdef CLOCK_MONOTONIC
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+#ifdef __GNUC__
+/* The empty asm makes the compiler keep every single add; a register operand, since newer cores
+ * fold adds of a constant away when they rename registers. */
+#define ADD __asm__ volatile("" : "+r"(x) : "r"(step)); x += step;
+#define ADD4 ADD ADD ADD ADD
+#define ADD16 ADD4 ADD4 ADD4 ADD4
+
+enum { CHAIN = 32768, CHAINS = 3 };
+
+static unsigned long chain_sink;
+
+static double time_chain(void)
+{
+    unsigned long x = chain_sink, step = chain_sink | 1;
+    const double start = clock_seconds();
+    for (int i = 0; i < CHAIN / 64; i++) {
+        ADD16 ADD16 ADD16 ADD16
+    }
+    __asm__ volatile("" : "+r"(x));
+    const double seconds = clock_seconds() - start;
+    chain_sink = x;
+    return seconds;
+}
+
+double clock_hertz(void)
+{
+    double best = time_chain();
+    for (int i = 1; i < CHAINS; i++) { /* the shortest: an interrupt only ever lengthens it */
+        const double t = time_chain();
+        if (t < best) best = t;
+    }
+    return best > 0 ? CHAIN / best : 0;
+}
+#else
+double clock_hertz(void)
+{
+    return 0;
+}
+#endif

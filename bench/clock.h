@@ -1,0 +1,15 @@
+/* clock.h - time, and how fast the core runs at this moment.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_CLOCK_H
+#define BENCH_CLOCK_H
+
+/* Seconds since some fixed moment, monotonic. */
+double clock_seconds(void);
+
+/* Clock rate in Hz measured now, in about 30 microseconds, by a chain of dependent integer adds
+ * (one cycle each on every core of the last decades); 0 when the compiler offers no way to keep the
+ * chain. Cores of shared machines wander by 8 % within minutes: a percentage of peak needs the
+ * clock of the same moment. */
+double clock_hertz(void);
+
+#endif

@@ -1,0 +1,58 @@
+/* fields.c - the fields of a result, as one table for the printed table, CSV and JSON.
+ * SPDX-License-Identifier: MIT */
+#include "fields.h"
+
+#define HIDDEN NULL, 0, 0, 1
+#define TEXT(key, ...) {#key, FIELD_TEXT, offsetof(bench_result, key), __VA_ARGS__}
+#define INT(key, ...) {#key, FIELD_INT, offsetof(bench_result, key), __VA_ARGS__}
+#define REAL(key, ...) {#key, FIELD_REAL, offsetof(bench_result, key), __VA_ARGS__}
+
+const result_field result_fields[] = {
+    TEXT(preset, HIDDEN),
+    TEXT(scenario, HIDDEN),
+    {"case", FIELD_NAME, offsetof(bench_result, name), "case", -24, 0, 1},
+    TEXT(impl, "impl", -6, 0, 1),
+    TEXT(kernels, HIDDEN),
+    TEXT(dtype, HIDDEN),
+    TEXT(mask, HIDDEN),
+    INT(batch, HIDDEN),
+    INT(heads_q, HIDDEN),
+    INT(heads_kv, HIDDEN),
+    INT(seq_q, HIDDEN),
+    INT(seq_kv, HIDDEN),
+    INT(head_dim, HIDDEN),
+    INT(head_dim_v, HIDDEN),
+    INT(threads, HIDDEN),
+    INT(samples, HIDDEN),
+    REAL(ms_min, "min ms", 8, 3, 1),
+    REAL(ms_mean, "mean", 8, 3, 1),
+    REAL(ms_std, "std", 7, 3, 1),
+    REAL(ms_p50, "P50", 8, 3, 1),
+    REAL(ms_p95, "P95", 8, 3, 1),
+    REAL(ms_p99, "P99", 8, 3, 1),
+    REAL(cold_ms, "cold", 8, 3, 1),
+    REAL(tokens_per_s, "tokens/s", 9, 1, 1),
+    REAL(gflops, "GFLOP/s", 7, 1, 1),
+    REAL(pct_fma_peak, "%peak", 5, 1, 1),
+    REAL(pct_avx2_peak, "%avx2", 5, 1, 1),
+    REAL(gbytes_per_s, "GB/s", 5, 1, 1),
+    REAL(pct_read_bw, "%read", 5, 1, 1),
+    INT(workspace_bytes, "work KiB", 8, 0, 1024),
+    INT(peak_rss_bytes, HIDDEN),
+    REAL(max_err, HIDDEN),
+    REAL(err_tolerance, "err/tol", 7, 2, 1),
+};
+
+const int num_result_fields = (int)(sizeof result_fields / sizeof *result_fields);
+
+const char *field_text(const result_field *f, const bench_result *r)
+{
+    const char *const at = (const char *)r + f->offset;
+    return f->kind == FIELD_NAME ? at : *(const char *const *)(const void *)at;
+}
+
+double field_number(const result_field *f, const bench_result *r)
+{
+    const void *const at = (const char *)r + f->offset;
+    return f->kind == FIELD_INT ? (double)*(const int64_t *)at : *(const double *)at;
+}

@@ -1,0 +1,169 @@
+/* machine.c - what the program runs on.
+ * SPDX-License-Identifier: MIT */
+#if defined __unix__ || defined __APPLE__
+#define _XOPEN_SOURCE 700
+#define MACHINE_POSIX 1
+#endif
+#include "machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef MACHINE_POSIX
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
+
+#ifndef BENCH_CFLAGS
+#define BENCH_CFLAGS "unknown"
+#endif
+#ifndef BENCH_REVISION
+#define BENCH_REVISION "unknown"
+#endif
+
+#if defined __clang__
+#define COMPILER "clang " __clang_version__
+#elif defined __GNUC__
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+#if defined __linux__
+#define SYSTEM "linux"
+#elif defined __APPLE__
+#define SYSTEM "macos"
+#elif defined _WIN32
+#define SYSTEM "windows"
+#else
+#define SYSTEM "other"
+#endif
+
+/* The value of the first line of /proc/cpuinfo whose key is one of keys. */
+static int read_cpuinfo(const char *const *keys, char *out, size_t bytes)
+{
+    FILE *const f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    int found = 0;
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *value = strchr(line, ':');
+        if (!value) continue;
+        for (int i = 0; keys[i] && !found; i++)
+            found = !strncmp(line, keys[i], strlen(keys[i]));
+        value += strspn(value, ": \t");
+        if (found) snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#define ISA_IF(name) if (__builtin_cpu_supports(name)) append_isa(out, name);
+
+static void append_isa(char *out, const char *name)
+{
+    if (*out) strcat(out, " ");
+    strcat(out, name);
+}
+
+static void describe_isa(char *out)
+{
+    ISA_IF("sse2") ISA_IF("sse4.1") ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2")
+    ISA_IF("avx512f") ISA_IF("avx512bw") ISA_IF("avx512vl") ISA_IF("avx512vnni")
+    ISA_IF("avx512bf16")
+}
+#else
+static void describe_isa(char *out)
+{
+#if defined __ARM_NEON
+    strcpy(out, "neon");
+#else
+    strcpy(out, "unknown");
+#endif
+}
+#endif
+
+#ifdef MACHINE_POSIX
+/* A limit that the system keeps for containers as a number in a file; "max" or no file = none. */
+static int64_t read_limit(const char *path, int64_t otherwise)
+{
+    FILE *const f = fopen(path, "r");
+    long long value = 0;
+    const int ok = f && fscanf(f, "%lld", &value) == 1 && value > 0;
+    if (f) fclose(f);
+    return ok && value < otherwise ? (int64_t)value : otherwise;
+}
+
+/* Size of a cache of the first CPU, where Linux tells it. */
+static int64_t read_cache(int index)
+{
+    char path[64];
+    long long kib = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+    FILE *const f = fopen(path, "r");
+    if (!f) return 0;
+    if (fscanf(f, "%lldK", &kib) != 1) kib = 0;
+    fclose(f);
+    return (int64_t)kib * 1024;
+}
+
+static int64_t usable_memory(int64_t memory)
+{
+    struct rlimit r;
+    memory = read_limit("/sys/fs/cgroup/memory.max", memory);
+    memory = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", memory);
+    if (!getrlimit(RLIMIT_AS, &r) && r.rlim_cur != RLIM_INFINITY
+        && (memory == 0 || r.rlim_cur < (rlim_t)memory))
+        memory = (int64_t)r.rlim_cur;
+    return memory;
+}
+
+static void describe_memory(machine_info *m)
+{
+#ifdef _SC_PHYS_PAGES
+    m->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+#endif
+#ifdef _SC_NPROCESSORS_ONLN
+    m->cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    m->l1d = read_cache(0); /* index 1 is the instruction cache */
+    m->l2 = read_cache(2);
+    m->l3 = read_cache(3);
+    m->memory_usable = usable_memory(m->memory);
+}
+
+int64_t machine_peak_rss(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage)) return 0;
+#ifdef __APPLE__
+    return (int64_t)usage.ru_maxrss; /* bytes there, KiB elsewhere */
+#else
+    return (int64_t)usage.ru_maxrss * 1024;
+#endif
+}
+#else
+static void describe_memory(machine_info *m)
+{
+    m->cpus = 1;
+}
+
+int64_t machine_peak_rss(void)
+{
+    return 0;
+}
+#endif
+
+void machine_describe(machine_info *out)
+{
+    static const char *const keys[] = {"model name", "Model", "cpu model", "uarch", NULL};
+    memset(out, 0, sizeof *out);
+    if (!read_cpuinfo(keys, out->cpu, sizeof out->cpu)) strcpy(out->cpu, "unknown");
+    describe_isa(out->isa);
+    describe_memory(out);
+    out->system = SYSTEM;
+    out->compiler = COMPILER;
+    out->flags = BENCH_CFLAGS;
+    out->revision = BENCH_REVISION;
+}

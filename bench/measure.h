@@ -1,0 +1,37 @@
+/* measure.h - the measuring core: times any call, knows nothing of attention.
+ * SPDX-License-Identifier: MIT
+ *
+ *     measure_plan plan = {10, 100, 0, 0};
+ *     measure_result r;
+ *     double cold = measure_once(call, arg);
+ *     if (measure(&plan, call, arg, &r)) printf("%g ms\n", 1e3 * r.seconds.p50);
+ */
+#ifndef BENCH_MEASURE_H
+#define BENCH_MEASURE_H
+
+#include "stats.h"
+
+typedef int (*measure_fn)(void *arg); /* 0 = it worked */
+
+typedef struct measure_plan {
+    int warmup;      /* calls before the first timed one */
+    int iterations;  /* timed samples; 0 = doubled until they last min_time */
+    double min_time; /* seconds that all samples together last at least, when iterations is 0 */
+    double max_time; /* seconds after which no further sample begins; 0 = no limit */
+} measure_plan;
+
+typedef struct measure_result {
+    bench_stats seconds; /* of one call */
+    double cycles_p50;   /* median of one call's clock cycles; 0 = unknown */
+    int calls_per_sample;
+} measure_result;
+
+/* Seconds of one call, or -1 when it fails. */
+double measure_once(measure_fn call, void *arg);
+
+/* 1 = measured; 0 = a call failed or memory is short. Each sample is one call, or, for calls below
+ * 20 microseconds, as many as last that long (the clock's own cost is about 0.03). The clock rate
+ * is taken before and after every sample. */
+int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result *out);
+
+#endif

@@ -1,0 +1,130 @@
+/* options.c - the command line, as a table.
+ * SPDX-License-Identifier: MIT */
+#include "options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
+
+#define AT(field) offsetof(bench_options, field)
+
+static const struct {
+    const char *name;
+    option_kind kind;
+    size_t offset;
+    const char *value, *what;
+} table[] = {
+    {"--quick", FLAG, AT(quick), "", "reduced presets, under a minute (what `make bench` runs)"},
+    {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
+    {"--causal", FLAG, AT(causal), "", "causal mask, aligned to the last key"},
+    {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
+    {"--threads", COUNT, AT(threads), " N", "worker threads (1)"},
+    {"--impl", TEXT, AT(impl), " a,b", "implementations to compare (naive,tiled)"},
+    {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
+    {"--data", TEXT, AT(data), " trig|normal", "inputs: sin, cos, tan, or seeded random numbers"},
+    {"--seed", WIDE_COUNT, AT(seed), " N", "seed of the random numbers (1)"},
+    {"--warmup", COUNT, AT(warmup), " N", "calls before the first timed one"},
+    {"--iters", COUNT, AT(iters), " N", "timed calls; without it they double until --min-time"},
+    {"--min-time", SECONDS, AT(min_time), " S", "seconds that the timed calls last at least"},
+    {"--json", TEXT, AT(json), " FILE", "write everything as JSON"},
+    {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
+    {"--output-dir", TEXT, AT(output_dir), " DIR", "write DIR/bench.json and DIR/bench.csv"},
+    {"--list", FLAG, AT(list), "", "print presets and cases, measure nothing"},
+    {"--help", FLAG, AT(help), "", "this text"},
+};
+
+enum { NUM_OPTIONS = sizeof table / sizeof *table };
+
+void options_print_help(void)
+{
+    printf("usage: bench [option...] [info | selfcheck | preset...]\n\n");
+    for (int i = 0; i < NUM_OPTIONS; i++) {
+        char left[48];
+        snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
+        printf("  %-34s %s\n", left, table[i].what);
+    }
+    printf("\n  %-34s %s\n", "info", "this machine: measured peaks, kernel sets, usable paths");
+    printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
+}
+
+static int find_option(const char *name)
+{
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        if (!strcmp(table[i].name, name)) return i;
+    return -1;
+}
+
+/* Stores text as the option's kind; 0 when it is not such a value. */
+static int store(bench_options *o, int i, const char *text)
+{
+    char *const at = (char *)o + table[i].offset;
+    char *end = NULL;
+    errno = 0;
+    if (table[i].kind == TEXT) {
+        memcpy(at, &text, sizeof text);
+        return *text != '\0';
+    }
+    if (table[i].kind == SECONDS) {
+        const double value = strtod(text, &end);
+        memcpy(at, &value, sizeof value);
+        return end != text && !*end && value >= 0 && value <= 86400;
+    }
+    const long value = strtol(text, &end, 10);
+    const int narrow = (int)value;
+    const int64_t wide = value;
+    if (end == text || *end || errno || value < 0 || value > 1000000000) return 0;
+    if (table[i].kind == COUNT) memcpy(at, &narrow, sizeof narrow);
+    else memcpy(at, &wide, sizeof wide);
+    return 1;
+}
+
+static int complain(const char *what, const char *about)
+{
+    fprintf(stderr, "bench: %s \"%s\"; `bench --help` lists the options\n", what, about);
+    return 0;
+}
+
+/* One option at argv[*at]; moves *at past a value. */
+static int parse_option(bench_options *o, int argc, char **argv, int *at)
+{
+    const char *const name = argv[*at];
+    const int i = find_option(name);
+    const int yes = 1;
+    if (i < 0) return complain("unknown option", name);
+    if (table[i].kind == FLAG) {
+        memcpy((char *)o + table[i].offset, &yes, sizeof yes);
+        return 1;
+    }
+    if (++*at >= argc) return complain("a value is missing after", name);
+    if (!store(o, i, argv[*at])) {
+        fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
+        return 0;
+    }
+    return 1;
+}
+
+int options_parse(bench_options *o, int argc, char **argv)
+{
+    memset(o, 0, sizeof *o);
+    o->impl = "naive,tiled";
+    o->threads = 1;
+    o->warmup = o->iters = -1;
+    o->min_time = -1;
+    o->seed = 1;
+    for (int i = 1; i < argc; i++) {
+        if (!strncmp(argv[i], "--", 2)) {
+            if (!parse_option(o, argc, argv, &i)) return 0;
+        } else if (o->num_commands < OPTIONS_MAX_NAMES) {
+            o->commands[o->num_commands++] = argv[i];
+        } else {
+            return complain("too many words:", argv[i]);
+        }
+    }
+    if (o->threads >= 1 && o->threads <= 1024) return 1;
+    fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* options.h - the command line.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_OPTIONS_H
+#define BENCH_OPTIONS_H
+
+#include <stdint.h>
+
+enum { OPTIONS_MAX_NAMES = 8 };
+
+typedef struct bench_options {
+    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets, info, selfcheck */
+    int num_commands;
+    const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    const char *impl;       /* comma-separated names */
+    const char *kernels;    /* NULL = the best */
+    const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
+    const char *data;       /* "trig", "normal"; NULL = the preset's */
+    const char *json, *csv, *output_dir;
+    int causal, quick, list, help;
+    int threads;
+    int warmup, iters; /* -1 = the preset's */
+    double min_time;   /* seconds; < 0 = the default */
+    int64_t seed;
+} bench_options;
+
+/* 1 = understood; 0 = not, and a sentence was printed to stderr. */
+int options_parse(bench_options *o, int argc, char **argv);
+
+/* All options, one a line. */
+void options_print_help(void);
+
+#endif

@@ -1,0 +1,156 @@
+/* presets.c - named lists of cases.
+ * SPDX-License-Identifier: MIT */
+#include "presets.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static bench_case *append(case_list *list, const char *preset, const char *scenario)
+{
+    static const bench_case none;
+    if (list->n == PRESETS_MAX_CASES) list->n--; /* the lists below are shorter */
+    bench_case *const c = &list->cases[list->n++];
+    *c = none;
+    c->preset = preset;
+    c->scenario = scenario;
+    c->warmup = 2;
+    c->data = DATA_NORMAL;
+    return c;
+}
+
+/* ---- latency: short sequences, few heads, 100 calls after 10 of warm-up, sin/cos/tan data */
+
+static void latency_case(case_list *list, const char *scenario, int batch, int heads, int length,
+                         int head_dim)
+{
+    bench_case *const c = append(list, "latency", scenario);
+    c->batch = batch;
+    c->heads_q = c->heads_kv = heads;
+    c->seq_q = c->seq_kv = length;
+    c->head_dim = c->head_dim_v = head_dim;
+    c->warmup = 10;
+    c->iterations = 100;
+    c->data = DATA_TRIG;
+    snprintf(c->name, sizeof c->name, "b%d h%d s%d d%d", batch, heads, length, head_dim);
+}
+
+static void latency_cases(case_list *list, int quick)
+{
+    static const int lengths[] = {128, 256, 512, 1024}, dims[] = {32, 64}, heads[] = {4, 8, 16};
+    static const int batches[] = {2, 4, 8, 16};
+    if (quick) {
+        latency_case(list, "latency", 1, 8, 128, 64);
+        latency_case(list, "latency", 1, 8, 512, 64);
+        latency_case(list, "latency, batched", 4, 8, 256, 64);
+        return;
+    }
+    for (int s = 0; s < LENGTH(lengths); s++)
+        for (int d = 0; d < LENGTH(dims); d++)
+            for (int h = 0; h < LENGTH(heads); h++)
+                latency_case(list, "latency", 1, heads[h], lengths[s], dims[d]);
+    for (int b = 0; b < LENGTH(batches); b++)
+        for (int s = 0; s < LENGTH(lengths); s++)
+            latency_case(list, "latency, batched", batches[b], 8, lengths[s], 64);
+}
+
+/* ---- llm: prefill of a prompt (causal) and decoding of one token against a cache */
+
+static void llm_case(case_list *list, int decode, int batch, int heads_q, int heads_kv, int length)
+{
+    bench_case *const c = append(list, "llm", decode ? "decode" : "prefill");
+    c->batch = batch;
+    c->heads_q = heads_q;
+    c->heads_kv = heads_kv;
+    c->seq_q = decode ? 1 : length;
+    c->seq_kv = length;
+    c->head_dim = c->head_dim_v = 128;
+    c->causal = 1;
+    snprintf(c->name, sizeof c->name, "%s %d b%d h%d/%d", c->scenario, length, batch, heads_q,
+             heads_kv);
+}
+
+static void llm_cases(case_list *list, int quick)
+{
+    static const int heads_kv[] = {32, 8}, prompts[] = {2048, 4096, 8192}, caches[] = {2048, 4096};
+    static const int prompt_batches[] = {1, 4}, cache_batches[] = {1, 4, 8};
+    if (quick) {
+        llm_case(list, 0, 1, 8, 2, 256); /* small enough for a CPU without FMA */
+        llm_case(list, 0, 1, 8, 2, 2048);
+        llm_case(list, 1, 1, 32, 8, 2048);
+        llm_case(list, 1, 4, 32, 8, 2048);
+        return;
+    }
+    for (int h = 0; h < LENGTH(heads_kv); h++) {
+        for (int s = 0; s < LENGTH(prompts); s++)
+            for (int b = 0; b < LENGTH(prompt_batches); b++)
+                llm_case(list, 0, prompt_batches[b], 32, heads_kv[h], prompts[s]);
+        for (int s = 0; s < LENGTH(caches); s++)
+            for (int b = 0; b < LENGTH(cache_batches); b++)
+                llm_case(list, 1, cache_batches[b], 32, heads_kv[h], caches[s]);
+    }
+}
+
+static const struct {
+    const char *name, *what;
+    void (*add)(case_list *list, int quick); /* NULL = not available */
+} presets[] = {
+    {"latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep", latency_cases},
+    {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases},
+    {"gemma", "head_dim 256, interleaved heads", NULL},
+    {"dilated", "dilated attention", NULL},
+    {"extreme", "up to 1048576 tokens", NULL},
+    {"masks", "each mask against none", NULL},
+    {"backward", "gradients", NULL},
+    {"cache", "storage types of the KV cache", NULL},
+    {"factors", "one factor at a time", NULL},
+};
+
+int preset_cases(const char *name, int quick, case_list *list)
+{
+    for (int i = 0; i < LENGTH(presets); i++) {
+        if (strcmp(presets[i].name, name)) continue;
+        if (!presets[i].add) return -1;
+        presets[i].add(list, quick);
+        return 1;
+    }
+    return 0;
+}
+
+int preset_describe(int i, const char **name, const char **what, int *available)
+{
+    if (i >= LENGTH(presets)) return 0;
+    *name = presets[i].name;
+    *what = presets[i].what;
+    *available = presets[i].add != NULL;
+    return 1;
+}
+
+int shape_case(const char *text, case_list *list)
+{
+    long v[7] = {0};
+    int n = 0;
+    for (const char *at = text; n < 7; at++) {
+        char *end = NULL;
+        errno = 0;
+        v[n++] = strtol(at, &end, 10);
+        if (end == at || errno || v[n - 1] < 1 || v[n - 1] > 1 << 28) return 0;
+        at = end;
+        if (!*at) break;
+        if (*at != ',' || n == 7) return 0;
+    }
+    if (n < 6) return 0;
+    bench_case *const c = append(list, "shape", "shape");
+    c->batch = v[0];
+    c->heads_q = v[1];
+    c->heads_kv = v[2];
+    c->seq_q = v[3];
+    c->seq_kv = v[4];
+    c->head_dim = v[5];
+    c->head_dim_v = n == 7 ? v[6] : v[5];
+    snprintf(c->name, sizeof c->name, "%.47s", text);
+    return 1;
+}

@@ -1,0 +1,318 @@
+/* run.c - measures one case with one implementation: data, call, check, timing.
+ * SPDX-License-Identifier: MIT
+ *
+ * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
+ * only then warm-up and timing. */
+#include "run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../attn.h"
+#include "../tests/oracle.h"
+#include "clock.h"
+#include "measure.h"
+#include "model.h"
+
+#define WRONG "wrong result"
+#define GIB 1073741824.0
+/* Above this the naive path is listed as skipped: 16384 x 16384 logits of one head. */
+#define NAIVE_WORKSPACE_LIMIT GIB
+/* Share of the usable memory that one case may take. */
+#define MEMORY_SHARE 0.5
+
+enum { SAMPLED_ROWS = 12 };
+
+typedef struct bench_run {
+    const bench_case *c;
+    bench_model model;
+    attn_params p;
+    attn_info info;
+    void *q, *k, *v, *o, *workspace;
+    size_t o_bytes, workspace_bytes;
+} bench_run;
+
+static int skip(bench_result *r, const char *format, double a, double b)
+{
+    snprintf(r->skipped, sizeof r->skipped, format, a, b);
+    return 0;
+}
+
+static const char *dtype_text(int dtype)
+{
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    return names[dtype];
+}
+
+/* What is known before anything runs. */
+static void describe(const bench_context *x, const bench_case *c, const char *impl, bench_result *r)
+{
+    memset(r, 0, sizeof *r);
+    r->preset = c->preset;
+    r->scenario = c->scenario;
+    memcpy(r->name, c->name, sizeof r->name);
+    r->impl = impl;
+    r->kernels = "";
+    r->dtype = dtype_text(c->dtype);
+    r->mask = c->causal ? "causal" : "full";
+    r->batch = c->batch;
+    r->heads_q = c->heads_q;
+    r->heads_kv = c->heads_kv;
+    r->seq_q = c->seq_q;
+    r->seq_kv = c->seq_kv;
+    r->head_dim = c->head_dim;
+    r->head_dim_v = c->head_dim_v;
+    r->threads = x->threads;
+}
+
+/* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
+static int set_params(const bench_context *x, const char *impl, bench_run *run, bench_result *r)
+{
+    attn_params *const p = &run->p;
+    const bench_case *const c = run->c;
+    char text[96], why[280];
+    p->batch = c->batch;
+    p->num_heads_q = c->heads_q;
+    p->num_heads_kv = c->heads_kv;
+    p->seq_len_q = c->seq_q;
+    p->seq_len_kv = c->seq_kv;
+    p->head_dim = c->head_dim;
+    p->head_dim_v = c->head_dim_v;
+    p->causal = c->causal;
+    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    p->num_workers = x->threads;
+    if (x->workers) p->parallel_for = pool_parallel_for;
+    p->parallel_user = x->workers;
+    snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, x->kernels ? " kernels=" : "",
+             x->kernels ? x->kernels : "");
+    if (attn_params_from_string(p, text, why, sizeof why) == ATTN_OK) return 1;
+    snprintf(r->skipped, sizeof r->skipped, "%s", why);
+    return 0;
+}
+
+static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t dim, int dtype)
+{
+    return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim
+           * (size_t)(dtype == ATTN_F32 ? 4 : 2);
+}
+
+/* 0 when the case needs more memory than it may take. */
+static int within_memory(const bench_context *x, const bench_run *run, bench_result *r)
+{
+    const double need = run->model.tensor_bytes + (double)run->workspace_bytes;
+    const double limit = MEMORY_SHARE * (double)x->machine.memory_usable;
+    if (run->info.impl == ATTN_IMPL_NAIVE && (double)run->workspace_bytes > NAIVE_WORKSPACE_LIMIT)
+        return skip(r, "logits take %.2f GiB, the limit is %.2f GiB",
+                    (double)run->workspace_bytes / GIB, NAIVE_WORKSPACE_LIMIT / GIB);
+    if (need > (double)(SIZE_MAX / 2))
+        return skip(r, "needs %.2f GiB, more than an address space of %.2f GiB holds", need / GIB,
+                    (double)SIZE_MAX / GIB);
+    if (limit > 0 && need > limit)
+        return skip(r, "needs %.2f GiB, the limit is %.2f GiB (half of the usable memory)",
+                    need / GIB, limit / GIB);
+    return 1;
+}
+
+static int size_up(bench_run *run, bench_result *r)
+{
+    char text[160];
+    /* attn_explain looks at the tensors' pointers as attn_forward would: any address serves. */
+    run->p.q.data = run->p.k.data = run->p.v.data = run->p.o.data = run->info.reasons;
+    const attn_status status = attn_explain(&run->p, &run->info);
+    if (status != ATTN_OK) {
+        attn_check(&run->p, run->info.reasons, (size_t)-1, text, sizeof text);
+        snprintf(r->skipped, sizeof r->skipped, "%s: %s", attn_status_string(status), text);
+        return 0;
+    }
+    r->kernels = run->info.kernels_name;
+    run->workspace_bytes = run->info.workspace_bytes;
+    r->workspace_bytes = (int64_t)run->workspace_bytes;
+    model_of(run->c, &run->model);
+    if (fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops) return 1;
+    return skip(r, "the library counts %.0f FLOPs, the bench %.0f", run->info.flops,
+                run->model.flops);
+}
+
+static int make_buffers(const bench_context *x, bench_run *run, bench_result *r)
+{
+    const bench_case *const c = run->c;
+    const size_t q_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype);
+    const size_t k_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype);
+    const size_t v_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype);
+    const size_t width = c->dtype == ATTN_F32 ? 4 : 2;
+    run->o_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype);
+    run->q = malloc(q_bytes);
+    run->k = malloc(k_bytes);
+    run->v = malloc(v_bytes);
+    run->o = malloc(run->o_bytes);
+    run->workspace = malloc(run->workspace_bytes + 1);
+    if (!run->q || !run->k || !run->v || !run->o || !run->workspace)
+        return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
+                    run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
+    data_fill(run->q, c->dtype, q_bytes / width, DATA_Q, c->data, x->seed);
+    data_fill(run->k, c->dtype, k_bytes / width, DATA_K, c->data, x->seed);
+    data_fill(run->v, c->dtype, v_bytes / width, DATA_V, c->data, x->seed);
+    memset(run->o, 0xff, run->o_bytes); /* NaN: an element that is not written fails the check */
+    run->p.q.data = run->q;
+    run->p.k.data = run->k;
+    run->p.v.data = run->v;
+    run->p.o.data = run->o;
+    return 1;
+}
+
+static int call(void *argument)
+{
+    bench_run *const run = argument;
+    return attn_forward(&run->p, run->workspace, run->workspace_bytes) != ATTN_OK;
+}
+
+/* ---- verification */
+
+/* Row `row` of all batch * heads * seq_q rows against the oracle; NaN is infinitely wrong. */
+static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
+                      bench_result *r)
+{
+    const bench_case *const c = run->c;
+    const int64_t h = row / c->seq_q % c->heads_q, b = row / c->seq_q / c->heads_q;
+    oracle_result want = {0};
+    want.o = o;
+    want.o_tolerance = tolerance;
+    if (oracle_row_full(&run->p, b, h, row % c->seq_q, &want)) return 0;
+    for (int64_t d = 0; d < c->head_dim_v; d++) {
+        const double got = oracle_load(c->dtype, run->o, (ptrdiff_t)(row * c->head_dim_v + d));
+        const double allowed = tolerance[d] + oracle_storage_error(c->dtype, o[d]);
+        const double error = fabs(got - o[d]);
+        if (!(error <= r->max_err)) r->max_err = error == error ? error : INFINITY;
+        if (!(error <= r->err_tolerance * allowed))
+            r->err_tolerance = error == error ? error / allowed : INFINITY;
+    }
+    return 1;
+}
+
+/* First and last row and some evenly between, which step through heads and batch entries. */
+static int verify(const bench_run *run, bench_result *r)
+{
+    const int64_t rows = run->c->batch * run->c->heads_q * run->c->seq_q;
+    const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
+    double *const o = malloc(bytes), *const tolerance = malloc(bytes);
+    int ok = o && tolerance;
+    for (int i = 0; ok && i < SAMPLED_ROWS; i++) {
+        const int64_t row = (rows - 1) / (SAMPLED_ROWS - 1) * i
+                            + (rows - 1) % (SAMPLED_ROWS - 1) * i / (SAMPLED_ROWS - 1);
+        ok = verify_row(run, row, o, tolerance, r);
+    }
+    free(o);
+    free(tolerance);
+    if (!ok) return skip(r, "no memory for the double oracle", 0, 0);
+    if (r->err_tolerance <= 1) return 1;
+    return skip(r, WRONG ": off by %.3g, %.3g times the tolerance; not timed", r->max_err,
+                r->err_tolerance);
+}
+
+int run_was_wrong(const bench_result *r)
+{
+    return !strncmp(r->skipped, WRONG, strlen(WRONG));
+}
+
+/* ---- timing */
+
+static void fill_result(const bench_context *x, const bench_run *run, const measure_result *m,
+                        bench_result *r)
+{
+    const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
+    const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
+    const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
+    r->samples = m->seconds.n;
+    r->ms_min = 1e3 * m->seconds.min;
+    r->ms_mean = 1e3 * m->seconds.mean;
+    r->ms_std = 1e3 * m->seconds.std;
+    r->ms_p50 = 1e3 * seconds;
+    r->ms_p95 = 1e3 * m->seconds.p95;
+    r->ms_p99 = 1e3 * m->seconds.p99;
+    r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
+    r->gflops = gflops;
+    r->gbytes_per_s = run->model.bytes / seconds * 1e-9;
+    if (x->probe.read_gbs > 0) r->pct_read_bw = 100 * r->gbytes_per_s / x->probe.read_gbs;
+    /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
+    if (per_cycle > 0 && best->flops_per_cycle > 0) {
+        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / x->threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / x->threads;
+    } else if (best->gflops > 0) {
+        r->pct_fma_peak = 100 * gflops / best->gflops / x->threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / x->threads;
+    }
+    r->peak_rss_bytes = machine_peak_rss();
+}
+
+/* This run's share of the time left; 0 = no deadline, negative = it has passed. */
+static double time_share(const bench_context *x)
+{
+    if (x->deadline <= 0) return 0;
+    const double left = x->deadline - clock_seconds();
+    return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
+}
+
+static int time_it(const bench_context *x, bench_run *run, bench_result *r)
+{
+    measure_plan plan = {run->c->warmup, run->c->iterations, x->min_time, time_share(x)};
+    measure_result m;
+    if (plan.max_time < 0)
+        return skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
+    if (plan.max_time > 0 && 1e-3 * r->cold_ms > plan.max_time / 4) plan.warmup = 0;
+    if (!measure(&plan, call, run, &m)) return skip(r, "a timed call failed", 0, 0);
+    fill_result(x, run, &m, r);
+    return 1;
+}
+
+static int cold_call(bench_context *x, bench_run *run, bench_result *r)
+{
+    const double seconds = measure_once(call, run);
+    r->cold_ms = 1e3 * seconds;
+    if (run->model.flops > 0) x->pace[run->info.impl] = seconds / run->model.flops;
+    return seconds >= 0 ? 1 : skip(r, "attn_forward failed", 0, 0);
+}
+
+/* 0 when one call would take more than this run's share of the time, going by the last one. */
+static int within_time(const bench_context *x, const bench_run *run, bench_result *r)
+{
+    const double share = time_share(x), expected = x->pace[run->info.impl] * run->model.flops;
+    if (share < 0) return skip(r, "the time is up", 0, 0);
+    if (share == 0 || expected <= share) return 1;
+    return skip(r, "one call would take about %.3g s, its share of the time is %.3g s", expected,
+                share);
+}
+
+/* Adds 1 to the first number of the result: far beyond any tolerance. */
+static void spoil(bench_run *run)
+{
+    float first = 0;
+    attn_convert(&first, ATTN_F32, run->o, run->c->dtype, 1);
+    first += 1;
+    attn_convert(run->o, run->c->dtype, &first, ATTN_F32, 1);
+}
+
+static int run_steps(bench_context *x, const char *impl, bench_run *run, bench_result *r)
+{
+    if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
+    if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
+    if (!make_buffers(x, run, r) || !cold_call(x, run, r)) return 0;
+    if (x->spoil) spoil(run);
+    return verify(run, r) && time_it(x, run, r);
+}
+
+void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r)
+{
+    bench_run run;
+    memset(&run, 0, sizeof run);
+    run.c = c;
+    describe(context, c, impl, r);
+    run_steps(context, impl, &run, r);
+    context->runs_left--;
+    free(run.q);
+    free(run.k);
+    free(run.v);
+    free(run.o);
+    free(run.workspace);
+}

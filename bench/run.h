@@ -1,0 +1,32 @@
+/* run.h - measures one case with one implementation: data, call, check, timing.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_RUN_H
+#define BENCH_RUN_H
+
+#include "case.h"
+#include "machine.h"
+#include "pool.h"
+#include "probe.h"
+
+typedef struct bench_context {
+    machine_info machine;
+    probe_result probe;
+    pool *workers;       /* NULL = the calling thread */
+    int threads;
+    const char *kernels; /* NULL = the best */
+    uint64_t seed;
+    double min_time;     /* seconds, see measure.h */
+    double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
+    int runs_left;       /* cases times implementations that share the time left */
+    double pace[ATTN_IMPL_AUTO + 1]; /* seconds per FLOP of the last run by attn_impl; 0 = none */
+    int spoil;           /* selfcheck: spoils one element after the call */
+} bench_context;
+
+/* Fills *r; r->skipped says why when there is nothing to time: memory, time, an implementation that
+ * does not exist or a result that is wrong. */
+void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r);
+
+/* Nonzero: r was skipped because its result was wrong. */
+int run_was_wrong(const bench_result *r);
+
+#endif

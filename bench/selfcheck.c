@@ -1,0 +1,168 @@
+/* selfcheck.c - the bench shows that it would notice: wrong results, wrong counts, wrong times.
+ * SPDX-License-Identifier: MIT */
+#include "selfcheck.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../attn.h"
+#include "clock.h"
+#include "measure.h"
+#include "model.h"
+#include "presets.h"
+
+static int passed, failed;
+
+static void expect(int held, const char *what, double value)
+{
+    passed += held != 0;
+    failed += held == 0;
+    if (!held) printf("FAILED: %s (got %g)\n", what, value);
+}
+
+/* ---- a wrong element must be refused, a right result must not */
+
+static void check_refusal(bench_context *context)
+{
+    static const char *const impls[] = {"naive", "tiled"};
+    for (int i = 0; i < 2; i++) {
+        for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++) {
+            for (int spoil = 0; spoil < 2; spoil++) {
+                case_list list = {.n = 0};
+                bench_result r;
+                shape_case("1,4,2,40,40,32", &list);
+                list.cases[0].dtype = dtype;
+                list.cases[0].iterations = 1;
+                context->spoil = spoil;
+                run_case(context, &list.cases[0], impls[i], &r);
+                expect(spoil ? run_was_wrong(&r) : !r.skipped[0],
+                       spoil ? "a spoilt result is refused" : "a right result is timed",
+                       r.err_tolerance);
+            }
+        }
+    }
+    context->spoil = 0;
+}
+
+/* ---- statistics and timing */
+
+static void check_stats(void)
+{
+    double values[] = {5, 1, 4, 2, 3};
+    bench_stats s;
+    bench_stats_of(values, 5, &s);
+    expect(s.min == 1, "minimum of 1..5", s.min);
+    expect(s.mean == 3, "mean of 1..5", s.mean);
+    expect(fabs(s.std - sqrt(2.5)) < 1e-12, "standard deviation of 1..5", s.std);
+    expect(s.p50 == 3, "median of 1..5", s.p50);
+    expect(fabs(s.p95 - 4.8) < 1e-12, "P95 of 1..5", s.p95);
+    expect(fabs(s.p99 - 4.96) < 1e-12, "P99 of 1..5", s.p99);
+}
+
+typedef struct fake_call {
+    double seconds;
+    int calls, fail_at; /* fail_at: number of the call that fails; 0 = none */
+} fake_call;
+
+static int wait_a_while(void *arg)
+{
+    fake_call *const f = arg;
+    const double start = clock_seconds();
+    f->calls++;
+    while (clock_seconds() - start < f->seconds) {
+    }
+    return f->fail_at == f->calls;
+}
+
+static void check_timing(void)
+{
+    const measure_plan counted = {2, 5, 0, 0}, doubled = {1, 0, 0.02, 0}, capped = {0, 99, 0, 0.01};
+    fake_call f = {1e-3, 0, 0};
+    measure_result r;
+    expect(measure(&counted, wait_a_while, &f, &r), "a plan of 5 calls works", 0);
+    expect(f.calls == 7, "2 calls of warm-up and 5 timed ones", f.calls);
+    expect(r.seconds.n == 5, "5 samples", r.seconds.n);
+    expect(r.seconds.min >= 1e-3, "a call of 1 ms takes at least 1 ms", r.seconds.min);
+    expect(measure(&doubled, wait_a_while, &f, &r), "a plan by time works", 0);
+    expect(r.seconds.n * r.seconds.mean >= 0.02, "samples last min_time", r.seconds.n);
+    expect(measure(&capped, wait_a_while, &f, &r), "a plan with a limit works", 0);
+    expect(r.seconds.n <= 10, "max_time ends the samples", r.seconds.n);
+    f.seconds = 1e-6;
+    expect(measure(&counted, wait_a_while, &f, &r), "short calls work", 0);
+    expect(r.calls_per_sample > 1, "short calls are timed together", r.calls_per_sample);
+    f.fail_at = f.calls + 4;
+    expect(!measure(&counted, wait_a_while, &f, &r), "a failing call fails the measurement", 0);
+}
+
+/* ---- counts on paper */
+
+static void check_model(void)
+{
+    bench_case c = {0};
+    bench_model m;
+    c.batch = 2;
+    c.heads_q = 4;
+    c.heads_kv = 2;
+    c.seq_q = 3;
+    c.seq_kv = 5;
+    c.head_dim = 16;
+    c.head_dim_v = 8;
+    model_of(&c, &m);
+    expect(m.pairs == 2 * 4 * 15, "pairs without a mask", m.pairs);
+    expect(m.flops == 2 * 120 * 24, "FLOPs without a mask", m.flops);
+    expect(m.bytes == 4 * (24 * 24 + 20 * 24 + 24), "bytes", m.bytes);
+    c.causal = 1; /* the rows see 3, 4 and 5 keys */
+    model_of(&c, &m);
+    expect(m.pairs == 2 * 4 * 12, "causal pairs", m.pairs);
+    c.seq_q = 5;
+    c.seq_kv = 3; /* 0, 0, 1, 2 and 3 keys */
+    model_of(&c, &m);
+    expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
+}
+
+/* How many cases of a preset have this length and batch; 0 = any. */
+static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
+{
+    static case_list list;
+    int n = 0;
+    list.n = 0;
+    preset_cases(preset, 0, &list);
+    for (int i = 0; i < list.n; i++) {
+        const bench_case *const c = &list.cases[i];
+        n += (!seq_q || c->seq_q == seq_q) && (!seq_kv || c->seq_kv == seq_kv)
+             && (!batch || c->batch == batch);
+    }
+    return n;
+}
+
+static void check_presets(void)
+{
+    case_list list = {.n = 0};
+    expect(count_cases("latency", 0, 0, 1) == 24, "latency: 4 lengths, 2 widths, 3 heads",
+           count_cases("latency", 0, 0, 1));
+    expect(count_cases("latency", 0, 0, 8) == 4, "latency: 4 lengths at batch 8",
+           count_cases("latency", 0, 0, 8));
+    expect(count_cases("llm", 8192, 8192, 4) == 2, "llm: prefill 8192 x 4, two head counts",
+           count_cases("llm", 8192, 8192, 4));
+    expect(count_cases("llm", 1, 4096, 8) == 2, "llm: decode 4096 x 8, two head counts",
+           count_cases("llm", 1, 4096, 8));
+    expect(count_cases("llm", 0, 0, 0) == 24, "llm: 24 cases", count_cases("llm", 0, 0, 0));
+    expect(preset_cases("extreme", 0, &list) == -1, "a planned preset is not available", 0);
+    expect(preset_cases("none", 0, &list) == 0, "an unknown preset is none", 0);
+    expect(!shape_case("1,2,3", &list), "a short shape is refused", 0);
+    expect(!shape_case("1,2,3,4,5,6,7,8", &list), "a long shape is refused", 0);
+    expect(!shape_case("1,2,2,0,5,6", &list), "a size of 0 is refused", 0);
+}
+
+int selfcheck(bench_context *context)
+{
+    passed = failed = 0;
+    check_stats();
+    check_timing();
+    check_model();
+    check_presets();
+    check_refusal(context);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed;
+}
