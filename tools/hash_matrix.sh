@@ -1,0 +1,119 @@
+#!/bin/sh
+# hash_matrix.sh - the golden hashes under every compiler and option at hand.
+# SPDX-License-Identifier: MIT
+#
+#     sh tools/hash_matrix.sh [folder for builds, default build/hash]
+#
+# Builds attn.c and tests/bits.c in each way of the table below, runs the test group `bits` (each
+# kernel set against tests/golden.h) and prints one line a build. The rest of the test program is
+# built once, plainly. A compiler or target that is not there is skipped and said so. Fails when a
+# build fails or differs. JOBS=N runs N builds at a time (default 2).
+
+cd "$(dirname "$0")/.." || exit 1
+out=${1:-build/hash}
+jobs=${JOBS:-2}
+
+# compiler | options of attn.c and of linking | what may happen: `bits`, or `refuse` = also #error
+# that names an option to add
+table() {
+    cat <<'TABLE'
+cc||bits
+gcc|-O0|bits
+gcc|-O1|bits
+gcc|-O2|bits
+gcc|-O3 -march=native|bits
+gcc|-Os|bits
+gcc|-std=gnu11 -O2|bits
+gcc|-std=gnu11 -O3 -march=native -ffp-contract=fast|bits
+gcc|-std=c99 -pedantic -O2 -fopenmp|bits
+gcc|-std=c99 -O2 -m32|bits
+gcc|-O2 -m32 -msse2 -mfpmath=sse|bits
+gcc|-O2 -m32|refuse
+gcc|-Ofast|refuse
+gcc|-Ofast -march=native|refuse
+gcc|-O2 -ffast-math -fopenmp|refuse
+clang|-O0|bits
+clang|-O2|bits
+clang|-O3 -march=native|bits
+clang|-std=gnu11 -O2|bits
+clang|-Ofast|refuse
+clang|-Ofast -march=native -fno-fast-math|bits
+TABLE
+}
+
+# The other test groups are left out: empty functions by the names in the table of test.c.
+make_harness() {
+    mkdir -p "$out" || exit 1
+    {
+        echo '#include "tests/test.h"'
+        sed -n 's/^    {"[a-z]*", test_\([a-z0-9_]*\), .*/\1/p' test.c | grep -v '^bits$' |
+            sed 's/.*/void test_&(void) { }/'
+        echo 'int run_cases(const char *dir) { (void)dir; return 1; }'
+    } > "$out/stubs.c"
+}
+
+# The plain part of the program, for one target ($1: empty or -m32).
+harness() {
+    cc $1 -std=c99 -O1 -ffp-contract=off -I. -o "$2" -r -nostdlib \
+        test.c tests/data.c tests/problem.c tests/oracle.c "$out/stubs.c"
+}
+
+can_build() {
+    echo 'int main(void) { return 0; }' > "$3.c"
+    $1 $2 "$3.c" -o "$3" 2> /dev/null
+}
+
+# Line $1 of the table: result in $out/N.result.
+one() {
+    line=$(table | sed -n "${1}p")
+    compiler=${line%%|*}
+    rest=${line#*|}
+    options=${rest%%|*}
+    may=${rest#*|}
+    at=$out/$1
+    result=FAILED
+    target=
+    case " $options " in *" -m32 "*) target=-m32 ;; esac
+    : > "$at.log"
+    if ! command -v "$compiler" > /dev/null || ! can_build "$compiler" "$options" "$at.try"; then
+        result="skipped: cannot build for it here"
+    elif ! $compiler $options -c attn.c -o "$at.attn.o" > "$at.log" 2>&1; then
+        if [ "$may" = refuse ] && grep -q '#error.*add -' "$at.log"; then
+            result="refused, names the option to add"
+        fi
+    elif $compiler $options -std=c99 -c tests/bits.c -o "$at.bits.o" >> "$at.log" 2>&1 &&
+        $compiler $options "$at.attn.o" "$at.bits.o" "$out/harness$target.o" -o "$at.test" -lm \
+            >> "$at.log" 2>&1; then
+        if OMP_NUM_THREADS=3 "$at.test" bits >> "$at.log" 2>&1; then
+            result="equal: $(tail -n 1 "$at.log")"
+        fi
+    fi
+    printf '%-6s %-52s %s\n' "$compiler" "${options:-(no options)}" "$result" > "$at.result"
+}
+
+if [ "$1" = --one ]; then
+    out=$3
+    one "$2"
+    exit 0
+fi
+
+make_harness
+count=$(table | wc -l)
+rm -f "$out"/*.result
+harness "" "$out/harness.o" || exit 1
+harness -m32 "$out/harness-m32.o" 2> /dev/null
+# Quick: without the repeats of large cases, which take minutes where fma is emulated at -O0.
+ATTN_TEST_QUICK=1
+export ATTN_TEST_QUICK
+seq 1 "$count" | xargs -P "$jobs" -I '{}' sh tools/hash_matrix.sh --one '{}' "$out"
+n=1
+while [ "$n" -le "$count" ]; do
+    cat "$out/$n.result" || echo "FAILED: build $n ended early"
+    n=$((n + 1))
+done > "$out/table.txt"
+cat "$out/table.txt"
+failed=$(grep -c 'FAILED' "$out/table.txt")
+skipped=$(grep -c 'skipped:' "$out/table.txt")
+echo "hash matrix: $count builds, $((count - failed - skipped)) passed, $failed failed," \
+    "$skipped skipped"
+[ "$failed" = 0 ] || { echo "the logs are in $out"; exit 1; }
