@@ -47,7 +47,7 @@
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
-#pragma STDC FP_CONTRACT OFF
+#pragma clang fp contract(off) reassociate(off)
 #elif defined __GNUC__
 #pragma GCC optimize("no-fast-math", "fp-contract=off")
 #elif defined _MSC_VER
@@ -1146,6 +1146,21 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
+/* Where 0 means broadcast, its long name does, too. */
+static void resolve_broadcast(ptrdiff_t *stride)
+{
+    if (*stride == ATTN_STRIDE_BROADCAST)
+        *stride = 0;
+}
+
+static void resolve_mask_strides(attn_mask *m)
+{
+    resolve_broadcast(&m->stride_batch);
+    resolve_broadcast(&m->stride_head);
+    resolve_broadcast(&m->stride_q);
+    resolve_broadcast(&m->stride_kv);
+}
+
 static void resolve_layouts(attn_params *p)
 {
     const int varlen = p->cu_seqlens_q != NULL;
@@ -1157,12 +1172,26 @@ static void resolve_layouts(attn_params *p)
     RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, p->seq_len_q, 1);
     if (varlen)
         p->lse.stride_batch = 0;
+    resolve_broadcast(&p->bias.stride_batch);
+    resolve_broadcast(&p->bias.stride_head);
+    resolve_broadcast(&p->bias.stride_q);
+    resolve_broadcast(&p->bias.stride_kv);
+    resolve_mask_strides(&p->bool_mask);
+    resolve_mask_strides(&p->bit_mask);
+    resolve_broadcast(&p->block_mask.stride_batch);
+    resolve_broadcast(&p->block_mask.stride_head);
+    resolve_broadcast(&p->block_mask.csr_stride_batch);
+    resolve_broadcast(&p->block_mask.csr_stride_head);
+    resolve_broadcast(&p->alibi_stride);
     if (p->q_segments_stride == 0)
         p->q_segments_stride = to_stride(p->seq_len_q);
     if (p->kv_segments_stride == 0)
         p->kv_segments_stride = to_stride(p->seq_len_kv);
     if (p->tree_stride == 0)
         p->tree_stride = to_stride(p->seq_len_q);
+    resolve_broadcast(&p->q_segments_stride);
+    resolve_broadcast(&p->kv_segments_stride);
+    resolve_broadcast(&p->tree_stride);
     if (blocks->block_k > 0 && blocks->stride_row == 0)
         p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
@@ -1794,7 +1823,7 @@ static int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
     int64_t sum = 1;
     int axis;
     for (axis = 0; axis < 4; axis++) {
-        const int64_t step = stride[axis] < 0 ? -(int64_t)(stride[axis] + 1) + 1 : stride[axis];
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
         if (count[axis] == 0)
             return 0;
         sum = plus(sum, times(count[axis] - 1, step));
@@ -2132,7 +2161,7 @@ static void plan_items(const problem *pr, plan *pl)
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (!wants_rows(p))
+    if (p->logits.data && !wants_rows(p)) /* no output at all: a size query before o is known */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;

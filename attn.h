@@ -32,7 +32,7 @@
  *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
  * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
  *   per-token arrays, and "broadcast" for bias and boolean masks; ATTN_STRIDE_BROADCAST shares an
- *   input tensor along an axis. The last dimension is always contiguous. Data need only be aligned
+ *   input along an axis anywhere. The last dimension is always contiguous. Data need only be aligned
  *   for its element type.
  * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi, then the score callback, then all masks (a key
@@ -145,7 +145,8 @@ typedef struct attn_output {
 } attn_output;
 
 /* Additive bias [batch, num_heads_q, seq_len_q, seq_len_kv]; a stride of 0 broadcasts that axis. It
- * is not scaled. -inf masks its key. Columns are the caller's: column kv_begin[b] + j. */
+ * is not scaled. -inf masks its key, whatever its score is. Columns are the caller's: column
+ * kv_begin[b] + j; with cu_seqlens they start at 0 in each sequence, as rows do. */
 typedef struct attn_bias {
     int dtype; /* ATTN_F32, ATTN_F16 or ATTN_BF16 */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
@@ -282,14 +283,16 @@ typedef struct attn_params {
     int window;             /* ATTN_WINDOW = on: pos(i) - window_left <= j <= pos(i) + window_right */
     int64_t window_left;    /* extra keys before one's own position; -1 = unbounded */
     int64_t window_right;   /* extra keys after it; -1 = unbounded */
-    int64_t chunk_size;     /* chunked attention: same (key_base + position) / chunk_size; 0 = off */
+    int64_t chunk_size;     /* chunked attention: same floor((key_base + position) / chunk_size);
+                             * 0 = off */
     const int32_t *q_segments;  /* [batch, seq_len_q] document ids; visible iff ids are equal. With */
     const int32_t *kv_segments; /* [batch, seq_len_kv] cu_seqlens: [token]. Both or neither */
     ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
     ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
     const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q keys
                                    * are nodes, node i is query i; parent < i, -1 = root. A query
-                                   * sees all earlier keys, its ancestors and itself */
+                                   * sees all earlier keys, its ancestors and itself; with
+                                   * cu_seqlens: [token], node numbers within the sequence */
     ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
     attn_mask bool_mask;          /* one byte per pair */
     attn_mask bit_mask;           /* one bit per pair */
@@ -314,7 +317,8 @@ typedef struct attn_params {
     uint64_t dropout_seed;
 
     /* ---- further outputs */
-    int partial;         /* nonzero: write the raw state instead of o and lse; no sink enters */
+    int partial;         /* nonzero: write the raw state instead of o and lse; no sink enters, and
+                          * logits of stage SOFTMAX are not supported */
     attn_state state;    /* destination for partial */
     attn_logits logits;
 
@@ -375,6 +379,7 @@ typedef struct attn_info {
     char reasons[512];         /* why this path and not another, one sentence each, "; " between */
 } attn_info;
 
+/* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
 /* *info as readable lines; truncates; returns text. */
