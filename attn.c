@@ -971,9 +971,14 @@ static const struct kernel_source {
     { "portable", get_portable },
 };
 
+/* Whether the string a is the b_length letters at b. */
 static int same_word(const char *a, const char *b, size_t b_length)
 {
-    return strlen(a) == b_length && memcmp(a, b, b_length) == 0;
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
 }
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)

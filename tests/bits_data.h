@@ -1,9 +1,10 @@
 /* The named cases of the bit-identity tests and their inputs, in integers only, so that every
- * platform makes the same data. Shared by tests/canon.c and tests/bits.c, which share no arithmetic.
+ * platform makes the same data. Shared by tests/canon.c and tests/bits.c, which share no
+ * arithmetic.
  * SPDX-License-Identifier: MIT
  *
- * Inputs are n * 2^-e with n from a hash of (case name, stream, index). No value is near zero unless
- * it is zero and logits of one block differ by less than 2^100, so no intermediate is subnormal;
+ * Inputs are n * 2^-e with n from a hash of (case name, stream, index). No v is near zero and the
+ * logits of one block differ by less than 100 (base 2), so that no intermediate is subnormal;
  * tests/canon.c asserts that. A factor of x1 almost never rescales a row and alone proves nothing:
  * hence x4, x16 and `outliers`, where lanes of one tile rescale at different keys.
  */
@@ -37,6 +38,7 @@ typedef struct bits_case {
     uint32_t dropout;     /* bits of dropout_p */
     int partial;
     int logits;           /* 1 + stage */
+    int halfway;          /* scores that binary64 alone rounds wrong; for d = 4 */
 } bits_case;
 
 static const bits_case bits_cases[] = {
@@ -123,6 +125,7 @@ static const bits_case bits_cases[] = {
       .alibi = 1, .causal = 1 },
     { "logits-softmax", 2, 1, 9, 70, 16, .logits = BITS_LOGITS_SOFTMAX, .sink = 1, .causal = 1,
       .bias = BITS_BIAS_HOLES, .dropout = 0x3e99999a },
+    { "halfway", 1, 1, 2, 16, 4, .halfway = 1, .logits = BITS_LOGITS_RAW },
     /* everything at once */
     { "all", 4, 2, 11, 330, 40, .dv = 24, .batch = 3, .outliers = 1, .ragged = 41, .left = 5,
       .key_base = 1021, .causal = 1, .window = 1, .window_left = 150, .softcap = 30,
@@ -197,7 +200,7 @@ static uint32_t bits_encode(int32_t n, int exponent, int dtype)
     return (sign << (dtype == BITS_F32 ? 31 : 15)) + ((uint32_t)e << m) + (u - ((uint32_t)1 << m));
 }
 
-/* One of lo..hi times 2^-e, in units of 1/4, with a random sign; e leaves the type's bits in use. */
+/* +-lo/4 .. +-hi/4 times 2^shift in steps of 2^-20, 2^-9 or 2^-6, exact in the storage type. */
 static uint32_t bits_number(uint32_t r, int lo, int hi, int shift, int dtype)
 {
     static const int fraction[] = { 20, 9, 6 };
@@ -207,16 +210,35 @@ static uint32_t bits_number(uint32_t r, int lo, int hi, int shift, int dtype)
     return bits_encode(r & 1 ? -n : n, shift - e, dtype);
 }
 
+/* With d = 4 and q = 1 the factor is log2(e) / 2, significand M = 0xb8aa3b. The product of element
+ * 1 lies t units of its 47th bit below the point between two binary32 numbers, and that of element
+ * 0, which comes first, is t (1 + 2^-15) units: the exact sum is above that point by less than
+ * binary64 can hold. An fma that forgets this rounds half of the keys the wrong way. */
+static uint32_t bits_halfway(int element, int key)
+{
+    const uint32_t inverse = 0x129ef3; /* of M, modulo 2^23 */
+    uint32_t t = (uint32_t)(8 * key + 1), rest;
+    while ((rest = (0x400000u - t) * inverse & 0x7fffffu) >= 3200000) /* 47 bits, not 48 */
+        t += 2;
+    if (element == 0)
+        return bits_encode((int32_t)(t * 90854), -63, BITS_F32); /* about t 2^-46 / 1.44 */
+    return element == 1 ? bits_encode((int32_t)(0x800000u + rest), -23, BITS_F32) : 0;
+}
+
 /* Element `at` of a packed tensor as bits of its storage type. */
 static uint32_t bits_q(const bits_case *c, uint32_t at)
 {
     int i = (int)(at / (uint32_t)c->d % (uint32_t)c->sq);
     int shift = c->outliers && i % 2 ? (i % 4 == 1 ? 4 : 2) : c->shift;
+    if (c->halfway)
+        return bits_encode(1, 0, BITS_F32);
     return bits_number(bits_random(c, BITS_Q, at), 0, 6, shift, c->dtype);
 }
 
 static uint32_t bits_k(const bits_case *c, uint32_t at)
 {
+    if (c->halfway)
+        return bits_halfway((int)(at % 4), (int)(at / 4));
     return bits_number(bits_random(c, BITS_K, at), 0, 6, 0, c->dtype);
 }
 

@@ -157,7 +157,7 @@ static f32 load(uint32_t u, int dtype)
     return e ? sign << 31 | (e + 112) << 23 | m << 13 : rounded(sign, m, -24);
 }
 
-/* Nearest even; numbers only. Halves: the bits dropped are compared with half a unit. */
+/* Nearest even, numbers only: the bits dropped are compared with half a unit. Zero is +0. */
 static uint32_t store(f32 x, int dtype)
 {
     uint32_t a = x & 0x7fffffff, sign = x >> 31 << 15, low, half, u;
@@ -564,8 +564,8 @@ static void print_hash(const char *before, uint64_t x, const char *after)
 }
 
 static const char head[] =
-    "/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and over\n"
-    " * LSE, states and logits. Written by `canon --golden`; a change of any is a major version.\n"
+    "/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and\n"
+    " * over LSE, states and logits. Written by `canon --golden`; a change is a major version.\n"
     " * SPDX-License-Identifier: MIT\n */\n#ifndef GOLDEN_H\n#define GOLDEN_H\n\n"
     "#include <stdint.h>\n\ntypedef struct golden_hash {\n    const char *name;\n"
     "    uint64_t o, rest;\n} golden_hash;\n\nstatic const golden_hash golden[] = {\n";

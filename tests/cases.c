@@ -84,7 +84,8 @@ static int to_number(test_case *c, const char *text, double *number)
 {
     char *end;
     *number = strtod(text, &end);
-    return (end != text && *end == '\0') || fail(c, "'%s' is not a number", text);
+    return (end != text && *end == '\0' && *number - *number == 0) ||
+           fail(c, "'%s' is not a finite number", text);
 }
 
 static int to_integer(test_case *c, const char *text, int64_t low, int64_t high, int64_t *number)
@@ -137,10 +138,16 @@ static int read_opset(test_case *c, char **token, int count)
     return 1;
 }
 
+static int to_tolerance(test_case *c, const char *text, double *number)
+{
+    return to_number(c, text, number) &&
+           (*number >= 0 || fail(c, "the tolerance '%s' is negative", text));
+}
+
 static int read_tolerance(test_case *c, char **token, int count)
 {
     (void)count;
-    return to_number(c, token[1], strcmp(token[0], "rtol") == 0 ? &c->rtol : &c->atol);
+    return to_tolerance(c, token[1], strcmp(token[0], "rtol") == 0 ? &c->rtol : &c->atol);
 }
 
 static int read_attribute(test_case *c, char **token, int count)
@@ -213,7 +220,7 @@ static int read_output_tolerance(test_case *c, char **token, int count)
     (void)count;
     if (t == NULL)
         return fail(c, "a tolerance for '%s', which is no output", token[1]);
-    return to_number(c, token[2], &t->rtol) && to_number(c, token[3], &t->atol);
+    return to_tolerance(c, token[2], &t->rtol) && to_tolerance(c, token[3], &t->atol);
 }
 
 static int read_end(test_case *c, char **token, int count)

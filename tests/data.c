@@ -250,7 +250,7 @@ static float load_half(uint16_t half)
     float value = (float)fraction;
     if (exponent == 31)
         return float_from_bits((uint32_t)(half & 0x8000u) << 16 | 0x7f800000u |
-                               (fraction != 0 ? 0x400000u : 0u));
+                               (uint32_t)fraction << 13);
     if (exponent > 0)
         value += 1024.0f;
     for (int e = exponent > 0 ? exponent : 1; e < 25; e++)

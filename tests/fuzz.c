@@ -37,7 +37,8 @@ enum { Q_LEN, KV_LEN, KV_BEGIN, CU_Q, CU_KV, Q_OFFSET, PREFIX, Q_SEG, KV_SEG, TR
 static int32_t list32[LISTS][LIST];
 static int64_t list64[LIST];
 static float slopes[LIST], sinks[LIST];
-static unsigned char workspace[WORKSPACE + 2 * MARGIN];
+static unsigned char workspace_memory[WORKSPACE + 2 * MARGIN + 128];
+static unsigned char *workspace; /* its margin begins here: the least aligned of addresses */
 
 /* All outputs, so that one walk finds a byte that changed without being named. */
 static struct outputs {
@@ -541,6 +542,7 @@ static int64_t rounds_wanted(void)
 void test_fuzz(void)
 {
     const int64_t rounds = rounds_wanted();
+    workspace = workspace_memory + (65 - (uintptr_t)workspace_memory % 64);
     for (int64_t round = 0; round < rounds; round++) {
         attn_params p;
         uint64_t after;

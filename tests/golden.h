@@ -1,5 +1,5 @@
-/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and over
- * LSE, states and logits. Written by `canon --golden`; a change of any is a major version.
+/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and
+ * over LSE, states and logits. Written by `canon --golden`; a change is a major version.
  * SPDX-License-Identifier: MIT
  */
 #ifndef GOLDEN_H
@@ -81,6 +81,7 @@ static const golden_hash golden[] = {
     { "logits-softcap", UINT64_C(0xe2433aec2f85e426), UINT64_C(0xa9f3a3cbe9e0c194) },
     { "logits-bias", UINT64_C(0xc05a53a553f1707c), UINT64_C(0x4934c95a1205a8e9) },
     { "logits-softmax", UINT64_C(0x507315cdf3f24a02), UINT64_C(0x1bbd72327004a6ec) },
+    { "halfway", UINT64_C(0xb02bf1758488edb5), UINT64_C(0x8bc515bd2f82e3a5) },
     { "all", UINT64_C(0x1d2c126448246dfb), UINT64_C(0x1fdd56113d2eea7b) },
     { "all-f16", UINT64_C(0xa23b8a225ce18f9d), UINT64_C(0x440c23ee5ac87580) },
 };

@@ -7,7 +7,6 @@
  * allocated first and the inputs written; what the workspace takes counts when the call touches it,
  * so the growth is what the call used, not what the caller asked for.
  */
-#define _DEFAULT_SOURCE /* getrusage beside -std=c99 */
 #include "../attn.h"
 
 #include <stdio.h>

@@ -426,10 +426,20 @@ static int is_row_untouched(const test_tensor *t, int64_t b, int64_t h, int64_t 
 {
     for (int64_t d = 0; d < t->dim; d++)
         if (float_bits(tensor_get(t, b, h, s, d)) != (t->dtype == ATTN_BF16   ? 0xffff0000u
-                                                      : t->dtype == ATTN_F16 ? 0xffc00000u
+                                                      : t->dtype == ATTN_F16 ? 0xffffe000u
                                                                              : 0xffffffffu))
             return 0;
     return 1;
+}
+
+static int is_state_untouched(const attn_params *p, int64_t b, int64_t h, int64_t s)
+{
+    const int64_t row = (b * p->num_heads_q + h) * p->seq_len_q + s;
+    const int64_t dim_v = p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
+    return float_bits(p->state.m[row]) == 0xffffffffu &&
+           float_bits(p->state.l[row]) == 0xffffffffu &&
+           float_bits(p->state.o[row * dim_v]) == 0xffffffffu &&
+           float_bits(p->state.o[row * dim_v + dim_v - 1]) == 0xffffffffu;
 }
 
 static int padded_rows_untouched(const test_problem *t)
@@ -442,7 +452,8 @@ static int padded_rows_untouched(const test_problem *t)
         for (; s < end; s++)
             for (int64_t h = 0; h < p->num_heads_q; h++)
                 if (!is_row_untouched(&t->o, varlen ? 0 : b, h, s) ||
-                    (p->lse.data != NULL && !is_row_untouched(&t->lse, varlen ? 0 : b, h, s)))
+                    (p->lse.data != NULL && !is_row_untouched(&t->lse, varlen ? 0 : b, h, s)) ||
+                    (p->partial && !is_state_untouched(p, varlen ? 0 : b, h, s)))
                     return 0;
     }
     return 1;

@@ -198,7 +198,7 @@ typedef struct test_problem {
     test_tensor q, k, v, o, lse; /* lse.dim = 1 */
 } test_problem;
 
-/* A small random shape: 1..2 batch entries, 1..4 heads, lengths 1..150 biased to the edges of 16,
+/* A small random shape: 1..2 batch entries, 1..2 heads, lengths 1..150 biased to the edges of 16,
  * head_dim 1..128; packed f32. */
 test_shape shape_random(void);
 /* Tensors with normal values, everything else zero. */

@@ -5,7 +5,6 @@
  * threads at once. Bits are compared with those of a plain loop. `make check` runs this group under
  * ThreadSanitizer. Checks are made by the main thread only.
  */
-#define _DEFAULT_SOURCE /* pthread.h beside -std=c99 */
 #include "test.h"
 
 #include <string.h>

@@ -75,8 +75,9 @@ one() {
     first=$(field "$line" 5)
     case $first in portable:*) kernels=portable first=${first#portable:} ;; esac
     verdict=SURVIVED
-    if ! substitute "$out/tree/$(field "$line" 2)" "$at/attn.c" "$(field "$line" 3)" "$(field "$line" 4)"
-    then
+    old=$(field "$line" 3)
+    new=$(field "$line" 4)
+    if ! substitute "$out/tree/$(field "$line" 2)" "$at/attn.c" "$old" "$new"; then
         verdict="NOT APPLIED: the text is not there exactly once"
     elif ! build "$at"; then
         verdict="NOT BUILT"
