@@ -2741,7 +2741,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     for (r = 0; r < rows; r++) {
         const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
         const int empty = l[r] == 0.0f;
-        if (sink != NEG_INF) {
+        if (sink != NEG_INF && !empty) {
             const float w = merge_sink(sink, &state[r], &l[r]);
             scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
         }
@@ -3680,9 +3680,9 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
     float m = *row.m, l = *row.l, w = 1.0f, piece[32];
-    const int empty = l == 0.0f;
+    const int empty = l == 0.0f, with_sink = sink != NEG_INF && !empty;
     int64_t d, n;
-    if (sink != NEG_INF)
+    if (with_sink)
         w = merge_sink(sink, &m, &l);
     if (p->lse.data)
         store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i),
@@ -3690,7 +3690,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
         n = min64(COUNT_OF(piece), p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
-        if (sink != NEG_INF)
+        if (with_sink)
             scale_values(piece, 1, n, w);
         result_body(1, piece, piece, &l, pr->keep_factor, n);
         store_run(p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece, n);
