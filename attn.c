@@ -552,14 +552,18 @@ static const storage storages[] = { /* by attn_dtype */
 };
 #define STORAGE_COUNT COUNT_OF(storages)
 
-/* n results to data[at..]. Rounding to 16 bits may make a new -0; outputs never hold one. */
+/* n results, NaN canonical already, to data[at..]. */
 static void store_run(int dtype, void *data, int64_t at, const float *run, int64_t n)
 {
     const storage *type = &storages[dtype];
     int64_t d;
+    if (dtype == ATTN_F32) {
+        memcpy((float *)data + at, run, (size_t)n * sizeof *run);
+        return;
+    }
     for (d = 0; d < n; d++) {
         type->store(data, at + d, run[d]);
-        if (dtype != ATTN_F32 && type->load(data, at + d) == 0.0f)
+        if (type->load(data, at + d) == 0.0f) /* rounding may make a new -0: outputs hold none */
             type->store(data, at + d, 0.0f);
     }
 }
@@ -2672,21 +2676,28 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether some used lane needs the second pass: a masked NaN or Inf may have met p = +0. */
+/* Whether all n numbers are finite; 16 at a time, which compilers vectorise. */
+static int all_finite(const float *x, int64_t n)
+{
+    uint32_t wrong[16] = { 0 }, any = 0;
+    int64_t k;
+    int i;
+    for (k = 0; k + 16 <= n; k += 16)
+        for (i = 0; i < 16; i++)
+            wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
+    for (; k < n; k++)
+        any |= !is_finite(x[k]);
+    for (i = 0; i < 16; i++)
+        any |= wrong[i];
+    return !any;
+}
+
+/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
-    const int rows = t->pl->rows;
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
-    const float *l = state_l(t, state); /* o follows l */
-    uint32_t wrong[ATTN_KERNEL_MAX_ROWS] = { 0 }, any = 0;
-    int64_t d;
-    int r;
-    for (d = 0; d <= values; d++)
-        for (r = 0; r < rows; r++)
-            wrong[r] |= (bits_of(l[d * rows + r]) & 0x7f800000u) == 0x7f800000u;
-    for (r = 0; r < rows; r++)
-        any |= t->lanes[r].used ? wrong[r] : 0;
-    return any || t->pr->p.force_redo;
+    return t->pr->p.force_redo ||
+           !all_finite(state_l(t, state), (values + 1) * t->pl->rows); /* o follows l */
 }
 
 /* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
