@@ -34,6 +34,13 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
+# Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
+# all of them out.
+SIMD    ?= avx512 avx2 neon
+SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
+SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
+                $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
+                $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON)
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
@@ -44,7 +51,7 @@ BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort attn.c $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
+MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory \
@@ -59,7 +66,7 @@ all: $(LIB) ## the library, build/libattn.a (default)
 # ---- compiling
 
 # Changes when the command line does: objects of another compiler or other flags are never mixed.
-$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT)
+$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD)
 $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
@@ -73,7 +80,13 @@ $(BUILD)/obj/bench/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
   -DBENCH_REVISION='"$(REVISION)"'
 
 # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
-$(BUILD)/obj/attn.o: DEFINES = $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
+$(BUILD)/obj/attn.o: DEFINES = $(SIMD_DEFINES) \
+  $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
+
+# As a project compiles it that copies the two files only.
+$(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/obj/bench/machine.o: $(BUILD)/revision
 
@@ -81,7 +94,7 @@ $(BUILD)/revision: force
 	@mkdir -p $(BUILD)
 	@echo '$(REVISION)' | cmp -s - $@ || echo '$(REVISION)' > $@
 
-$(LIB): $(BUILD)/obj/attn.o
+$(LIB): $(call objects,attn.c $(SIMD_SOURCES))
 	$(if $(V),,@echo "  AR   $@")
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
@@ -103,10 +116,10 @@ $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUI
 
 programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/canon $(EXAMPLE_PROGRAMS)
 
-test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) ## the tests, under a minute
+test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
 	$(RUN) $(BUILD)/test
 	$(RUN) $(BUILD)/test --cases tests/cases
-	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn.o
+	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
 	RUN='$(RUN)' sh examples/check.sh $(BUILD)
 	sh docs/check.sh
 
@@ -199,4 +212,4 @@ help: ## this text
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
 	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
-	@echo "  ASSERT=1 (internal checks on), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"
+	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"

@@ -912,50 +912,67 @@ PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
  * 5  Kernel selection
  * --------------------------------------------------------------------------------------------- */
 
-#define CPU_KNOWN 1u
-#define CPU_AVX2_FMA 2u
+#define CPU_KNOWN 1u /* the word has been written */
 
-#ifdef FMA_SECOND_BUILD
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#ifdef __i386__
+#define SWAP_EBX "xchgl %%ebx, %k1\n\t"
+#else
+#define SWAP_EBX "xchgq %%rbx, %q1\n\t"
+#endif
+
+/* ebx may hold the GOT pointer of 32-bit position-independent code: it is saved by hand. */
 static void cpuid(unsigned leaf, unsigned out[4])
 {
-    /* ebx holds the GOT pointer of 32-bit position-independent code: save it by hand */
-#ifdef __i386__
-    __asm__ volatile("xchgl %%ebx, %1\n\tcpuid\n\txchgl %%ebx, %1"
+    __asm__ volatile(SWAP_EBX "cpuid\n\t" SWAP_EBX
                      : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
                      : "0"(leaf), "2"(0));
-#else
-    __asm__ volatile("cpuid"
-                     : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3])
-                     : "0"(leaf), "2"(0));
-#endif
 }
 
-/* The CPU has the instructions and the operating system saves the registers (XCR0 bits 1, 2). */
+/* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
+ * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    unsigned r[4], low, high;
-    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, avx2 = 1u << 5;
+    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
     if (r[0] < 7)
-        return CPU_KNOWN;
+        return found;
     cpuid(1, r);
     if ((r[2] & (fma | osxsave | avx)) != (fma | osxsave | avx))
-        return CPU_KNOWN;
+        return found;
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
     cpuid(7, r);
-    return (low & 6) == 6 && (r[1] & avx2) ? CPU_KNOWN | CPU_AVX2_FMA : CPU_KNOWN;
+    if ((low & 0x06) == 0x06 && (r[1] & avx2))
+        found |= ATTN_CPU_AVX2;
+    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
+        found |= ATTN_CPU_AVX512;
+    return found;
 }
+#else
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN;
+}
+#endif
 
 static unsigned cpu_features; /* the only writable word of the library */
 
-static const attn_kernels *get_portable_fma(void)
+ATTN_API unsigned attn_cpu_features(void)
 {
     unsigned features = LOAD_WORD(&cpu_features);
     if (!features) {
         features = detect_cpu();
         STORE_WORD(&cpu_features, features);
     }
-    return features & CPU_AVX2_FMA ? &kernels_portable_fma : NULL;
+    return features;
+}
+
+#ifdef FMA_SECOND_BUILD
+static const attn_kernels *get_portable_fma(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_portable_fma : NULL;
 }
 #endif
 
@@ -969,6 +986,15 @@ static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
 } kernel_sources[] = {
+#ifdef ATTN_SIMD_AVX512
+    { "avx512", attn_kernels_avx512 },
+#endif
+#ifdef ATTN_SIMD_AVX2
+    { "avx2", attn_kernels_avx2 },
+#endif
+#ifdef ATTN_SIMD_NEON
+    { "neon", attn_kernels_neon },
+#endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma },
 #endif

@@ -96,6 +96,10 @@
 #define attn_kernels_get ATTN_JOIN(ATTN_PREFIX, attn_kernels_get)
 #define attn_kernels_find ATTN_JOIN(ATTN_PREFIX, attn_kernels_find)
 #define attn_kernels_name ATTN_JOIN(ATTN_PREFIX, attn_kernels_name)
+#define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
+#define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
+#define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
+#define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
 #endif
 
 #ifdef __cplusplus
@@ -427,6 +431,13 @@ ATTN_API const attn_kernels *attn_kernels_get(int index);
 ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 
+/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
+ * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
+ * offers them; or pass one in p.kernels and define nothing. */
+ATTN_API const attn_kernels *attn_kernels_avx2(void);
+ATTN_API const attn_kernels *attn_kernels_avx512(void);
+ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+
 /* A device or another implementation of attn_forward. It receives the parameters with every default
  * resolved (scale, heads, strides). supports: nonzero, or 0 with a sentence in why. */
 struct attn_backend {
@@ -480,6 +491,11 @@ typedef struct attn_events {
     int *at;      /* [n / 16 + 2], ascending */
     float *alpha; /* [n / 16 + 2][rows] */
 } attn_events;
+
+/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
+#define ATTN_CPU_AVX2 2u   /* AVX2 and FMA */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+ATTN_API unsigned attn_cpu_features(void);
 
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */

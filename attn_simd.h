@@ -1,0 +1,345 @@
+/* attn_simd.h - the vector kernels, written once. An ISA file (attn_simd_avx2.c, ...) includes this
+ * file, defines the operations below, and includes it again, which gives the table kernels_ISA.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ *
+ * Parameters of this template
+ *   ISA            suffix of every name, e.g. avx2; ISA_NAME the same as a string
+ *   VL             floats of a vector
+ *   NV             vectors of a tile: it has ROWS = NV * VL query rows, one per lane
+ *   MR             chains (keys, or elements of a value) of one register tile: MR * NV accumulators,
+ *                  NV loaded vectors and one broadcast factor must fit into the registers
+ *   vf, vm         a vector of floats, a mask of lanes
+ *   v_load(p) v_store(p, x) v_set1(f) v_zero()
+ *   v_fma(a, b, c) a * b + c rounded once;  v_add v_sub v_mul v_div
+ *   v_max(a, b)    a > b ? a : b, so that a NaN gives b
+ *   v_gt v_lt v_eq(a, b)  ordered, quiet;  v_nan(x)  unordered with itself
+ *   v_select(m, a, b)     m ? a : b;  vm_and vm_or(m, n);  vm_any(m)
+ *   v_pow2(y, t)   the bits of y plus the bits of t shifted left by 23, modulo 2^32
+ *   v_dead(b, x, y)       sign bit of b ? x : y;  v_copysign(x, s)  x >= +0 with the sign bit of s
+ *   v_transpose(x) x[0..VL-1] as a square matrix, in place
+ *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
+ *
+ * Every kernel follows docs/canon.md element by element, as the portable kernels of attn.c do; the
+ * order between elements is free. Contracts: the end of attn.h.
+ */
+#ifndef ATTN_SIMD_H /* first inclusion: what the operations themselves are written with */
+#define ATTN_SIMD_H
+
+#include <string.h>
+#define SIMD_JOIN_(a, b) a##_##b
+#define SIMD_JOIN(a, b) SIMD_JOIN_(a, b)
+#define INLINE static inline __attribute__((always_inline))
+#define PRAGMA_(x) _Pragma(#x)
+#ifdef __clang__
+#define UNROLL PRAGMA_(clang loop unroll(full))
+#else
+#define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
+#endif
+
+#else /* second inclusion: the kernels */
+
+#define FN(name) SIMD_JOIN(name, ISA)
+#define ROWS (NV * VL)
+#define EACH_V UNROLL for (v = 0; v < NV; v++)
+
+/* A bit pattern that is no literal, in every lane. */
+INLINE vf FN(bits)(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return v_set1(x);
+}
+
+#define NEGATIVE_INFINITY FN(bits)(0xff800000u)
+
+/* 2^x, +0 below -126, NaN (7fffffff) for NaN: exp2 of docs/canon.md. */
+INLINE vf FN(exp2)(vf x)
+{
+    const vf lowest = v_set1(-126.0f), magic = v_set1(12582912.0f); /* 1.5 * 2^23 */
+    const vf c = v_max(x, lowest); /* -inf would raise a flag below */
+    const vf t = v_add(c, magic);
+    const vf f = v_sub(c, v_sub(t, magic));
+    vf y = v_fma(v_set1(0x1.44a6d6p-13f), f, v_set1(0x1.5f8d0cp-10f));
+    y = v_fma(y, f, v_set1(0x1.3b2822p-7f));
+    y = v_fma(y, f, v_set1(0x1.c6adecp-5f));
+    y = v_fma(y, f, v_set1(0x1.ebfbe4p-3f));
+    y = v_fma(y, f, v_set1(0x1.62e432p-1f));
+    y = v_fma(y, f, v_set1(1.0f));
+    y = v_select(v_lt(x, lowest), v_zero(), v_pow2(y, t));
+    return v_select(v_nan(x), FN(bits)(0x7fffffffu), y);
+}
+
+/* ---- both matrix products */
+
+/* `count` <= MR chains in all lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]) for
+ * t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. count, fresh (c starts at +0) and
+ * select (dead b leaves the chain alone) are constants at every call. */
+INLINE void FN(chains)(int count, int fresh, int select, float *c, const float *x, ptrdiff_t xi,
+                       ptrdiff_t xt, const float *b, int64_t n)
+{
+    vf acc[MR][NV];
+    int64_t t;
+    int i, v;
+    UNROLL for (i = 0; i < count; i++)
+        EACH_V acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
+    for (t = 0; t < n; t++, x += xt, b += ROWS) {
+        vf y[NV];
+        EACH_V {
+            y[v] = v_load(b + v * VL);
+            PIN(y[v]);
+        }
+        UNROLL for (i = 0; i < count; i++) {
+            const vf a = v_set1(x[i * xi]);
+            EACH_V {
+                const vf sum = v_fma(a, y[v], acc[i][v]);
+                acc[i][v] = select ? v_dead(y[v], acc[i][v], sum) : sum;
+            }
+        }
+    }
+    UNROLL for (i = 0; i < count; i++)
+        EACH_V v_store(c + i * ROWS + v * VL, acc[i][v]);
+}
+
+/* Any number of chains. */
+INLINE void FN(all_chains)(int fresh, int select, float *c, int64_t count, const float *x,
+                           ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i + MR <= count; i += MR)
+        FN(chains)(MR, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+    for (; i + 2 <= count; i += 2)
+        FN(chains)(2, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+    if (i < count)
+        FN(chains)(1, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+}
+
+static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                   int64_t head_dim)
+{
+    FN(all_chains)(1, 0, s, n, k, k_stride, 1, qt, head_dim);
+}
+
+INLINE void FN(pv_events)(int select, float *o, const float *p, const float *v_rows,
+                          ptrdiff_t v_stride, int n, int64_t head_dim_v,
+                          const attn_events *events)
+{
+    int e, v, begin = 0;
+    int64_t d;
+    for (e = 0; e <= events->count; e++) {
+        const int end = e < events->count ? events->at[e] : n;
+        FN(all_chains)(0, select, o, head_dim_v, v_rows + begin * v_stride, 1, v_stride,
+                       p + begin * ROWS, end - begin);
+        if (e < events->count)
+            EACH_V {
+                const vf alpha = v_load(events->alpha + e * ROWS + v * VL);
+                float *row = o + v * VL;
+                for (d = 0; d < head_dim_v; d++, row += ROWS)
+                    v_store(row, v_mul(v_load(row), alpha));
+            }
+        begin = end;
+    }
+}
+
+static void FN(pv)(float *o, const float *p, const float *v_rows, ptrdiff_t v_stride, int n,
+                   int64_t head_dim_v, const attn_events *events)
+{
+    FN(pv_events)(0, o, p, v_rows, v_stride, n, head_dim_v, events);
+}
+
+static void FN(pv_select)(float *o, const float *p, const float *v_rows, ptrdiff_t v_stride, int n,
+                          int64_t head_dim_v, const attn_events *events)
+{
+    FN(pv_events)(1, o, p, v_rows, v_stride, n, head_dim_v, events);
+}
+
+/* ---- softmax */
+
+static void FN(maximum)(const float *s, int n, float *m)
+{
+    int j, v;
+    EACH_V {
+        vf top = v_load(m + v * VL);
+        const float *row = s + v * VL;
+        for (j = 0; j < n; j++, row += ROWS)
+            top = v_max(v_load(row), top);
+        v_store(m + v * VL, top);
+    }
+}
+
+static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
+{
+    int j, v;
+    EACH_V {
+        const vf top = v_load(m + v * VL), hidden = v_set1(dead);
+        const vf from = v_select(v_eq(top, NEGATIVE_INFINITY), v_zero(), top);
+        vf sum = v_load(l + v * VL);
+        float *row = s + v * VL;
+        for (j = 0; j < n; j++, row += ROWS) {
+            const vf x = v_load(row);
+            const vf p = FN(exp2)(v_sub(x, from));
+            sum = v_add(sum, p);
+            v_store(row, v_select(v_eq(x, NEGATIVE_INFINITY), hidden, p));
+        }
+        v_store(l + v * VL, sum);
+    }
+}
+
+/* Raises m to bm where it has not begun or bm exceeds it by more than the threshold; rescales l and
+ * leaves the factors for o in alpha. Returns whether a begun lane was raised. */
+static int FN(raise)(const float *bm, float *m, float *l, float *alpha)
+{
+    int v, rescaled = 0;
+    EACH_V {
+        const vf old = v_load(m + v * VL), block = v_load(bm + v * VL);
+        const vm begun = v_gt(old, NEGATIVE_INFINITY);
+        const vm up = vm_and(begun, v_gt(block, v_add(old, v_set1(ATTN_THRESHOLD))));
+        const vf to = v_select(up, block, v_zero());
+        vf from = v_select(up, old, v_zero()), a;
+        PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
+        a = FN(exp2)(v_sub(from, to)); /* exactly 1 where nothing is raised */
+        v_store(m + v * VL, v_select(up, block, v_select(begun, old, block)));
+        v_store(l + v * VL, v_mul(v_load(l + v * VL), a));
+        v_store(alpha + v * VL, a);
+        rescaled |= vm_any(up);
+    }
+    return rescaled;
+}
+
+static void FN(softmax)(float *s, int n, int first, float dead, float *m, float *l,
+                        attn_events *events)
+{
+    int begin = 0, end = first < n ? first : n, v;
+    events->count = 0;
+    while (begin < n) {
+        float bm[ROWS];
+        EACH_V v_store(bm + v * VL, NEGATIVE_INFINITY);
+        FN(maximum)(s + begin * ROWS, end - begin, bm);
+        if (FN(raise)(bm, m, l, events->alpha + events->count * ROWS))
+            events->at[events->count++] = begin;
+        FN(exp_sum)(s + begin * ROWS, end - begin, dead, m, l);
+        begin = end;
+        end = end + ATTN_BLOCK < n ? end + ATTN_BLOCK : n;
+    }
+}
+
+/* ---- what changes a logit */
+
+/* tanh of docs/canon.md: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) from there. */
+INLINE vf FN(tanh)(vf x)
+{
+    const vf magnitude = v_max(x, v_sub(v_zero(), x)); /* NaN stays NaN */
+    const vf c = v_select(v_gt(magnitude, v_set1(10.0f)), v_set1(10.0f), magnitude);
+    const vf u = v_mul(c, c);
+    vf r = v_fma(v_set1(-0x1.75e1cap-8f), u, v_set1(0x1.52269cp-6f)), small, large;
+    r = v_fma(r, u, v_set1(-0x1.b83c5ap-5f));
+    r = v_fma(r, u, v_set1(0x1.110726p-3f));
+    r = v_fma(r, u, v_set1(-0x1.555532p-2f));
+    small = v_fma(v_mul(u, c), r, c);
+    large = FN(exp2)(v_mul(c, v_set1(0x1.715476p+1f)));
+    large = v_div(v_set1(2.0f), v_add(large, v_set1(1.0f)));
+    large = v_sub(v_set1(1.0f), large);
+    return v_copysign(v_select(v_lt(c, v_set1(0.625f)), small, large), x);
+}
+
+static void FN(softcap)(float *s, int n, float cap2, float icap2)
+{
+    int k;
+    for (k = 0; k < n * ROWS; k += VL)
+        v_store(s + k, v_mul(v_set1(cap2), FN(tanh)(v_mul(v_load(s + k), v_set1(icap2)))));
+}
+
+static void FN(add_scaled)(float *s, const float *x, const float *factor, int n)
+{
+    int j, v;
+    for (j = 0; j < n; j++, s += ROWS, x += ROWS)
+        EACH_V {
+            const vf y = v_load(x + v * VL);
+            const vf sum = v_fma(y, v_load(factor + v * VL), v_load(s + v * VL));
+            v_store(s + v * VL,
+                    v_select(v_eq(y, NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
+        }
+}
+
+/* ---- packing, merging, results */
+
+static void FN(pack)(float *qt, const float *q, int64_t head_dim, float c)
+{
+    int64_t d;
+    int i, v;
+    for (v = 0; v < NV; v++) {
+        const float *from = q + v * VL * head_dim;
+        for (d = 0; d + VL <= head_dim; d += VL) {
+            vf square[VL];
+            UNROLL for (i = 0; i < VL; i++)
+                square[i] = v_mul(v_load(from + i * head_dim + d), v_set1(c));
+            v_transpose(square);
+            UNROLL for (i = 0; i < VL; i++)
+                v_store(qt + (d + i) * ROWS + v * VL, square[i]);
+        }
+        for (; d < head_dim; d++)
+            for (i = 0; i < VL; i++)
+                qt[d * ROWS + v * VL + i] = from[i * head_dim + d] * c;
+    }
+}
+
+static void FN(merge)(float *a, float *b, int64_t head_dim_v)
+{
+    int64_t d;
+    int v;
+    EACH_V {
+        float *lower = a + v * VL, *upper = b + v * VL;
+        const vf ma = v_load(lower), mb = v_load(upper);
+        const vf m = v_max(ma, mb);
+        const vf from = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+        const vf wa = FN(exp2)(v_sub(ma, from)), wb = FN(exp2)(v_sub(mb, from));
+        v_store(upper, m);
+        for (d = 0; d <= head_dim_v; d++) { /* l, then o */
+            lower += ROWS;
+            upper += ROWS;
+            v_store(upper, v_fma(v_load(upper), wb, v_mul(v_load(lower), wa)));
+        }
+    }
+}
+
+static void FN(result)(float *out, const float *o, const float *l, float factor,
+                       int64_t head_dim_v)
+{
+    int64_t d;
+    int i, v;
+    for (v = 0; v < NV; v++) {
+        const vf sum = v_load(l + v * VL), one = v_set1(1.0f), nan = FN(bits)(0x7fc00000u);
+        const vm empty = v_eq(sum, v_zero());
+        vf r = v_select(empty, one, sum);
+        float *to = out + v * VL * head_dim_v;
+        PIN(r); /* clang else divides before it selects: 1 / 0 would raise a flag */
+        r = v_mul(v_div(one, r), v_set1(factor));
+        for (d = 0; d < head_dim_v; d += VL) {
+            const int count = head_dim_v - d < VL ? (int)(head_dim_v - d) : VL;
+            vf square[VL];
+            UNROLL for (i = 0; i < VL; i++) {
+                const float *row = o + (d + (i < count ? i : 0)) * ROWS + v * VL;
+                vf x = v_add(v_mul(v_load(row), r), v_zero()); /* -0 becomes +0 */
+                x = v_select(v_nan(x), nan, x);
+                square[i] = v_select(empty, v_zero(), x);
+            }
+            v_transpose(square);
+            for (i = 0; i < VL; i++) {
+                if (count == VL) {
+                    v_store(to + i * head_dim_v + d, square[i]);
+                } else {
+                    float piece[VL];
+                    v_store(piece, square[i]);
+                    memcpy(to + i * head_dim_v + d, piece, (size_t)count * sizeof *piece);
+                }
+            }
+        }
+    }
+}
+
+static const attn_kernels FN(kernels) = {
+    ATTN_KERNEL_ABI, ROWS,        ISA_NAME,    FN(pack),      FN(qk),    FN(softcap), FN(add_scaled),
+    FN(softmax),     FN(maximum), FN(exp_sum), FN(pv),        FN(pv_select), FN(merge), FN(result)
+};
+
+#endif

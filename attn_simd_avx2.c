@@ -1,0 +1,97 @@
+/* attn_simd_avx2.c - the kernels of attn_simd.h for AVX2 and FMA. Compiles to a stub on
+ * other machines; needs no compiler flags.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ */
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "attn.h"
+
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#if defined __clang__
+#if defined __FAST_MATH__
+#error "attn_simd_avx2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#pragma GCC target("avx2,fma")
+#endif
+#include <immintrin.h>
+#include "attn_simd.h"
+
+#define ISA avx2
+#define ISA_NAME "avx2"
+#define VL 8
+#define NV 3
+#define MR 4 /* 12 accumulators + 3 loaded + 1 factor: all 16 registers */
+#define vf __m256
+#define vm __m256
+#define v_load(p) _mm256_loadu_ps(p)
+#define v_store(p, x) _mm256_storeu_ps(p, x)
+#define v_set1(f) _mm256_set1_ps(f)
+#define v_zero() _mm256_setzero_ps()
+#define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define v_add(a, b) _mm256_add_ps(a, b)
+#define v_sub(a, b) _mm256_sub_ps(a, b)
+#define v_mul(a, b) _mm256_mul_ps(a, b)
+#define v_div(a, b) _mm256_div_ps(a, b)
+#define v_max(a, b) _mm256_max_ps(a, b)
+#define v_gt(a, b) _mm256_cmp_ps(a, b, _CMP_GT_OQ)
+#define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
+#define v_eq(a, b) _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
+#define v_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
+#define v_select(m, a, b) _mm256_blendv_ps(b, a, m)
+#define vm_and(m, n) _mm256_and_ps(m, n)
+#define vm_any(m) (_mm256_movemask_ps(m) != 0)
+#define v_int(x) _mm256_castps_si256(x)
+#define v_float(x) _mm256_castsi256_ps(x)
+#define v_pow2(y, t) v_float(_mm256_add_epi32(v_int(y), _mm256_slli_epi32(v_int(t), 23)))
+#define v_dead(b, x, y) _mm256_blendv_ps(y, x, b)
+#define v_copysign(x, s) _mm256_or_ps(x, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)))
+#define PIN(x) __asm__("" : "+x"(x))
+
+/* 8 x 8: pairs of rows, quadruples of rows, then halves. */
+INLINE void v_transpose(__m256 *x)
+{
+    __m256 t[8];
+    int i;
+    UNROLL for (i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    UNROLL for (i = 0; i < 8; i += 4) {
+        x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    UNROLL for (i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+    }
+    UNROLL for (i = 0; i < 8; i++)
+        x[i] = t[i];
+}
+
+#include "attn_simd.h"
+
+#if defined __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+ATTN_API const attn_kernels *attn_kernels_avx2(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_avx2 : NULL;
+}
+#else
+ATTN_API const attn_kernels *attn_kernels_avx2(void)
+{
+    return NULL;
+}
+#endif

@@ -1,0 +1,107 @@
+/* attn_simd_avx512.c - the kernels of attn_simd.h for AVX-512 (F, DQ). Compiles to a stub on
+ * other machines; needs no compiler flags.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ */
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "attn.h"
+
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#if defined __clang__
+#if defined __FAST_MATH__
+#error "attn_simd_avx512.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#pragma GCC target("avx512f,avx512dq")
+#endif
+#include <immintrin.h>
+#include "attn_simd.h"
+
+#define ISA avx512
+#define ISA_NAME "avx512"
+#define VL 16
+#define NV 3
+#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers; 8x3 needs 11 loads for 24 FMA */
+#define vf __m512
+#define vm __mmask16
+#define v_load(p) _mm512_loadu_ps(p)
+#define v_store(p, x) _mm512_storeu_ps(p, x)
+#define v_set1(f) _mm512_set1_ps(f)
+#define v_zero() _mm512_setzero_ps()
+#define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define v_add(a, b) _mm512_add_ps(a, b)
+#define v_sub(a, b) _mm512_sub_ps(a, b)
+#define v_mul(a, b) _mm512_mul_ps(a, b)
+#define v_div(a, b) _mm512_div_ps(a, b)
+#define v_max(a, b) _mm512_max_ps(a, b)
+#define v_gt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
+#define v_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define v_eq(a, b) _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
+#define v_nan(x) _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)
+#define v_select(m, a, b) _mm512_mask_blend_ps(m, b, a)
+#define vm_and(m, n) ((__mmask16)((m) & (n)))
+#define vm_any(m) ((m) != 0)
+#define v_int(x) _mm512_castps_si512(x)
+#define v_float(x) _mm512_castsi512_ps(x)
+#define v_pow2(y, t) v_float(_mm512_add_epi32(v_int(y), _mm512_slli_epi32(v_int(t), 23)))
+#define v_dead(b, x, y) _mm512_mask_blend_ps(_mm512_movepi32_mask(v_int(b)), y, x)
+#define v_copysign(x, s)                                                                           \
+    v_float(_mm512_or_si512(                                                                       \
+        v_int(x), _mm512_and_si512(v_int(s), _mm512_set1_epi32((int)0x80000000u))))
+#define PIN(x) __asm__("" : "+v"(x))
+
+#define W(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
+
+/* 16 x 16: pairs of rows, quadruples of rows, then the 128-bit quarters in two shuffles. */
+INLINE void v_transpose(__m512 *x)
+{
+    __m512 t[16], u[4];
+    int i;
+    UNROLL for (i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+    UNROLL for (i = 0; i < 16; i += 4) {
+        x[i] = W(_mm512_unpacklo_pd, t[i], t[i + 2]);
+        x[i + 1] = W(_mm512_unpackhi_pd, t[i], t[i + 2]);
+        x[i + 2] = W(_mm512_unpacklo_pd, t[i + 1], t[i + 3]);
+        x[i + 3] = W(_mm512_unpackhi_pd, t[i + 1], t[i + 3]);
+    }
+    UNROLL for (i = 0; i < 4; i++) {
+        u[0] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
+        u[1] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
+        u[2] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+        u[3] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+        t[i] = _mm512_shuffle_f32x4(u[0], u[2], 0x88);
+        t[8 + i] = _mm512_shuffle_f32x4(u[0], u[2], 0xdd);
+        t[4 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0x88);
+        t[12 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0xdd);
+    }
+    UNROLL for (i = 0; i < 16; i++)
+        x[i] = t[i];
+}
+
+#include "attn_simd.h"
+
+#if defined __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+ATTN_API const attn_kernels *attn_kernels_avx512(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX512 ? &kernels_avx512 : NULL;
+}
+#else
+ATTN_API const attn_kernels *attn_kernels_avx512(void)
+{
+    return NULL;
+}
+#endif

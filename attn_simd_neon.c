@@ -1,0 +1,84 @@
+/* attn_simd_neon.c - the kernels of attn_simd.h for NEON of 64-bit ARM, where it is part of every
+ * CPU. Compiles to a stub on other machines; needs no compiler flags.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ */
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "attn.h"
+
+#if defined __GNUC__ && defined __aarch64__
+#if defined __clang__
+#if defined __FAST_MATH__
+#error "attn_simd_neon.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#endif
+#include <arm_neon.h>
+#include "attn_simd.h"
+
+#define ISA neon
+#define ISA_NAME "neon"
+#define VL 4
+#define NV 3
+#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers */
+#define vf float32x4_t
+#define vm uint32x4_t
+#define v_load(p) vld1q_f32(p)
+#define v_store(p, x) vst1q_f32(p, x)
+#define v_set1(f) vdupq_n_f32(f)
+#define v_zero() vdupq_n_f32(0.0f)
+#define v_fma(a, b, c) vfmaq_f32(c, a, b) /* never vmlaq, which may round twice */
+#define v_add(a, b) vaddq_f32(a, b)
+#define v_sub(a, b) vsubq_f32(a, b)
+#define v_mul(a, b) vmulq_f32(a, b)
+#define v_div(a, b) vdivq_f32(a, b)
+#define v_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b) /* vmaxq would pass a NaN on */
+#define v_gt(a, b) vcgtq_f32(a, b)
+#define v_lt(a, b) vcltq_f32(a, b)
+#define v_eq(a, b) vceqq_f32(a, b)
+#define v_nan(x) vmvnq_u32(vceqq_f32(x, x))
+#define v_select(m, a, b) vbslq_f32(m, a, b)
+#define vm_and(m, n) vandq_u32(m, n)
+#define vm_any(m) (vmaxvq_u32(m) != 0)
+#define v_int(x) vreinterpretq_u32_f32(x)
+#define v_float(x) vreinterpretq_f32_u32(x)
+#define v_pow2(y, t) v_float(vaddq_u32(v_int(y), vshlq_n_u32(v_int(t), 23)))
+#define v_dead(b, x, y)                                                                            \
+    vbslq_f32(vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_f32(b), 31)), x, y)
+#define v_copysign(x, s) vbslq_f32(vdupq_n_u32(0x80000000u), s, x)
+#define PIN(x) __asm__("" : "+w"(x))
+
+/* 4 x 4: pairs of rows, then halves. */
+INLINE void v_transpose(float32x4_t *x)
+{
+    const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(x[0], x[1]));
+    const float64x2_t b = vreinterpretq_f64_f32(vtrn2q_f32(x[0], x[1]));
+    const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(x[2], x[3]));
+    const float64x2_t d = vreinterpretq_f64_f32(vtrn2q_f32(x[2], x[3]));
+    x[0] = vreinterpretq_f32_f64(vtrn1q_f64(a, c));
+    x[1] = vreinterpretq_f32_f64(vtrn1q_f64(b, d));
+    x[2] = vreinterpretq_f32_f64(vtrn2q_f64(a, c));
+    x[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
+}
+
+#include "attn_simd.h"
+
+#if !defined __clang__
+#pragma GCC pop_options
+#endif
+
+ATTN_API const attn_kernels *attn_kernels_neon(void)
+{
+    return &kernels_neon;
+}
+#else
+ATTN_API const attn_kernels *attn_kernels_neon(void)
+{
+    return NULL;
+}
+#endif
