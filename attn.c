@@ -985,20 +985,24 @@ static const attn_kernels *get_portable(void)
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
+    int narrow; /* of the set before it, for few rows */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512 },
+    { "avx512", attn_kernels_avx512, 0 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2 },
+    { "avx2", attn_kernels_avx2, 0 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon },
+    { "neon", attn_kernels_neon, 0 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma },
+    { "portable_fma", get_portable_fma, 0 },
 #endif
-    { "portable", get_portable },
+    { "portable", get_portable, 0 },
 };
 
 /* Whether the string a is the b_length letters at b. */
@@ -1020,6 +1024,25 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
             return kernels;
     }
     return NULL;
+}
+
+/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+static const attn_kernels *best_kernels(int64_t rows)
+{
+    const attn_kernels *best = NULL;
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (!kernels)
+            continue;
+        if (!best)
+            best = kernels;
+        else if (kernel_sources[i].narrow && rows <= kernels->rows)
+            return kernels;
+        else
+            break;
+    }
+    return best;
 }
 
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
@@ -1167,8 +1190,6 @@ static void resolve_sizes(attn_params *p)
         p->tile_keys = 128;
     if (p->auto_naive_keys == 0)
         p->auto_naive_keys = ATTN_AUTO_NAIVE_KEYS;
-    if (p->kernels == NULL)
-        p->kernels = attn_kernels_get(0);
     if (p->window && p->window_left > TOO_BIG)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
@@ -1242,7 +1263,7 @@ static int has_batch_arrays(const attn_params *p)
 
 static void resolve_numbers(problem *pr)
 {
-    const attn_params *p = &pr->p;
+    attn_params *p = &pr->p;
     float keep = 1.0f - p->dropout_p;
     int64_t b;
     const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
@@ -1258,6 +1279,8 @@ static void resolve_numbers(problem *pr)
         pr->max_q_len = max64(pr->max_q_len, s.q_len);
         pr->max_kv_len = max64(pr->max_kv_len, s.kv_len);
     }
+    if (p->kernels == NULL)
+        p->kernels = best_kernels(times(pr->max_q_len, pr->group));
 }
 
 /* What has to be computed. */

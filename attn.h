@@ -97,8 +97,11 @@
 #define attn_kernels_find ATTN_JOIN(ATTN_PREFIX, attn_kernels_find)
 #define attn_kernels_name ATTN_JOIN(ATTN_PREFIX, attn_kernels_name)
 #define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
+#define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
+#define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
+#define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
 #endif
 
@@ -332,7 +335,7 @@ typedef struct attn_params {
     int naive_whole;            /* nonzero: naive materialises all batch*heads*seq*seq logits at once */
     int tile_keys;              /* keys per tile: 16, 32, ... 1024; 0 = chosen by the plan */
     int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
-    const attn_kernels *kernels; /* NULL = the best that this CPU can run */
+    const attn_kernels *kernels; /* NULL = the best that this CPU can run for so many rows */
     const attn_backend *backend; /* NULL = CPU */
     int num_workers;            /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
     attn_parallel_for_fn parallel_for; /* NULL = OpenMP when compiled with it, else a plain loop */
@@ -425,8 +428,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* Kernel sets that this CPU can run: index 0 is the best, the last is always "portable"; NULL
- * beyond. By name: NULL if unknown or if this CPU cannot run it. */
+/* Kernel sets that this CPU can run: index 0 is the best for many rows, the last is always "portable";
+ * NULL beyond. p.kernels = NULL takes the best for the number of rows. By name: NULL if unknown or if this CPU cannot run it. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
@@ -437,6 +440,11 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+
+/* The same with fewer rows in a tile, for decoding and other short calls. */
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 
 /* A device or another implementation of attn_forward. It receives the parameters with every default
  * resolved (scale, heads, strides). supports: nonzero, or 0 with a sentence in why. */

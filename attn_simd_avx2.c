@@ -23,11 +23,7 @@
 #include <immintrin.h>
 #include "attn_simd.h"
 
-#define ISA avx2
-#define ISA_NAME "avx2"
 #define VL 8
-#define NV 3
-#define MR 4 /* 12 accumulators + 3 loaded + 1 factor: all 16 registers */
 #define vf __m256
 #define vm __m256
 #define v_load(p) _mm256_loadu_ps(p)
@@ -77,6 +73,20 @@ INLINE void v_transpose(__m256 *x)
         x[i] = t[i];
 }
 
+#define ISA avx2
+#define ISA_NAME "avx2"
+#define NV 3
+#define MR 4 /* 12 accumulators + 3 loaded + 1 factor: all 16 registers */
+#include "attn_simd.h"
+#undef ISA
+#undef ISA_NAME
+#undef NV
+#undef MR
+
+#define ISA avx2_narrow
+#define ISA_NAME "avx2_narrow"
+#define NV 1
+#define MR 8
 #include "attn_simd.h"
 
 #if defined __clang__
@@ -89,8 +99,18 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_avx2 : NULL;
 }
+
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_avx2_narrow : NULL;
+}
 #else
 ATTN_API const attn_kernels *attn_kernels_avx2(void)
+{
+    return NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void)
 {
     return NULL;
 }

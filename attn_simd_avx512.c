@@ -23,11 +23,7 @@
 #include <immintrin.h>
 #include "attn_simd.h"
 
-#define ISA avx512
-#define ISA_NAME "avx512"
 #define VL 16
-#define NV 3
-#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers; 8x3 needs 11 loads for 24 FMA */
 #define vf __m512
 #define vm __mmask16
 #define v_load(p) _mm512_loadu_ps(p)
@@ -87,6 +83,20 @@ INLINE void v_transpose(__m512 *x)
         x[i] = t[i];
 }
 
+#define ISA avx512
+#define ISA_NAME "avx512"
+#define NV 3
+#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers; 8x3 needs 11 loads for 24 FMA */
+#include "attn_simd.h"
+#undef ISA
+#undef ISA_NAME
+#undef NV
+#undef MR
+
+#define ISA avx512_narrow
+#define ISA_NAME "avx512_narrow"
+#define NV 1
+#define MR 16
 #include "attn_simd.h"
 
 #if defined __clang__
@@ -99,8 +109,18 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX512 ? &kernels_avx512 : NULL;
 }
+
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX512 ? &kernels_avx512_narrow : NULL;
+}
 #else
 ATTN_API const attn_kernels *attn_kernels_avx512(void)
+{
+    return NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
 {
     return NULL;
 }

@@ -21,11 +21,7 @@
 #include <arm_neon.h>
 #include "attn_simd.h"
 
-#define ISA neon
-#define ISA_NAME "neon"
 #define VL 4
-#define NV 3
-#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers */
 #define vf float32x4_t
 #define vm uint32x4_t
 #define v_load(p) vld1q_f32(p)
@@ -66,6 +62,20 @@ INLINE void v_transpose(float32x4_t *x)
     x[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
 }
 
+#define ISA neon
+#define ISA_NAME "neon"
+#define NV 3
+#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers */
+#include "attn_simd.h"
+#undef ISA
+#undef ISA_NAME
+#undef NV
+#undef MR
+
+#define ISA neon_narrow
+#define ISA_NAME "neon_narrow"
+#define NV 2
+#define MR 8
 #include "attn_simd.h"
 
 #if !defined __clang__
@@ -76,8 +86,18 @@ ATTN_API const attn_kernels *attn_kernels_neon(void)
 {
     return &kernels_neon;
 }
+
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void)
+{
+    return &kernels_neon_narrow;
+}
 #else
 ATTN_API const attn_kernels *attn_kernels_neon(void)
+{
+    return NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void)
 {
     return NULL;
 }
