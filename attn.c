@@ -67,8 +67,9 @@
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
- * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and chosen
- * at run time (FMA_TARGET). Elsewhere fma_soft of section 3 serves; libm's is often wrong. */
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
+ * chosen at run time (FMA_TARGET). Elsewhere fma_soft of section 3 serves; libm's is often
+ * wrong. */
 #if defined __GNUC__ && (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ || \
                          defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || \
                          defined __powerpc64__)
@@ -82,7 +83,8 @@
 #define FMA_BASE 0
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same value. */
+/* The word of CPU features may be written by several threads at once, always with the same
+ * value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
@@ -156,7 +158,7 @@ static void put_float(text *t, float value)
     int i;
     int64_t millionths;
     if (!(value > -1e12f && value < 1e12f)) {
-        put(t, value >= 1e12f ? "huge or inf" : value <= -1e12f ? "hugely negative or -inf" : "nan");
+        put(t, value >= 1e12f ? "huge or inf" : value <= -1e12f ? "-huge or -inf" : "nan");
         return;
     }
     millionths = (int64_t)((double)value * 1e6);
@@ -251,7 +253,8 @@ UNUSED static float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every call. */
+/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+ * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
 {
@@ -294,10 +297,11 @@ KERNEL float exp2_core(int hw, float x)
 
 /*
  * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
- * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf); finite x >= 128 gives garbage: callers
- * promise x <= 127. The selections are integers: gcc vectorises them without -fno-trapping-math,
- * which ?: on floats needs on AVX2. As unsigned numbers, the floats below -126 and the negative
- * NaNs are those above the bits of -126; they are clamped first, so that -inf raises no flag.
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
+ * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
+ * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
+ * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
+ * clamped first, so that -inf raises no flag.
  */
 KERNEL float exp2_with(int hw, float x)
 {
@@ -583,12 +587,12 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Eight chains in eight lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]), t = 0..n-1.
- * Both matrix products are this loop: for Q K^T t runs over head_dim (xi = k_stride, xt = 1, b = qt),
- * for P V over keys (xi = 1, xt = v_stride, b = p).
+/* Eight chains in eight lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]), t =
+ * 0..n-1. Both matrix products are this loop: for Q K^T t runs over head_dim (xi = k_stride, xt =
+ * 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p).
  * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
- * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to 10-45 %
- * in one of them. */
+ * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
+ * 10-45 % in one of them. */
 #define STRIP 8
 KERNEL void chains8(int hw, int select, float *c, const float *x, ptrdiff_t xi, ptrdiff_t xt,
                     const float *b, int64_t n)
@@ -730,9 +734,9 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
     memcpy(l, sum, sizeof sum);
 }
 
-/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (p then
- * stays at most 2^16), and rescales l. Returns whether a begun lane was raised: then alpha holds its
- * factor for o, 1 in the other lanes. */
+/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (p
+ * then stays at most 2^16), and rescales l. Returns whether a begun lane was raised: then alpha
+ * holds its factor for o, 1 in the other lanes. */
 KERNEL int raise_body(int hw, const float *bm, float *m, float *l, float *alpha)
 {
     int r, rescaled = 0;
@@ -844,7 +848,8 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
     }
 }
 
-/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use fma_hard. */
+/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
+ * fma_hard. */
 #define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
     TARGET static void pack_##SET(float *qt, const float *q, int64_t head_dim, float c)            \
     {                                                                                              \
@@ -1142,8 +1147,9 @@ static ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed is
- * [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no stride. */
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
+ * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
+ * stride. */
 static void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                             int64_t dim)
 {
@@ -1158,7 +1164,8 @@ static void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int6
     }
 }
 
-/* Both tensor types hold the three strides in a row, by name: this is where they become an array. */
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
 #define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
     do {                                                                                           \
         ptrdiff_t stride[3];                                                                       \
@@ -1313,8 +1320,8 @@ static int64_t state_row(const attn_params *p, const sequence *s, int64_t head, 
 
 /* ------------------------------------------------------------------------------------------------
  * 7  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
- *    of keys to a row (`range`), which the loops never step outside of, and those that must be asked
- *    pair by pair (`row`). A key is visible if all active rules say so.
+ *    of keys to a row (`range`), which the loops never step outside of, and those that must be
+ *    asked pair by pair (`row`). A key is visible if all active rules say so.
  * --------------------------------------------------------------------------------------------- */
 
 /* A row of a tile: one lane. */
@@ -2188,7 +2195,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* Pending states are the maximal tree nodes to the left of the current chunk, at most one a level:
- * log2 of the number of chunks, one more where the keys begin inside the tree; one is being filled. */
+ * log2 of the number of chunks, one more where the keys begin inside the tree; one is being
+ * filled. */
 static int tree_slots(int64_t keys)
 {
     int64_t chunks = max64(keys, TREE_KEYS) / ATTN_CHUNK + 2;
@@ -2334,7 +2342,8 @@ static tile *open_tile(const call *c, char *slot)
     return t;
 }
 
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads` heads. */
+/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
+ * heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
     const int32_t *list; /* NULL = row number c is c */
@@ -2433,7 +2442,8 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* alive[key][lane] from the ranges alone; unused lanes count as alive, their results are dropped. */
+/* alive[key][lane] from the ranges alone; unused lanes count as alive, their results are
+ * dropped. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
@@ -3477,7 +3487,8 @@ static void explain_impl(const problem *pr, const plan *pl, text *why)
     const attn_params *p = &pr->p;
     put(why, impl_names[pl->impl]);
     if (p->impl == ATTN_IMPL_AUTO) {
-        put(why, pl->impl == ATTN_IMPL_NAIVE ? ": seq_len_kv is at most " : ": seq_len_kv is above ");
+        put(why, ": seq_len_kv is ");
+        put(why, pl->impl == ATTN_IMPL_NAIVE ? "at most " : "above ");
         put_field(why, "auto_naive_keys", p->auto_naive_keys);
     } else {
         put(why, p->impl == ATTN_IMPL_DEFAULT ? ": the default at every length" : ": asked for");
@@ -3838,11 +3849,18 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
     return ATTN_OK;
 }
 
-ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n)
+static int is_dtype(int dtype)
+{
+    return dtype >= 0 && dtype < STORAGE_COUNT;
+}
+
+ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
+                                  size_t n)
 {
     size_t i;
-    if (dst_dtype < 0 || dst_dtype >= STORAGE_COUNT || src_dtype < 0 || src_dtype >= STORAGE_COUNT ||
-        n > PTRDIFF_MAX / sizeof(float) || (n && (!dst || !src)))
+    if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
+        return ATTN_ERR_ARG;
+    if (n && (!dst || !src))
         return ATTN_ERR_ARG;
     for (i = 0; i < n; i++)
         storages[dst_dtype].store(dst, (int64_t)i, storages[src_dtype].load(src, (int64_t)i));

@@ -5,9 +5,9 @@
  *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
  *
  * by the online softmax: memory does not grow with the sequence length. Copy attn.h and attn.c into
- * a project and compile them with any C99 compiler; no flags are needed. Every mask and variant is a
- * field of one struct whose zero value means "off" or "the usual". The result has the same bits on
- * every CPU, for any number of threads, any batch and any chunking of a prompt (docs/canon.md).
+ * a project and compile them with any C99 compiler; no flags are needed. Every mask and variant is
+ * a field of one struct whose zero value means "off" or "the usual". The result has the same bits
+ * on every CPU, for any number of threads, any batch and any chunking of a prompt (docs/canon.md).
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
@@ -22,24 +22,24 @@
  *
  * CONVENTIONS
  *
- * Memory. The library never allocates. The caller gives one workspace per call, at least as large as
- *   attn_workspace_size says; it may have any alignment and any content. Stack use is below 2 KiB.
- * Threads. The library starts none. With p.parallel_for set it hands out independent pieces of work;
- *   compiled with OpenMP and without the callback it uses OpenMP; else it runs in the calling thread.
- *   Every function may run in many threads at once if workspace and outputs are distinct. The number
- *   of threads never changes a bit of the result.
+ * Memory. The library never allocates. The caller gives one workspace per call, at least as large
+ *   as attn_workspace_size says; it may have any alignment and any content. Stack use is below 2
+ * KiB. Threads. The library starts none. With p.parallel_for set it hands out independent pieces of
+ *   work; compiled with OpenMP and without the callback it uses OpenMP; else it runs in the calling
+ *   thread. Every function may run in many threads at once if workspace and outputs are distinct.
+ *   The number of threads never changes a bit of the result.
  * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
  *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
  * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
  *   per-token arrays, and "broadcast" for bias and boolean masks; ATTN_STRIDE_BROADCAST shares an
- *   input along an axis anywhere. The last dimension is always contiguous. Data need only be aligned
- *   for its element type.
+ *   input along an axis anywhere. The last dimension is always contiguous. Data need only be
+ *   aligned for its element type.
  * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
- * Order. logit = softcap(scale * q.k) + bias + ALiBi, then the score callback, then all masks (a key
- *   is visible only if every mask says so), then softmax with the sink.
- * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its sequence;
- *   p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare pos(i) with j.
- *   n(j) = key_base + j is the absolute number of a key.
+ * Order. logit = softcap(scale * q.k) + bias + ALiBi, then the score callback, then all masks (a
+ *   key is visible only if every mask says so), then softmax with the sink.
+ * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its
+ *   sequence; p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
+ *   pos(i) with j. n(j) = key_base + j is the absolute number of a key.
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf (with a sink: the sink).
  * NaN and Inf. What a mask hides or a length leaves out never shows, NaN and Inf included. A NaN or
  *   +inf logit of a visible key makes that row NaN and no other. -inf in the bias masks its key.
@@ -128,7 +128,7 @@ typedef enum attn_impl {
 } attn_impl;
 
 typedef enum attn_alignment {
-    ATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = kv length - q length: the last query sees the last key */
+    ATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = kv length - q length: last row at last key */
     ATTN_ALIGN_TOP_LEFT = 1,     /* offset = 0: query 0 stands at key 0 */
     ATTN_ALIGN_OFFSET = 2        /* offset = p.q_offset[b] */
 } attn_alignment;
@@ -207,18 +207,18 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 typedef int (*attn_mask_fn)(void *user, const attn_pair *at);       /* nonzero = visible */
 typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);  /* an attn_tile_class */
 
-/* Runs task(arg, index, worker) once for each index 0..n-1, in any order, on workers numbered from 0
- * to p.num_workers-1, no two of the same number at a time; returns when all are done: 0, or nonzero
- * when it failed (attn_forward then returns ATTN_ERR_CALLBACK). */
+/* Runs task(arg, index, worker) once for each index 0..n-1, in any order, on workers numbered from
+ * 0 to p.num_workers-1, no two of the same number at a time; returns when all are done: 0, or
+ * nonzero when it failed (attn_forward then returns ATTN_ERR_CALLBACK). */
 typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
 typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
 
 typedef enum attn_log_level { ATTN_LOG_INFO = 0, ATTN_LOG_WARNING = 1 } attn_log_level;
 typedef void (*attn_log_fn)(void *user, int level, const char *text);
 
-/* Stages at which logits can be asked for. RAW and SOFTCAP are unmasked; BIAS includes ALiBi and the
- * score callback and holds -inf for keys that are not visible; SOFTMAX holds probabilities (before
- * dropout), +0 for keys that are not visible. */
+/* Stages at which logits can be asked for. RAW and SOFTCAP are unmasked; BIAS includes ALiBi and
+ * the score callback and holds -inf for keys that are not visible; SOFTMAX holds probabilities
+ * (before dropout), +0 for keys that are not visible. */
 typedef enum attn_logits_stage {
     ATTN_LOGITS_RAW = 0,
     ATTN_LOGITS_SOFTCAP = 1,
@@ -233,15 +233,16 @@ typedef enum attn_logits_stage {
 typedef struct attn_logits {
     int stage; /* attn_logits_stage */
     int64_t num_rows;    /* 0 with rows == NULL: all seq_len_q rows */
-    const int32_t *rows; /* [num_rows] row numbers i, the same for every batch and head; NULL = 0, 1, ... */
+    const int32_t *rows; /* [num_rows] row numbers i, the same for every batch entry and head;
+                          * NULL = 0, 1, ... */
     float *data;         /* NULL = off */
 } attn_logits;
 
-/* The raw state of a row: m = running maximum of the logits times log2(e), l = sum of 2^(logit - m),
- * o = sum of 2^(logit - m) * v. All f32. Rows are numbered as in a packed lse; o is
+/* The raw state of a row: m = running maximum of the logits times log2(e), l = sum of 2^(logit -
+ * m), o = sum of 2^(logit - m) * v. All f32. Rows are numbered as in a packed lse; o is
  * [row, head_dim_v]. An empty row holds (-inf, 0, 0). */
 typedef struct attn_state {
-    int64_t num_rows;   /* for attn_state_merge; attn_forward and attn_state_finish take p's sizes */
+    int64_t num_rows;   /* for attn_state_merge; the other functions take the sizes of p */
     int64_t head_dim_v; /* likewise */
     float *m, *l, *o;
 } attn_state;
@@ -272,7 +273,7 @@ typedef struct attn_params {
                       * natural log of the sum of exp(logit) and of the sink; NULL = off */
 
     /* ---- lengths, per batch entry; NULL = all. Counts, 0 allowed */
-    const int32_t *q_len;         /* [batch] rows in use; rows beyond are neither read nor written */
+    const int32_t *q_len;         /* [batch] rows in use; others are not read or written */
     const int32_t *kv_len;        /* [batch] keys in use, counted from kv_begin */
     const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
                                    * kv_begin + j of k, v, bias, masks and kv_segments */
@@ -287,17 +288,17 @@ typedef struct attn_params {
     /* ---- masks; all compose: a key is visible if every one of them shows it */
     int causal;             /* nonzero: key j is visible iff j <= pos(i) */
     const int32_t *prefix;  /* [batch] with causal: keys j < prefix[b] are visible, too; NULL = 0 */
-    int window;             /* ATTN_WINDOW = on: pos(i) - window_left <= j <= pos(i) + window_right */
+    int window;             /* ATTN_WINDOW = on: pos(i) - left <= j <= pos(i) + right */
     int64_t window_left;    /* extra keys before one's own position; -1 = unbounded */
     int64_t window_right;   /* extra keys after it; -1 = unbounded */
     int64_t chunk_size;     /* chunked attention: same floor((key_base + position) / chunk_size);
                              * 0 = off */
-    const int32_t *q_segments;  /* [batch, seq_len_q] document ids; visible iff ids are equal. With */
-    const int32_t *kv_segments; /* [batch, seq_len_kv] cu_seqlens: [token]. Both or neither */
+    const int32_t *q_segments;  /* [batch, seq_len_q] document ids; visible iff ids are equal */
+    const int32_t *kv_segments; /* [batch, seq_len_kv]; both or neither; with varlen: [token] */
     ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
     ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
-    const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q keys
-                                   * are nodes, node i is query i; parent < i, -1 = root. A query
+    const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q
+                                   * keys are nodes, node i is query i; parent < i, -1 = root. It
                                    * sees all earlier keys, its ancestors and itself; with
                                    * cu_seqlens: [token], node numbers within the sequence */
     ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
@@ -331,8 +332,9 @@ typedef struct attn_params {
 
     /* ---- how to compute; nothing here changes a bit of an explicit impl */
     int impl;                   /* attn_impl */
-    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = ATTN_AUTO_NAIVE_KEYS */
-    int naive_whole;            /* nonzero: naive materialises all batch*heads*seq*seq logits at once */
+    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 =
+                                 * ATTN_AUTO_NAIVE_KEYS */
+    int naive_whole;            /* nonzero: naive materialises the logits of all heads at once */
     int tile_keys;              /* keys per tile: 16, 32, ... 1024; 0 = chosen by the plan */
     int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
     const attn_kernels *kernels; /* NULL = the best that this CPU can run for so many rows */
@@ -351,7 +353,8 @@ typedef struct attn_params {
 /* Version of the library in the binary, e.g. "0.1.0". */
 ATTN_API const char *attn_version(void);
 
-/* sizeof(attn_params) of the library in the binary: differs when header and library do not match. */
+/* sizeof(attn_params) of the library in the binary: differs when header and library do not
+ * match. */
 ATTN_API size_t attn_params_size(void);
 
 /* Bytes of workspace that attn_forward needs for *p (pointers to data are not read, lengths and
@@ -362,8 +365,8 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
 /* Says what is wrong with *p and the workspace in one English sentence, or "ok". Writes at most
- * text_bytes bytes including the terminator and returns text (or a constant string when text is NULL
- * or text_bytes is 0). */
+ * text_bytes bytes including the terminator and returns text (or a constant string when text is
+ * NULL or text_bytes is 0). */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
@@ -380,7 +383,7 @@ typedef struct attn_info {
     int workers;               /* that the workspace is sized for */
     int64_t items;             /* independent pieces of work */
     size_t workspace_bytes, workspace_bytes_per_worker;
-    double pairs;              /* visible pairs counted by lengths, causal, window, chunked, prefix */
+    double pairs;              /* visible by lengths, causal, window, chunked and prefix */
     double flops;              /* 2 * pairs * (head_dim + head_dim_v) */
     double bytes;              /* of q, k, v, o, lse, each touched once */
     char reasons[512];         /* why this path and not another, one sentence each, "; " between */
@@ -393,9 +396,9 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
 
 /* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
- * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and environment
- * variables of the caller: the library reads no environment. On error *p is unchanged and why
- * (may be NULL) holds a sentence. */
+ * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and
+ * environment variables of the caller: the library reads no environment. On error *p is unchanged
+ * and why (may be NULL) holds a sentence. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
 
@@ -410,8 +413,9 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
 /* Merges two finished results of the same rows over disjoint keys by their LSE:
- * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may be
- * one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the identity. */
+ * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may
+ * be one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the
+ * identity. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);
@@ -422,14 +426,16 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* Converts n elements between storage types, round to nearest even, NaN stored canonically. */
-ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n);
+ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
+                                  size_t n);
 
 /* Whether dropout keeps a pair: Philox4x32-10 (Salmon et al. 2011) keyed by the seed, counter
  * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* Kernel sets that this CPU can run: index 0 is the best for many rows, the last is always "portable";
- * NULL beyond. p.kernels = NULL takes the best for the number of rows. By name: NULL if unknown or if this CPU cannot run it. */
+/* Kernel sets that this CPU can run: index 0 is the best for many rows, the last is always
+ * "portable"; NULL beyond. p.kernels = NULL takes the best for the number of rows. By name:
+ * NULL if unknown or if this CPU cannot run it. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
@@ -471,8 +477,8 @@ struct attn_backend {
 /* ---------------------------------------------------------------------------------------------
  * The kernel table (for kernel authors, tests and benchmarks)
  *
- * Leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per lane, and
- * n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ * Leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per lane,
+ * and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
  *
  *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
  *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
@@ -490,10 +496,11 @@ struct attn_backend {
 
 #define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
 #define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
-#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, merged by the tree */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
-/* Rescales recorded by softmax for pv: before key at[e] of the tile enters, o *= alpha[e*rows + lane]. */
+/* Rescales recorded by softmax for pv: before key at[e] of the tile enters, o *= alpha[e*rows +
+ * lane]. */
 typedef struct attn_events {
     int count;
     int *at;      /* [n / 16 + 2], ascending */
@@ -520,18 +527,20 @@ struct attn_kernels {
     void (*add_scaled)(float *s, const float *x, const float *factor, int n);
     /* The online softmax over one tile, block by block; `first` = keys until the first block
      * boundary (1..16). s becomes p = 2^(s - m), or `dead` where s is -inf; m, l are updated. */
-    void (*softmax)(float *s, int n, int first, float dead, float *m, float *l, attn_events *events);
+    void (*softmax)(float *s, int n, int first, float dead, float *m, float *l,
+                    attn_events *events);
     /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
     void (*maximum)(const float *s, int n, float *m);
     /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
     void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), rescaled by events. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
-               const attn_events *events);
+    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+               int64_t head_dim_v, const attn_events *events);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
     void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                       int64_t head_dim_v, const attn_events *events);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], o[head_dim_v][rows]]. */
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
+     * o[head_dim_v][rows]]. */
     void (*merge)(float *a, float *b, int64_t head_dim_v);
     /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
      * l[lane] is 0; NaN as 7fc00000. */

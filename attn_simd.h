@@ -7,9 +7,9 @@
  *   ISA            suffix of every name, e.g. avx2; ISA_NAME the same as a string
  *   VL             floats of a vector
  *   NV             vectors of a tile: it has ROWS = NV * VL query rows, one per lane
- *   MR             chains (keys, or elements of a value) of one register tile: MR * NV accumulators,
- *                  NV loaded vectors and one broadcast factor must fit into the registers
- *   vf, vm         a vector of floats, a mask of lanes
+ *   MR             chains (keys, or elements of a value) of one register tile: MR * NV
+ *                  accumulators, NV loaded vectors and one broadcast factor must fit into the
+ *   registers vf, vm         a vector of floats, a mask of lanes
  *   v_load(p) v_store(p, x) v_set1(f) v_zero()
  *   v_fma(a, b, c) a * b + c rounded once;  v_add v_sub v_mul v_div
  *   v_max(a, b)    a > b ? a : b, so that a NaN gives b
@@ -338,8 +338,8 @@ static void FN(result)(float *out, const float *o, const float *l, float factor,
 }
 
 static const attn_kernels FN(kernels) = {
-    ATTN_KERNEL_ABI, ROWS,        ISA_NAME,    FN(pack),      FN(qk),    FN(softcap), FN(add_scaled),
-    FN(softmax),     FN(maximum), FN(exp_sum), FN(pv),        FN(pv_select), FN(merge), FN(result)
+    ATTN_KERNEL_ABI, ROWS,        ISA_NAME,    FN(pack), FN(qk),        FN(softcap), FN(add_scaled),
+    FN(softmax),     FN(maximum), FN(exp_sum), FN(pv),   FN(pv_select), FN(merge),   FN(result)
 };
 
 #endif

@@ -86,7 +86,7 @@ INLINE void v_transpose(__m512 *x)
 #define ISA avx512
 #define ISA_NAME "avx512"
 #define NV 3
-#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers; 8x3 needs 11 loads for 24 FMA */
+#define MR 8 /* 24 accumulators + 3 loaded + 1 factor of 32 registers */
 #include "attn_simd.h"
 #undef ISA
 #undef ISA_NAME
