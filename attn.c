@@ -60,9 +60,11 @@
 
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
 #define UNUSED __attribute__((unused))
 #else
 #define KERNEL static inline
+#define OWN_FRAME
 #define UNUSED
 #endif
 
@@ -105,6 +107,39 @@ static int64_t min64(int64_t a, int64_t b)
 static int64_t max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
+ * pragma above, and a NaN would pass for -inf. */
+static int is_neg_inf(float x)
+{
+    return bits_of(x) == 0xff800000u;
+}
+
+static int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -151,20 +186,23 @@ static void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six decimals are enough for a sentence about a wrong value. */
+/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static void put_float(text *t, float value)
 {
     char digits[8];
-    int i;
+    double rest = value < 0 ? -(double)value : (double)value;
     int64_t millionths;
-    if (!(value > -1e12f && value < 1e12f)) {
-        put(t, value >= 1e12f ? "huge or inf" : value <= -1e12f ? "-huge or -inf" : "nan");
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         return;
     }
-    millionths = (int64_t)((double)value * 1e6);
-    if (millionths < 0)
-        put(t, "-");
-    millionths = millionths < 0 ? -millionths : millionths;
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
     put_int(t, millionths / 1000000);
     digits[0] = '.';
     for (i = 6; i >= 1; i--) {
@@ -173,6 +211,10 @@ static void put_float(text *t, float value)
     }
     digits[7] = 0;
     put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
 }
 
 /* "name (value)" */
@@ -195,32 +237,6 @@ static void put_field(text *t, const char *name, int64_t value)
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
 #define CANONICAL_NAN 0x7fc00000u
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-#define NEG_INF float_of(0xff800000u)
-
-static int is_finite(float x)
-{
-    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-static int is_nan(float x)
-{
-    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
-}
 
 /*
  * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
@@ -1697,6 +1713,7 @@ typedef struct size_rule {
 
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 #define SIZE_RULE(field, least, most) { #field, offsetof(attn_params, field), least, most }
 
 static const size_rule size_rules[] = { /* int64_t fields */
@@ -1781,7 +1798,8 @@ static attn_status check_numbers(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Fields that mean nothing without another one are refused, not ignored. */
+/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
+ * means something: what it shows is visible anyway. */
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
@@ -1876,7 +1894,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
                                      { "prefix", p->prefix, INT32_MAX } };
         for (r = 0; r < COUNT_OF(rules) && !status; r++)
             status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST))
+        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
             status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
     }
     return status;
@@ -1959,22 +1977,71 @@ static attn_status check_tensors(const attn_params *p, int need_data, text *why)
     return status;
 }
 
-/* Bias and masks: four strides over (batch, head, query, key), one byte or more an element. */
-static attn_status check_pair_arrays(const attn_params *p, text *why)
+/* An optional array over (batch, head, row, column), of `bytes` each; rows and columns 1 where it
+ * has no such axis. */
+static attn_status check_array(const char *name, const void *data, int64_t bytes,
+                               const attn_params *p, int64_t rows, int64_t columns,
+                               ptrdiff_t stride_batch, ptrdiff_t stride_head,
+                               ptrdiff_t stride_row, ptrdiff_t stride_column, text *why)
+{
+    ptrdiff_t stride[4];
+    stride[0] = stride_batch;
+    stride[1] = stride_head;
+    stride[2] = stride_row;
+    stride[3] = stride_column;
+    if (!data)
+        return ATTN_OK;
+    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
+}
+
+static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
+{
+    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
+                       m->stride_head, m->stride_q, m->stride_kv, why);
+}
+
+static attn_status check_block_mask(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    attn_status status;
+    if (!m->block_q || !m->block_k)
+        return ATTN_OK;
+    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
+                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
+                         m->stride_row, 1, why);
+    if (!status)
+        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
+                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
+                             m->csr_stride_head, 1, 0, why);
+    return status;
+}
+
+/* Every strided array but the tensors. */
+static attn_status check_arrays(const attn_params *p, text *why)
 {
     const attn_bias *bias = &p->bias;
-    const attn_mask *bytes = &p->bool_mask, *bits = &p->bit_mask;
-    const ptrdiff_t stride[3][4] = {
-        { bias->stride_batch, bias->stride_head, bias->stride_q, bias->stride_kv },
-        { bytes->stride_batch, bytes->stride_head, bytes->stride_q, bytes->stride_kv },
-        { bits->stride_batch, bits->stride_head, bits->stride_q, bits->stride_kv }
-    };
-    static const char *const name[3] = { "bias", "bool_mask", "bit_mask" };
-    attn_status status = ATTN_OK;
-    int a;
-    for (a = 0; a < 3 && !status; a++)
-        status = check_extent(name[a], a == 0 ? (int64_t)storages[bias->dtype].bytes : 1, p->batch,
-                              p->num_heads_q, p->seq_len_q, p->seq_len_kv, stride[a], why);
+    attn_status status =
+        check_array("bias", bias->data, (int64_t)storages[bias->dtype].bytes, p, p->seq_len_q,
+                    p->seq_len_kv, bias->stride_batch, bias->stride_head, bias->stride_q,
+                    bias->stride_kv, why);
+    if (!status)
+        status = check_mask("bool_mask", &p->bool_mask, p, why);
+    if (!status)
+        status = check_mask("bit_mask", &p->bit_mask, p, why);
+    if (!status)
+        status = check_block_mask(p, why);
+    if (!status)
+        status = check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0,
+                             why);
+    if (!status)
+        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
+                             p->q_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
+                             p->kv_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1,
+                             p->tree_stride, 0, 1, 0, why);
     return status;
 }
 
@@ -2047,10 +2114,10 @@ static attn_status check_tree(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_csr_rows(const attn_params *p, int64_t first, text *why)
+static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q_len, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
-    const int64_t rows = (p->seq_len_q - 1) / m->block_q + 1;
+    const int64_t rows = q_len > 0 ? (q_len - 1) / m->block_q + 1 : 0;
     const int64_t columns = p->seq_len_kv ? (p->seq_len_kv - 1) / m->block_k + 1 : 0;
     int64_t r, c;
     for (r = first; r < first + rows; r++) {
@@ -2074,10 +2141,13 @@ static attn_status check_csr(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
-    int64_t b, h;
+    int64_t b, h, longest = 0;
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+        longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
-            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, why);
+            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest,
+                                    why);
     return status;
 }
 
@@ -2097,7 +2167,7 @@ static attn_status check_interfaces(const attn_params *p, text *why)
 }
 
 /* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
-static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
+OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;
     if (!in)
@@ -2119,7 +2189,7 @@ static attn_status validate(const attn_params *in, problem *pr, int need_data, t
     need_data = need_data && !is_empty(&pr->p);
     status = check_tensors(&pr->p, need_data, why);
     if (!status)
-        status = check_pair_arrays(&pr->p, why);
+        status = check_arrays(&pr->p, why);
     if (!status)
         status = check_output_sizes(&pr->p, why);
     if (!status)
@@ -2558,7 +2628,7 @@ static void apply_score(tile *t, float *s, int64_t j0, int n)
         for (j = 0; j < n && t->lanes[r].used; j++) {
             float *logit = &s[j * rows + r];
             const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
-            if (*logit != NEG_INF) {
+            if (!is_neg_inf(*logit)) {
                 float natural = *logit * LN2;
                 natural = p->score(p->callback_user, &pair, natural);
                 *logit = natural * LOG2E_HI;
@@ -2811,7 +2881,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     for (r = 0; r < rows; r++) {
         const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
         const int empty = l[r] == 0.0f;
-        if (sink != NEG_INF && !empty) {
+        if (!is_neg_inf(sink) && !empty) {
             const float w = merge_sink(sink, &state[r], &l[r]);
             scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
         }
@@ -3321,7 +3391,8 @@ static attn_status check_workspace(const problem *pr, const plan *pl, const void
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
 {
     const int64_t need = workspace_bytes(pr, pl, pl->workers);
-    if (need < ADDRESS_LIMIT)
+    const int too_long = pl->impl == ATTN_IMPL_NAIVE && pr->max_kv_len > INT32_MAX;
+    if (need < ADDRESS_LIMIT && !too_long)
         return ATTN_OK;
     return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", pr->p.seq_len_kv,
                      ": the workspace would exceed the address space (naive needs "
@@ -3329,7 +3400,8 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
 }
 
 /* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
-static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes, text *why)
+OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
+                                        text *why)
 {
     problem pr;
     plan pl;
@@ -3375,8 +3447,8 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
 }
 
 /* Runs the call on the backend and returns 1, or logs why not and returns 0. */
-static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
-                           attn_status *status)
+OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
+                                     attn_status *status)
 {
     char sentence[256];
     text why = text_in(sentence, sizeof sentence);
@@ -3391,7 +3463,7 @@ static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
     return 0;
 }
 
-static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
     char *base = (char *)workspace;
@@ -3407,8 +3479,12 @@ static attn_status forward_cpu(const attn_params *p, void *workspace, size_t byt
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
-    room = (int64_t)bytes - FIXED_BYTES - c->pl.shared_bytes;
-    c->slot_count = (int)min64(c->pl.workers, room / c->pl.slot_bytes);
+    room = workspace_bytes(&c->pr, &c->pl, c->pl.workers); /* never more than that is used */
+    if (bytes < (size_t)room)
+        room = (int64_t)bytes;
+    room = room - FIXED_BYTES - c->pl.shared_bytes;
+    c->slot_count = (int)(room / c->pl.slot_bytes);
+    ATTN_ASSERT(c->slot_count >= 1 && c->slot_count <= c->pl.workers);
     status = run_items(c, c->pl.items,
                        c->pl.impl == ATTN_IMPL_NAIVE ? naive_item : tiled_item);
     if (!status)
@@ -3517,6 +3593,8 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     const attn_backend *backend;
     explain_impl(pr, pl, &why);
     explain_kernels(asked, pl->kernels, &why);
+    if (asked->parallel_for && asked->num_workers == 0)
+        put(&why, "; one worker: num_workers is 0, parallel_for is not called");
     if (p->backend)
         put(&why, "; backend ");
     backend = willing_backend(p, &why);
@@ -3729,6 +3807,13 @@ static int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
+static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
+{
+    *to->m = *from->m;
+    *to->l = *from->l;
+    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
+}
+
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
 {
     int64_t row;
@@ -3738,7 +3823,10 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
-        merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+        else
+            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }
@@ -3751,7 +3839,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
     float m = *row.m, l = *row.l, w = 1.0f, piece[32];
-    const int empty = l == 0.0f, with_sink = sink != NEG_INF && !empty;
+    const int empty = l == 0.0f, with_sink = !is_neg_inf(sink) && !empty;
     int64_t d, n;
     if (with_sink)
         w = merge_sink(sink, &m, &l);
@@ -3777,9 +3865,11 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     if (!is_state(state))
         return ATTN_ERR_ARG;
     status = validate(p, &pr, 0, &why);
-    if (!status && !pr.p.o.data && !pr.p.lse.data)
-        status = ATTN_ERR_ARG;
-    for (b = 0; b < pr.p.batch && !status; b++) {
+    if (status)
+        return status;
+    if (!pr.p.o.data && !pr.p.lse.data)
+        return ATTN_ERR_ARG;
+    for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);
         for (head = 0; head < pr.p.num_heads_q; head++)
             for (i = 0; i < s.q_len; i++)
@@ -3800,17 +3890,16 @@ static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, con
                           float lse_b, float *o_out, float *lse_out)
 {
     const float top = lse_a > lse_b ? lse_a : lse_b;
-    const float from = top == NEG_INF ? 0.0f : top;
-    const float wa = lse_weight(lse_a, from), wb = lse_weight(lse_b, from);
+    const float wa = lse_weight(lse_a, top), wb = lse_weight(lse_b, top);
     const float sum = wa + wb;
     float lse = log2_canon(sum);
     int64_t d;
     lse = lse * LN2;
-    lse = from + lse;
+    lse = top + lse;
     for (d = 0; d < head_dim_v; d++) {
         float x = o_a[d] * wa;
         x = fma32(FMA_BASE, o_b[d], wb, x);
-        x = sum == 0.0f ? 0.0f : x / sum;
+        x = x / sum;
         o_out[d] = x + 0.0f;
     }
     *lse_out = lse + 0.0f;
@@ -3825,6 +3914,12 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
         return ATTN_ERR_ARG;
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
+        const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
+        if (only_a || only_b) { /* an empty part is the identity */
+            memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
+            lse_out[row] = only_a ? lse_a[row] : lse_b[row];
+            continue;
+        }
         merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
                       &lse_out[row]);
     }
@@ -3869,6 +3964,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
 
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
 {
+    if (!(dropout_p > 0 && dropout_p < 1))
+        return !(dropout_p >= 1);
     return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
 }
 

@@ -17,17 +17,20 @@
  *     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;     // [batch, head, seq, dim]
  *     p.causal = 1;
  *     size_t need;
- *     if (attn_workspace_size(&p, &need) != ATTN_OK || attn_forward(&p, ws, ws_size) != ATTN_OK)
- *         puts(attn_check(&p, ws, ws_size, text, sizeof text));
+ *     void *ws = attn_workspace_size(&p, &need) == ATTN_OK ? malloc(need) : NULL;
+ *     if (attn_forward(&p, ws, need) != ATTN_OK)
+ *         puts(attn_check(&p, ws, need, text, sizeof text));     // char text[200];
+ *     free(ws);
  *
  * CONVENTIONS
  *
  * Memory. The library never allocates. The caller gives one workspace per call, at least as large
- *   as attn_workspace_size says; it may have any alignment and any content. Stack use is below 2
- * KiB. Threads. The library starts none. With p.parallel_for set it hands out independent pieces of
- *   work; compiled with OpenMP and without the callback it uses OpenMP; else it runs in the calling
- *   thread. Every function may run in many threads at once if workspace and outputs are distinct.
- *   The number of threads never changes a bit of the result.
+ *   as attn_workspace_size says; it may have any alignment and any content. Stack use is about
+ *   2 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
+ *   independent pieces of work; compiled with OpenMP and without the callback it uses OpenMP; else
+ *   it runs in the calling thread. Every function may run in many threads at once if workspace and
+ *   outputs are distinct. The number of threads never changes a bit of the result.
  * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
  *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
  * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
@@ -45,11 +48,14 @@
  *   +inf logit of a visible key makes that row NaN and no other. -inf in the bias masks its key.
  * Determinism. Same inputs, same bits: see docs/canon.md for the order of operations and its limits
  *   (rounding to nearest; no subnormal intermediate). User callbacks must be pure for this to hold.
- * Limits. Sizes are 64-bit and checked against overflow of the address space.
+ * Limits. Sizes are 64-bit and checked against overflow of the address space. Finite inputs give
+ *   finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v| stay
+ *   below 2^127; beyond that IEEE arithmetic decides.
  *
  * Macros that a user may define before including attn.h or for compiling attn.c, all of them:
  *   ATTN_API         decoration of every public function (default: nothing)
- *   ATTN_STATIC      every function static: for projects that #include "attn.c" in one file
+ *   ATTN_STATIC      every function static: for projects that #include "attn.c" in one file, which
+ *                    then shares its internal names (put, text, tile, plan, ...) with that file
  *   ATTN_PREFIX      put before every public function name, e.g. -DATTN_PREFIX=my_
  *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   the attn_simd_*.c file of that name is linked, too
  *   ATTN_ASSERT(x)   internal checks (default: nothing)
@@ -135,7 +141,7 @@ typedef enum attn_alignment {
 
 #define ATTN_WINDOW 1                        /* p.window: the window is on */
 #define ATTN_STRIDE_BROADCAST PTRDIFF_MIN    /* a stride: every index reads the same data */
-#define ATTN_AUTO_NAIVE_KEYS 0 /* ATTN_IMPL_AUTO: naive was not faster at any length measured */
+#define ATTN_AUTO_NAIVE_KEYS 0 /* ATTN_IMPL_AUTO: naive never was faster beyond noise */
 
 /* An input: element (b, h, s, d) is at data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
 typedef struct attn_tensor {
@@ -172,7 +178,9 @@ typedef struct attn_mask {
  * visible or not. Give either a bitmap (cell (r, c) is bit b*stride_batch + h*stride_head +
  * r*stride_row + c, 1 = visible) or CSR (row r's visible columns are columns[row_offsets[r] ..
  * row_offsets[r+1]-1], strictly ascending, row_offsets moved by b*csr_stride_batch +
- * h*csr_stride_head). Strides over batch and head: 0 = shared. */
+ * h*csr_stride_head). Strides over batch and head: 0 = shared. i and j
+ * count within the sequence: with cu_seqlens CSR needs the rows of the longest one, and a packed
+ * row of the bitmap is still ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
     int64_t block_q, block_k; /* size of a cell; 0 = the mask is off */
     ptrdiff_t stride_batch, stride_head;
@@ -279,7 +287,7 @@ typedef struct attn_params {
                                    * kv_begin + j of k, v, bias, masks and kv_segments */
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
     const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
-    const int64_t *key_base;      /* [batch] absolute position of the first key; NULL = 0 */
+    const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
 
     /* ---- position of the queries */
     int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
@@ -298,7 +306,8 @@ typedef struct attn_params {
     ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
     ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
     const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q
-                                   * keys are nodes, node i is query i; parent < i, -1 = root. It
+                                   * (q_len) keys are nodes, node i is query i; parent < i, or
+                                   * -1 = root. A query
                                    * sees all earlier keys, its ancestors and itself; with
                                    * cu_seqlens: [token], node numbers within the sequence */
     ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
@@ -364,7 +373,8 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 /* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
-/* Says what is wrong with *p and the workspace in one English sentence, or "ok". Writes at most
+/* Says what is wrong with *p and the workspace in one English sentence, or "ok" (also after
+ * ATTN_ERR_CALLBACK, which only a run can show). Writes at most
  * text_bytes bytes including the terminator and returns text (or a constant string when text is
  * NULL or text_bytes is 0). */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
@@ -422,7 +432,8 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
 
 /* The standard ALiBi slopes of Press et al. 2021 (arXiv 2108.12409): 2^(-8 (h+1) / H) for H a power
  * of two, else the slopes of the next lower power of two followed by every other one of the next
- * higher. Correct to 2 ulp, the same bits everywhere. */
+ * higher. Correct to 2 ulp, the same bits everywhere. num_heads is
+ * from 1 to 2^20. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* Converts n elements between storage types, round to nearest even, NaN stored canonically. */
@@ -430,7 +441,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
                                   size_t n);
 
 /* Whether dropout keeps a pair: Philox4x32-10 (Salmon et al. 2011) keyed by the seed, counter
- * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. */
+ * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. A dropout_p of
+ * 1 or more keeps nothing, one that is not above 0 everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
 /* Kernel sets that this CPU can run: index 0 is the best for many rows, the last is always
