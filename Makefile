@@ -54,7 +54,7 @@ objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 
-CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory \
+CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
           check-threads check-sanitize check-hash check-mutants
 
 .PHONY: all test bench examples check conformance install uninstall help clean force programs \
@@ -173,6 +173,9 @@ check-subsets: ## attn.c and attn.h alone, in every way that projects include th
 
 check-memory: ## workspace and peak memory over the length
 	sh tests/memory.sh
+
+check-stack: ## stack of a call
+	sh tests/stack.sh
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)

@@ -1,0 +1,21 @@
+#!/bin/sh
+# stack.sh - the stack that a call takes stays below 4 KiB, whatever compiler builds the library.
+# SPDX-License-Identifier: MIT
+set -u
+cd "$(dirname "$0")/.." || exit 1
+limit=4096
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON"
+simd="$simd attn_simd_avx2.c attn_simd_avx512.c attn_simd_neon.c"
+status=0
+for compiler in gcc clang; do
+    command -v $compiler > /dev/null || continue
+    for flags in "-O0" "-O2" "-O3" "-O2 $simd"; do
+        # shellcheck disable=SC2086 # words
+        $compiler -std=c99 $flags tests/stack_use.c attn.c -o "$work/stack_use" -lpthread || exit 1
+        "$work/stack_use" $limit > "$work/out" || status=1
+        echo "$compiler $flags: $(sort -k2 -n -r "$work/out" | head -1)"
+    done
+done
+exit $status

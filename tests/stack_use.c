@@ -1,0 +1,142 @@
+/* stack_use.c - how many bytes of stack a call takes: runs it on a painted stack of its own and
+ * looks how far the paint is gone. tests/stack.sh builds it in several ways and compares with the limit.
+ * SPDX-License-Identifier: MIT
+ *
+ * usage: stack_use LIMIT      prints one line a call; status 1 if one exceeds LIMIT
+ */
+#define _DEFAULT_SOURCE
+#define ATTN_KERNEL_API
+#include "../attn.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { STACK = 1 << 18, PAINT = 0xa5, ROWS = 150, DIM = 40 };
+
+static attn_params params;
+static void *workspace;
+static size_t workspace_bytes;
+static char text[300];
+static float states[2][ROWS * (DIM + 2)];
+static float everything[4][ROWS * DIM];
+
+static void run_nothing(void)
+{
+}
+
+static void run_forward(void)
+{
+    if (attn_forward(&params, workspace, workspace_bytes) != ATTN_OK)
+        abort();
+}
+
+static void run_check(void)
+{
+    static attn_params wrong;
+    wrong = params;
+    wrong.num_heads_kv = 5;
+    attn_check(&wrong, workspace, workspace_bytes, text, sizeof text);
+    attn_check(&params, workspace, 1, text, sizeof text);
+}
+
+static void run_explain(void)
+{
+    static attn_info info;
+    if (attn_explain(&params, &info) != ATTN_OK)
+        abort();
+}
+
+static void run_states(void)
+{
+    attn_state a = { ROWS, DIM, NULL, NULL, NULL };
+    a.m = states[0];
+    a.l = a.m + ROWS;
+    a.o = a.l + ROWS;
+    attn_state_merge(&a, &a, &a);
+    attn_state_finish(&params, &a);
+}
+
+static void *start(void *call)
+{
+    (*(void (**)(void))call)();
+    return NULL;
+}
+
+/* Bytes from the end of the stack down to the lowest one that changed. */
+static size_t measure(void (*call)(void))
+{
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    size_t untouched = 0;
+    if (stack == MAP_FAILED)
+        abort();
+    memset(stack, PAINT, STACK);
+    pthread_attr_init(&attributes);
+    if (pthread_attr_setstack(&attributes, stack, STACK) ||
+        pthread_create(&thread, &attributes, start, &call))
+        abort();
+    pthread_join(thread, NULL);
+    while (untouched < STACK && (unsigned char)stack[untouched] == PAINT)
+        untouched++;
+    munmap(stack, STACK);
+    return STACK - untouched;
+}
+
+static void set_params(int impl, const attn_kernels *kernels)
+{
+    static const float slopes[] = { 0.5f, 0.25f, 0.5f, 0.25f };
+    memset(&params, 0, sizeof params);
+    params.batch = 1;
+    params.num_heads_q = 1;
+    params.seq_len_q = params.seq_len_kv = ROWS;
+    params.head_dim = DIM;
+    params.q.data = everything[0];
+    params.k.data = everything[1];
+    params.v.data = everything[2];
+    params.o.data = everything[3];
+    params.causal = 1;
+    params.softcap = 20.0f;
+    params.alibi_slopes = slopes;
+    params.softmax1 = 1;
+    params.dropout_p = 0.1f;
+    params.force_redo = 1;
+    params.impl = impl;
+    params.kernels = kernels;
+    free(workspace);
+    if (attn_workspace_size(&params, &workspace_bytes) != ATTN_OK)
+        abort();
+    workspace = malloc(workspace_bytes);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } calls[] = { { "attn_forward", run_forward },
+                  { "attn_check", run_check },
+                  { "attn_explain", run_explain },
+                  { "attn_state_finish", run_states } };
+    const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
+    const attn_kernels *kernels;
+    int failed = 0;
+    size_t c;
+    for (int k = 0; (kernels = attn_kernels_get(k)) != NULL; k++)
+        for (int impl = ATTN_IMPL_TILED; impl <= ATTN_IMPL_NAIVE; impl++)
+            for (c = 0; c < sizeof calls / sizeof *calls; c++) {
+                size_t used;
+                set_params(impl, kernels);
+                calls[c].run(); /* lazy binding takes stack in a first call */
+                used = measure(calls[c].run) - measure(run_nothing);
+                failed |= used > limit;
+                printf("%s %5zu bytes  %s, %s, %s\n", used > limit ? "FAILED" : "ok    ", used,
+                       calls[c].name, impl == ATTN_IMPL_TILED ? "tiled" : "naive",
+                       attn_kernels_name(kernels));
+            }
+    free(workspace);
+    return failed;
+}
