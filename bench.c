@@ -49,6 +49,14 @@ static int complain(const char *what, const char *about)
 
 /* ---- what to run */
 
+static int known_impl(const char *name)
+{
+    char option[NAME_BYTES + 8];
+    attn_params unused = {0};
+    snprintf(option, sizeof option, "impl=%s", name);
+    return attn_params_from_string(&unused, option, NULL, 0) == ATTN_OK;
+}
+
 static int parse_impls(const char *text, impl_list *list)
 {
     list->n = 0;
@@ -57,7 +65,9 @@ static int parse_impls(const char *text, impl_list *list)
         if (length == 0 || length >= NAME_BYTES || list->n == MAX_IMPLS)
             return complain("--impl is a comma-separated list of names, not", text);
         memcpy(list->names[list->n], text, length);
-        list->names[list->n++][length] = '\0';
+        list->names[list->n][length] = '\0';
+        if (!known_impl(list->names[list->n++]))
+            return complain("--impl: tiled, naive or auto, not", list->names[list->n - 1]);
         text += length + (text[length] == ',');
     }
     return list->n > 0;
