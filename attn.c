@@ -203,6 +203,10 @@ static void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* rounded up to the next power of ten */
+        millionths = 1000000;
+        exponent++;
+    }
     put_int(t, millionths / 1000000);
     digits[0] = '.';
     for (i = 6; i >= 1; i--) {

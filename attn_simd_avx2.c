@@ -8,7 +8,7 @@
 #endif
 #include "attn.h"
 
-#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */
 #if defined __clang__
 #if defined __FAST_MATH__
 #error "attn_simd_avx2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"

@@ -102,3 +102,22 @@ void law_philox(int round)
               "known answer %lu", (unsigned long)n);
     }
 }
+
+/* What attn_forward refuses has a meaning here: 1 or more drops everything, not above 0 nothing. */
+void law_keep_range(int round)
+{
+    const float drop[] = {1.0f, 2.0f, 4294967296.0f, HUGE_VALF};
+    const float keep[] = {0.0f, -0.0f, -1.0f, -HUGE_VALF, float_from_bits(0x7fc00000u),
+                          float_from_bits(0xffc00000u)};
+    (void)round;
+    for (int n = 0; n < 50; n++) {
+        const uint64_t seed = rng_u64();
+        attn_pair at;
+        memset(&at, 0, sizeof at);
+        at.n = rng_int(0, 10000), at.pos = rng_int(0, 10000), at.head = rng_int(0, 100);
+        for (size_t i = 0; i < sizeof drop / sizeof *drop; i++)
+            CHECK(attn_dropout_keep(seed, drop[i], &at) == 0, "dropout_p %g", (double)drop[i]);
+        for (size_t i = 0; i < sizeof keep / sizeof *keep; i++)
+            CHECK(attn_dropout_keep(seed, keep[i], &at) == 1, "dropout_p %g", (double)keep[i]);
+    }
+}

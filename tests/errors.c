@@ -541,6 +541,198 @@ static void check_workspace(void)
     CHECK(attn_forward(&p, workspace, info.workspace_bytes) == ATTN_OK, "one worker's need");
 }
 
+/* More room than memory has is still room: only what is needed is used. */
+static void check_endless_workspace(void)
+{
+    static const size_t sizes[] = {(size_t)-1, (size_t)-1 / 2, (size_t)-1 / 2 + 1};
+    for (int n = 0; n < 6; n++) {
+        attn_params p = right_call(n % 2 == 0 ? PLAIN : LOGITS);
+        outputs first;
+        void *room;
+        size_t need = 0;
+        if (!begin_case("workspace_bytes %lu, %d", (unsigned long)sizes[n / 2], n))
+            continue;
+        p.num_workers = n % 2 == 0 ? 1 : 3;
+        remember_outputs();
+        CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "the right call");
+        first = out;
+        CHECK(attn_workspace_size(&p, &need) == ATTN_OK, "attn_workspace_size");
+        room = test_alloc(need);
+        remember_outputs();
+        CHECK(attn_forward(&p, room, sizes[n / 2]) == ATTN_OK, "not accepted");
+        CHECK(memcmp(&out, &first, sizeof out) == 0, "not the same results");
+        CHECK(memcmp(out.o, out_before.o, sizeof out.o) != 0, "o was not written");
+    }
+}
+
+/* What one worker needs is in the address space, but not what all of them need. */
+static void check_many_workers(void)
+{
+    const int wide = sizeof(size_t) > 4;
+    attn_params p = right_call(PLAIN);
+    char sentence[300];
+    size_t need = 0;
+    if (!begin_case("naive: too much for all workers together"))
+        return;
+    p.batch = 1;
+    p.num_heads_q = wide ? 65536 : 4096;
+    p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+    p.seq_len_q = wide ? INT64_C(1) << 22 : 1 << 10;
+    p.seq_len_kv = wide ? INT64_C(1) << 24 : 1 << 14;
+    p.q.stride_head = ATTN_STRIDE_BROADCAST;
+    p.impl = ATTN_IMPL_NAIVE;
+    p.num_workers = 1;
+    CHECK(attn_workspace_size(&p, &need) == ATTN_OK && need > 0, "one worker");
+    p.num_workers = 65536;
+    CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "need %lu", (unsigned long)need);
+    check_refusal(&p, sizeof workspace, ATTN_ERR_OVERFLOW, sentence, sizeof sentence);
+}
+
+/* ---- strides of arrays ----------------------------------------------------------------------- */
+
+typedef struct stride_row {
+    const char *words; /* in the sentence */
+    size_t stride, data;
+    int with;
+} stride_row;
+
+#define STRIDE(words, stride, data, with) \
+    {words, offsetof(attn_params, stride), offsetof(attn_params, data), with}
+
+static const stride_row stride_rows[] = {
+    STRIDE("bias", bias.stride_batch, bias.data, PLAIN),
+    STRIDE("bias", bias.stride_head, bias.data, PLAIN),
+    STRIDE("bias", bias.stride_q, bias.data, PLAIN),
+    STRIDE("bias", bias.stride_kv, bias.data, PLAIN),
+    STRIDE("bool_mask", bool_mask.stride_batch, bool_mask.data, PLAIN),
+    STRIDE("bool_mask", bool_mask.stride_head, bool_mask.data, PLAIN),
+    STRIDE("bool_mask", bool_mask.stride_q, bool_mask.data, PLAIN),
+    STRIDE("bool_mask", bool_mask.stride_kv, bool_mask.data, PLAIN),
+    STRIDE("bit_mask", bit_mask.stride_batch, bit_mask.data, PLAIN),
+    STRIDE("bit_mask", bit_mask.stride_head, bit_mask.data, PLAIN),
+    STRIDE("bit_mask", bit_mask.stride_q, bit_mask.data, PLAIN),
+    STRIDE("bit_mask", bit_mask.stride_kv, bit_mask.data, PLAIN),
+    STRIDE("block_mask.bitmap", block_mask.stride_batch, block_mask.bitmap, BITMAP),
+    STRIDE("block_mask.bitmap", block_mask.stride_head, block_mask.bitmap, BITMAP),
+    STRIDE("block_mask.bitmap", block_mask.stride_row, block_mask.bitmap, BITMAP),
+    STRIDE("block_mask.row_offsets", block_mask.csr_stride_batch, block_mask.row_offsets, CSR),
+    STRIDE("block_mask.row_offsets", block_mask.csr_stride_head, block_mask.row_offsets, CSR),
+    STRIDE("alibi_slopes", alibi_stride, alibi_slopes, PLAIN),
+    STRIDE("q_segments", q_segments_stride, q_segments, SEGMENTS),
+    STRIDE("kv_segments", kv_segments_stride, kv_segments, SEGMENTS),
+    STRIDE("tree_parents", tree_stride, tree_parents, TREE),
+};
+
+/* A stride that leaves the address space with its second step. The array is one element; where
+ * guard pages are, any step away from it would be seen. */
+static void check_array_strides(void)
+{
+    static const ptrdiff_t huge[] = {PTRDIFF_MAX, -PTRDIFF_MAX, PTRDIFF_MAX / 2};
+    for (size_t i = 0; i < sizeof stride_rows / sizeof *stride_rows; i++)
+        for (int n = 0; n < 3; n++) {
+            const stride_row *r = &stride_rows[i];
+            attn_params p = right_call(r->with);
+            unsigned char *at = (unsigned char *)&p;
+            char sentence[300];
+            size_t need;
+            void *one;
+            if (!begin_case("stride %d, %d of %s", (int)i, n, r->words))
+                continue;
+            one = test_alloc_at(4, PLACE_PAGE_AFTER);
+            memset(one, 0, 4);
+            memcpy(at + r->data, &one, sizeof one);
+            memcpy(at + r->stride, &huge[n], sizeof huge[n]);
+            check_refusal(&p, sizeof workspace, ATTN_ERR_OVERFLOW, sentence, sizeof sentence);
+            CHECK(strstr(sentence, r->words) != NULL, "'%s'", sentence);
+            CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "attn_workspace_size");
+        }
+}
+
+/* A stride of an array that is not there means nothing. */
+static void check_strides_of_nothing(void)
+{
+    attn_params p = right_call(PLAIN);
+    if (!begin_case("huge strides of arrays that are off"))
+        return;
+    for (size_t i = 0; i < sizeof stride_rows / sizeof *stride_rows; i++) {
+        const ptrdiff_t huge = PTRDIFF_MAX;
+        memcpy((unsigned char *)&p + stride_rows[i].stride, &huge, sizeof huge);
+    }
+    CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "refused");
+}
+
+/* ---- block masks, positions, numbers --------------------------------------------------------- */
+
+/* With cu_seqlens CSR has the rows of the longest sequence, not of all tokens. */
+static void check_csr_varlen(void)
+{
+    attn_params p = right_call(VARLEN | CSR);
+    char sentence[300];
+    int32_t *offsets;
+    if (!begin_case("CSR of the longest sequence"))
+        return;
+    offsets = test_alloc_at((SEQ_Q - 2 + 1) * sizeof *offsets, PLACE_PAGE_AFTER);
+    for (int i = 0; i <= SEQ_Q - 2; i++)
+        offsets[i] = i;
+    p.block_mask.row_offsets = offsets;
+    p.block_mask.columns = test_alloc_at((SEQ_Q - 2) * sizeof *offsets, PLACE_PAGE_AFTER);
+    memset((void *)(uintptr_t)p.block_mask.columns, 0, (SEQ_Q - 2) * sizeof *offsets);
+    CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "%s",
+          attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence));
+}
+
+static void check_csr_duplicate(void)
+{
+    attn_params p = right_call(CSR);
+    list.row_offsets[1] = 2;
+    for (int i = 2; i <= SEQ_Q; i++)
+        list.row_offsets[i] = 2;
+    list.columns[0] = list.columns[1] = 5;
+    expect("a column twice in its row", &p, ATTN_ERR_ARG, "block_mask.columns[1] (5)");
+    list.columns[0] = 6;
+    expect("a column below the one before it", &p, ATTN_ERR_ARG, "block_mask.columns[1] (5)");
+}
+
+static void check_last_position(void)
+{
+    attn_params p = right_call(BASE);
+    outputs first;
+    if (begin_case("key_base 2^58")) {
+        p.causal = 1;
+        p.chunk_size = 4;
+        remember_outputs();
+        CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "key_base 0");
+        first = out;
+        list.key_base[0] = list.key_base[1] = INT64_C(1) << 58;
+        remember_outputs();
+        CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "refused");
+        CHECK(memcmp(&out, &first, sizeof out) == 0, "not the result of key_base 0");
+    }
+    p = right_call(BASE);
+    list.key_base[1] = (INT64_C(1) << 58) + 1;
+    expect("key_base 2^58 + 1", &p, ATTN_ERR_ARG, "key_base[1] (288230376151711745)");
+}
+
+static void check_small_numbers(void)
+{
+    static const struct {
+        float value;
+        const char *word;
+    } small[] = {{1e-31f, "softcap (1.000000e-31)"}, {2.5e-38f, "softcap (2.500000e-38)"},
+                 {-1e-40f, "softcap (-"},            {3e30f, "softcap (3.000000e30)"}};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        attn_params p = right_call(PLAIN);
+        char sentence[300];
+        p.softcap = small[i].value;
+        if (!begin_case("a softcap of %g", (double)small[i].value))
+            continue;
+        check_refusal(&p, sizeof workspace, ATTN_ERR_ARG, sentence, sizeof sentence);
+        CHECK(strstr(sentence, small[i].word) != NULL && strstr(sentence, "(0.000000") == NULL &&
+                  strstr(sentence, "-0.000000") == NULL,
+              "'%s' does not say '%s'", sentence, small[i].word);
+    }
+}
+
 static void check_null_pointers(void)
 {
     attn_params p = right_call(PLAIN);
@@ -621,6 +813,14 @@ void test_errors(void)
     check_large();
     check_large_naive();
     check_workspace();
+    check_endless_workspace();
+    check_many_workers();
+    check_array_strides();
+    check_strides_of_nothing();
+    check_csr_varlen();
+    check_csr_duplicate();
+    check_last_position();
+    check_small_numbers();
     check_null_pointers();
     check_option_text();
     check_status_strings();

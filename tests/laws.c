@@ -267,6 +267,128 @@ static void law_classifier(int round)
           (long long)mask_calls);
 }
 
+/* ---- strides and bounds said in another way -------------------------------------------------- */
+
+/* The bits lie on both sides of the pointer: strides of either sign, offsets of any remainder. */
+static void law_negative_bits(int round)
+{
+    static const char *const no_masks[] = {"bool", "bits", NULL};
+    const int negative = round % 4 == 1 ? 2 : round % 4 == 2 ? 1 : 3; /* 1: kv, 2: q */
+    test_problem a, b;
+    attn_mask *m = &b.p.bit_mask;
+    int64_t count = 1, pairs = 1, middle, size[4], step[4];
+    uint8_t *shown, *bits;
+    make_background(&a, NULL, 1, no_masks);
+    twin(&a, &b);
+    size[0] = a.p.seq_len_kv, size[1] = a.p.seq_len_q;
+    size[2] = a.p.num_heads_q, size[3] = a.p.batch;
+    for (int axis = 0; axis < 4; axis++) {
+        step[axis] = (axis < 2 ? negative >> axis & 1 : rng_chance(50)) ? -count : count;
+        count = count * size[axis] + rng_int(0, 3);
+        pairs *= size[axis];
+    }
+    middle = count / 8 + 1;
+    shown = test_alloc((size_t)pairs);
+    bits = test_alloc((size_t)(2 * middle)); /* filled with ones */
+    for (int64_t n = 0; n < pairs; n++) {
+        int64_t bit = middle * 8, rest = n;
+        for (int axis = 0; axis < 4; axis++) {
+            bit += rest % size[axis] * step[axis];
+            rest /= size[axis];
+        }
+        shown[n] = (uint8_t)(rng_chance(60) != 0);
+        if (!shown[n])
+            bits[bit / 8] = (uint8_t)(bits[bit / 8] & ~(1 << bit % 8));
+    }
+    as_bool(&a.p, shown);
+    m->data = bits + middle;
+    m->stride_kv = (ptrdiff_t)step[0], m->stride_q = (ptrdiff_t)step[1];
+    m->stride_head = (ptrdiff_t)step[2], m->stride_batch = (ptrdiff_t)step[3];
+    a.p.bool_mask.invert = m->invert = rng_chance(30);
+    same(&a, &b, "bits with negative strides");
+}
+
+/* Far beyond all keys is unbounded, at any position. */
+static void law_wide_window(int round)
+{
+    static const int64_t wide[] = {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 4 + 1,
+                                   INT64_MAX / 4};
+    test_problem a, b;
+    test_shape s = shape_random();
+    int32_t offsets[2];
+    s.batch = 2;
+    problem_make(&a, &s);
+    for (int e = 0; e < 2; e++)
+        offsets[e] = (int32_t)rng_int(-s.seq_q - 5, s.seq_kv);
+    a.p.alignment = ATTN_ALIGN_OFFSET;
+    a.p.q_offset = offsets;
+    a.p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
+    a.p.window = ATTN_WINDOW;
+    a.p.window_left = round % 3 == 0 ? rng_int(0, 20) : -1;
+    a.p.window_right = round % 3 == 1 ? rng_int(0, 20) : -1;
+    twin(&a, &b);
+    if (a.p.window_left < 0)
+        b.p.window_left = round < 12 ? INT64_MAX : RNG_PICK(wide);
+    if (a.p.window_right < 0)
+        b.p.window_right = round < 12 ? INT64_MAX : RNG_PICK(wide);
+    same(&a, &b, "a window wider than all");
+}
+
+/* Strides of 0 by their long name. */
+static void set_broadcast(ptrdiff_t stride[4], int short_axes, const attn_params *p)
+{
+    attn_mask dense;
+    set_dense_strides(&dense, p);
+    stride[0] = dense.stride_batch, stride[1] = dense.stride_head;
+    stride[2] = dense.stride_q, stride[3] = dense.stride_kv;
+    for (int axis = 0; axis < 4; axis++)
+        if (short_axes >> axis & 1)
+            stride[axis] = 0;
+}
+
+static void law_broadcast(int round)
+{
+    static const char *const banned[] = {"bias", "bool", "bits", "alibi", NULL};
+    const int axes = (int)rng_int(1, 15);
+    test_problem t[2];
+    float *bias, slopes[4];
+    uint8_t *shown;
+    int64_t pairs;
+    make_background(&t[0], NULL, 1, banned);
+    twin(&t[0], &t[1]);
+    pairs = t[0].p.batch * t[0].p.num_heads_q * t[0].p.seq_len_q * t[0].p.seq_len_kv;
+    bias = test_alloc((size_t)pairs * sizeof *bias);
+    shown = test_alloc((size_t)pairs);
+    for (int64_t n = 0; n < pairs; n++) {
+        bias[n] = rng_normal();
+        shown[n] = (uint8_t)rng_int(0, 255);
+    }
+    for (int h = 0; h < 4; h++)
+        slopes[h] = rng_unit();
+    for (int n = 0; n < 2; n++) {
+        attn_params *p = &t[n].p;
+        attn_mask *m = round % 2 == 0 ? &p->bool_mask : &p->bit_mask;
+        ptrdiff_t stride[4];
+        set_broadcast(stride, axes, p);
+        for (int axis = 0; axis < 4 && n == 1; axis++)
+            if (stride[axis] == 0)
+                stride[axis] = ATTN_STRIDE_BROADCAST;
+        m->data = shown;
+        m->stride_batch = stride[0], m->stride_head = stride[1];
+        m->stride_q = stride[2], m->stride_kv = stride[3];
+        if (round % 4 >= 2) {
+            p->bias.data = bias;
+            p->bias.dtype = ATTN_F32;
+            p->bias.stride_batch = stride[0], p->bias.stride_head = stride[1];
+            p->bias.stride_q = stride[2], p->bias.stride_kv = stride[3];
+        } else if (p->num_heads_q <= 4) {
+            p->alibi_slopes = slopes;
+            p->alibi_stride = n == 0 ? 0 : ATTN_STRIDE_BROADCAST;
+        }
+    }
+    same(&t[0], &t[1], "ATTN_STRIDE_BROADCAST");
+}
+
 /* ---- terms that are neutral ------------------------------------------------------------------ */
 
 static void law_neutral(int round)
@@ -634,6 +756,9 @@ static const struct {
 } laws[] = {
     {"a mask said in another way", law_masks, 150},
     {"CSR and bitmap", law_csr, 15},
+    {"bits with negative strides", law_negative_bits, 24},
+    {"a window wider than all", law_wide_window, 30},
+    {"strides of ATTN_STRIDE_BROADCAST", law_broadcast, 40},
     {"full and empty tiles ask no mask", law_classifier, 20},
     {"neutral terms", law_neutral, 40},
     {"layouts", law_layouts, 30},
@@ -650,8 +775,10 @@ static const struct {
     {"empty tiles are not visited", law_work, 27},
     {"partial states merged", law_merge, 24},
     {"attn_lse_merge", law_lse_merge, 24},
+    {"empty parts merged", law_empty_parts, 12},
     {"dropout as told", law_dropout, 40},
     {"Philox known answers", law_philox, 1},
+    {"probabilities beyond the range", law_keep_range, 4},
 };
 
 void test_laws(void)

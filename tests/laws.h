@@ -17,7 +17,9 @@ int run_part(const attn_params *p, const char *what);
 
 void law_merge(int round);     /* tests/merge.c */
 void law_lse_merge(int round);
+void law_empty_parts(int round);
 void law_dropout(int round);   /* tests/dropout.c */
 void law_philox(int round);
+void law_keep_range(int round);
 
 #endif

@@ -210,3 +210,84 @@ void law_lse_merge(int round)
     whole = into(&t.p, o[round % 2], lse[round % 2]);
     compare_with_oracle(&whole);
 }
+
+/* ---- empty parts are the identity, whatever they hold ---------------------------------------- */
+
+enum { PART_ROWS = 8, PART_DIM = 3 };
+
+/* Row r of side 0 is empty if r & 1, of side 1 if r & 2: NaN or garbage where nobody may look. */
+static void fill_part(float *m, float *l, float *o, int side)
+{
+    for (int r = 0; r < PART_ROWS; r++) {
+        const int empty = r >> side & 1;
+        m[r] = empty ? r < 4 ? float_from_bits(0x7fc00000u) : 3e38f : rng_normal();
+        l[r] = empty ? 0 : 1 + rng_unit();
+        for (int d = 0; d < PART_DIM; d++)
+            o[r * PART_DIM + d] = !empty   ? rng_normal()
+                                  : r < 4 ? float_from_bits(0xffc00001u)
+                                          : HUGE_VALF;
+    }
+}
+
+static void check_empty_states(int where)
+{
+    attn_state part[2], before[2], out;
+    tree c;
+    memset(&c, 0, sizeof c);
+    c.rows = PART_ROWS;
+    c.dim_v = PART_DIM;
+    for (int side = 0; side < 2; side++) {
+        part[side] = new_state(&c);
+        before[side] = new_state(&c);
+        fill_part(part[side].m, part[side].l, part[side].o, side);
+        part[side].m[3] = -HUGE_VALF; /* empty on both sides */
+        for (int d = 0; d < PART_DIM; d++)
+            part[side].o[3 * PART_DIM + d] = 0;
+        memcpy(before[side].m, part[side].m, PART_ROWS * sizeof(float));
+        memcpy(before[side].l, part[side].l, PART_ROWS * sizeof(float));
+        memcpy(before[side].o, part[side].o, PART_ROWS * PART_DIM * sizeof(float));
+    }
+    out = where == 0 ? part[0] : where == 1 ? part[1] : new_state(&c);
+    CHECK(attn_state_merge(&part[0], &part[1], &out) == ATTN_OK, "attn_state_merge");
+    for (int r = 0; r < PART_ROWS; r++) {
+        const attn_state *other = &before[r & 1];
+        if ((r & 3) == 0 || r == 7)
+            continue;
+        CHECK(same_floats(out.m + r, other->m + r, 1) && same_floats(out.l + r, other->l + r, 1) &&
+                  same_floats(out.o + r * PART_DIM, other->o + r * PART_DIM, PART_DIM),
+              "state %d is not that of the part with keys", r);
+    }
+}
+
+static void check_empty_results(int where)
+{
+    float m[PART_ROWS], lse[2][PART_ROWS], o[2][PART_ROWS * PART_DIM];
+    float lse_before[2][PART_ROWS], o_before[2][PART_ROWS * PART_DIM];
+    float new_lse[PART_ROWS], new_o[PART_ROWS * PART_DIM];
+    float *lse_out = where == 2 ? new_lse : lse[where], *o_out = where == 2 ? new_o : o[where];
+    for (int side = 0; side < 2; side++) {
+        fill_part(m, lse[side], o[side], side);
+        for (int r = 0; r < PART_ROWS; r++)
+            if (r >> side & 1)
+                lse[side][r] = -HUGE_VALF;
+        for (int d = 0; d < PART_DIM; d++)
+            o[side][3 * PART_DIM + d] = 0;
+    }
+    memcpy(lse_before, lse, sizeof lse);
+    memcpy(o_before, o, sizeof o);
+    CHECK(attn_lse_merge(PART_ROWS, PART_DIM, o[0], lse[0], o[1], lse[1], o_out, lse_out) ==
+              ATTN_OK, "attn_lse_merge");
+    for (int r = 0; r < PART_ROWS; r++)
+        if ((r & 3) != 0 && r != 7)
+            CHECK(same_floats(lse_out + r, lse_before[r & 1] + r, 1) &&
+                      same_floats(o_out + r * PART_DIM, o_before[r & 1] + r * PART_DIM, PART_DIM),
+                  "result %d is not that of the part with keys", r);
+}
+
+void law_empty_parts(int round)
+{
+    if (round % 2 == 0)
+        check_empty_states(round / 2 % 3);
+    else
+        check_empty_results(round / 2 % 3);
+}

@@ -142,6 +142,29 @@ static void check_refused(int round)
     CHECK(test_run(&t.p) == ATTN_ERR_UNSUPPORTED, "probabilities with partial");
 }
 
+static float minus_zero(void *user, const attn_pair *at, float logit)
+{
+    (void)user, (void)at, (void)logit;
+    return -0.0f;
+}
+
+/* The maximum of logits that are all -0 is stored as +0. */
+static void check_partial_zero(int round)
+{
+    test_problem t;
+    test_shape s = shape_random();
+    int64_t wrong = 0;
+    problem_make(&t, &s);
+    give_state(&t);
+    t.p.score = minus_zero;
+    t.p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
+    if (!problem_run(&t))
+        return;
+    for (int64_t row = 0; row < s.batch * s.heads_q * s.seq_q; row++)
+        wrong += float_bits(t.p.state.m[row]) != 0;
+    CHECK(wrong == 0, "%lld maxima of logits of -0 are not +0", (long long)wrong);
+}
+
 /* ---- storage types of O --------------------------------------------------------------------- */
 
 /* O in 16 bits is the f32 result, rounded once; -0 becomes +0. */
@@ -201,17 +224,19 @@ static void check_zero(int round)
 
 static void check_empty_rows(int round)
 {
-    static const float sinks[] = {-2.5f, 0.0f, -3e38f, 1e-30f}; /* -3e38 * log2(e): -inf */
+    const float sinks[] = {-2.5f, 0.0f, -3e38f, 1e-30f, /* -3e38 * log2(e): -inf */
+                           float_from_bits(0xffc01234u), -0.0f};
+    const int first = round / 2 % 2 == 1 ? 4 : (int)rng_int(0, 3);
     test_problem t;
     test_shape s = shape_random();
     int32_t lengths[2] = {0, 0};
     int wrong = 0;
-    s.heads_q = s.heads_kv = rng_int(1, 4);
+    s.heads_q = s.heads_kv = first == 4 ? 2 : rng_int(1, 6 - first);
     s.dtype_o = round % 3;
     problem_make(&t, &s);
     t.p.kv_len = lengths;
     t.p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
-    t.p.sinks = round / 2 % 3 == 1 ? sinks : NULL;
+    t.p.sinks = round / 2 % 3 == 1 ? sinks + first : NULL;
     t.p.softmax1 = round / 2 % 3 == 2;
     t.p.causal = rng_chance(50);
     if (!problem_run(&t))
@@ -219,14 +244,63 @@ static void check_empty_rows(int round)
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t h = 0; h < s.heads_q; h++)
             for (int64_t i = 0; i < s.seq_q; i++) {
-                const float lse = t.p.sinks != NULL  ? sinks[h]
+                const float lse = t.p.sinks != NULL  ? t.p.sinks[h]
                                   : t.p.softmax1 != 0 ? 0.0f
                                                       : -HUGE_VALF;
-                wrong += float_bits(tensor_get(&t.lse, b, h, i, 0)) != float_bits(lse);
+                const uint32_t bits = lse != lse  ? 0x7fc00000u
+                                      : lse == 0 ? 0
+                                                 : float_bits(lse);
+                wrong += float_bits(tensor_get(&t.lse, b, h, i, 0)) != bits;
                 for (int64_t d = 0; d < s.dim_v; d++)
                     wrong += float_bits(tensor_get(&t.o, b, h, i, d)) != 0;
             }
     CHECK(wrong == 0, "%d values of empty rows are not +0 and -inf or the sink itself", wrong);
+}
+
+/* A NaN sink makes the rows of its head NaN, and no others. */
+static void check_nan_sink(int round)
+{
+    float sinks[2][4];
+    test_problem t[2];
+    test_shape s = shape_random();
+    int64_t nan_head;
+    int wrong = 0, others = 0;
+    s.heads_q = s.heads_kv = rng_int(1, 4);
+    s.dtype_o = round % 3;
+    nan_head = rng_int(0, s.heads_q - 1);
+    problem_make(&t[0], &s);
+    t[0].p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
+    twin(&t[0], &t[1]);
+    for (int h = 0; h < 4; h++)
+        sinks[0][h] = sinks[1][h] = rng_normal();
+    sinks[1][nan_head] = float_from_bits(0xffc00001u);
+    for (int n = 0; n < 2; n++) {
+        t[n].p.sinks = sinks[n];
+        if (round % 4 < 2) {
+            if (!problem_run(&t[n]))
+                return;
+            continue;
+        }
+        give_state(&t[n]);
+        if (!problem_run(&t[n]))
+            return;
+        CHECK(attn_state_finish(&t[n].p, &t[n].p.state) == ATTN_OK, "attn_state_finish");
+    }
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t h = 0; h < s.heads_q; h++)
+            for (int64_t i = 0; i < s.seq_q; i++)
+                for (int64_t d = -1; d < t[0].o.dim; d++) {
+                    const test_tensor *x = d < 0 ? &t[0].lse : &t[0].o;
+                    const test_tensor *y = d < 0 ? &t[1].lse : &t[1].o;
+                    const uint32_t without = float_bits(tensor_get(x, b, h, i, d < 0 ? 0 : d));
+                    const uint32_t with = float_bits(tensor_get(y, b, h, i, d < 0 ? 0 : d));
+                    if (h == nan_head)
+                        wrong += with != 0x7fc00000u;
+                    else
+                        others += with != without;
+                }
+    CHECK(wrong == 0, "%d values are not 7fc00000 in spite of a NaN sink", wrong);
+    CHECK(others == 0, "%d values changed by the NaN sink of another head", others);
 }
 
 static void check_empty_sizes(int round)
@@ -354,6 +428,7 @@ static const struct {
 } checks[] = {
     {"one output alone", check_alone, 40},   {"logits", check_stage, 48},
     {"rows of logits", check_logits_rows, 20}, {"raw states", check_partial, 30},
+    {"maxima of -0", check_partial_zero, 8}, {"NaN sink", check_nan_sink, 24},
     {"probabilities of a part", check_refused, 1}, {"O in 16 bits", check_rounded, 42},
     {"minus zero", check_zero, 12},          {"empty rows", check_empty_rows, 24},
     {"empty sizes", check_empty_sizes, 8},   {"conversion", check_convert, 5},

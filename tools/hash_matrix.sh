@@ -4,8 +4,8 @@
 #
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
-# Builds attn.c and tests/bits.c in each way of the table below, runs the test group `bits` (each
-# kernel set against tests/golden.h) and prints one line a build. The rest of the test program is
+# Builds attn.c, the attn_simd_*.c files and tests/bits.c in each way of the table below, runs the
+# test group `bits` (each kernel set against tests/golden.h) and prints one line a build. The rest of the test program is
 # built once, plainly. A compiler or target that is not there is skipped and said so. Fails when a
 # build fails or differs. JOBS=N runs N builds at a time (default 2).
 
@@ -63,6 +63,14 @@ can_build() {
     $1 $2 "$3.c" -o "$3" 2> /dev/null
 }
 
+# The library with compiler $1 and options $2 as $3.attn*.o.
+library() {
+    for file in attn attn_simd_avx2 attn_simd_avx512 attn_simd_neon; do
+        $1 $2 -DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -c $file.c -o "$3.$file.o" ||
+            return 1
+    done
+}
+
 # Line $1 of the table: result in $out/N.result.
 one() {
     line=$(table | sed -n "${1}p")
@@ -77,12 +85,12 @@ one() {
     : > "$at.log"
     if ! command -v "$compiler" > /dev/null || ! can_build "$compiler" "$options" "$at.try"; then
         result="skipped: cannot build for it here"
-    elif ! $compiler $options -c attn.c -o "$at.attn.o" > "$at.log" 2>&1; then
+    elif ! library "$compiler" "$options" "$at" > "$at.log" 2>&1; then
         if [ "$may" = refuse ] && grep -q '#error.*add -' "$at.log"; then
             result="refused, names the option to add"
         fi
     elif $compiler $options -std=c99 -c tests/bits.c -o "$at.bits.o" >> "$at.log" 2>&1 &&
-        $compiler $options "$at.attn.o" "$at.bits.o" "$out/harness$target.o" -o "$at.test" -lm \
+        $compiler $options "$at".attn*.o "$at.bits.o" "$out/harness$target.o" -o "$at.test" -lm \
             >> "$at.log" 2>&1; then
         if OMP_NUM_THREADS=3 "$at.test" bits >> "$at.log" 2>&1; then
             result="equal: $(tail -n 1 "$at.log")"
