@@ -3279,28 +3279,32 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
+/* Without a callback of the caller's: OpenMP's threads where it is compiled in, else this one. */
 #ifdef _OPENMP
-static int run_tasks(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
+static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
     int64_t i;
-    if (p->parallel_for)
-        return p->parallel_for(p->parallel_user, n, task, arg);
 #pragma omp parallel for schedule(dynamic) num_threads(p->num_workers)
     for (i = 0; i < n; i++)
         task(arg, i, omp_get_thread_num());
-    return 0;
 }
 #else
-static int run_tasks(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
+static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
     int64_t i;
-    if (p->parallel_for)
-        return p->parallel_for(p->parallel_user, n, task, arg);
+    (void)p;
     for (i = 0; i < n; i++)
         task(arg, i, 0);
-    return 0;
 }
 #endif
+
+static int run_tasks(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
+{
+    if (p->parallel_for)
+        return p->parallel_for(p->parallel_user, n, task, arg);
+    run_here(p, n, task, arg);
+    return 0;
+}
 
 static attn_status run_items(call *c, int64_t items,
                              void (*item)(const call *c, char *slot, int64_t index))
