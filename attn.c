@@ -672,13 +672,13 @@ KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, co
         c[r] = c0[r];
 }
 
-/* `count` chains in all lanes, chain i in row c + i*LANES, its factors from x + i*xi. */
+/* `count` chains in these lanes, chain i in row c + i*LANES, its factors from x + i*xi. */
 KERNEL void chains(int hw, int select, float *c, int64_t count, const float *x, ptrdiff_t xi,
-                   ptrdiff_t xt, const float *b, int64_t n)
+                   ptrdiff_t xt, const float *b, int64_t n, attn_lanes lanes)
 {
     int64_t i;
     int lane;
-    for (lane = 0; lane < LANES; lane += STRIP) {
+    for (lane = lanes.begin / STRIP * STRIP; lane < lanes.end; lane += STRIP) {
         for (i = 0; i + 8 <= count; i += 8)
             chains8(hw, select, c + i * LANES + lane, x + i * xi, xi, xt, b + lane, n);
         for (; i < count; i++)
@@ -693,13 +693,6 @@ KERNEL void pack_body(float *qt, const float *q, int64_t head_dim, float c)
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
             qt[d * LANES + r] = q[r * head_dim + d] * c;
-}
-
-KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim)
-{
-    memset(s, 0, (size_t)n * LANES * sizeof *s);
-    chains(hw, 0, s, n, k, k_stride, 1, qt, head_dim);
 }
 
 KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
@@ -754,63 +747,59 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
     memcpy(l, sum, sizeof sum);
 }
 
-/* Raises m to the block's maximum bm where it has not begun or bm exceeds it by more than 16 (p
- * then stays at most 2^16), and rescales l. Returns whether a begun lane was raised: then alpha
- * holds its factor for o, 1 in the other lanes. */
-KERNEL int raise_body(int hw, const float *bm, float *m, float *l, float *alpha)
+KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    int r, rescaled = 0;
+    if (beside) /* only vector kernels gain from doing both at once */
+        exp_sum_body(hw, beside->s, beside->n, 0.0f, beside->m, beside->l);
+    memset(s, 0, (size_t)n * LANES * sizeof *s);
+    chains(hw, 0, s, n, k, k_stride, 1, qt, head_dim, lanes);
+}
+
+KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
+}
+
+KERNEL void hide_body(float *s, const uint8_t *alive, int n)
+{
+    int k;
+    for (k = 0; k < n * LANES; k++)
+        s[k] = alive[k] ? s[k] : NEG_INF;
+}
+
+/* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
+KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
+{
+    float block[LANES];
+    int r, raised = 0;
+    for (r = 0; r < LANES; r++)
+        block[r] = NEG_INF;
+    maximum_body(s, n, block);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
-        const int up = begun && bm[r] > limit;
-        float a = up ? m[r] - bm[r] : 0.0f;
+        const int up = begun && block[r] > limit;
+        float a = up ? m[r] - block[r] : 0.0f;
         a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
-        m[r] = up || !begun ? bm[r] : m[r];
+        m[r] = up || !begun ? block[r] : m[r];
         l[r] = l[r] * a;
         alpha[r] = a;
-        rescaled |= up;
+        raised |= up;
     }
-    return rescaled;
+    return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void softmax_body(int hw, float *s, int n, int first, float dead, float *m, float *l,
-                         attn_events *events)
+KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
 {
-    int begin = 0, end = first < n ? first : n;
-    events->count = 0;
-    while (begin < n) {
-        float bm[LANES];
-        int r;
+    int64_t k;
+    int r;
+    for (k = 0; k < count; k++, x += LANES)
         for (r = 0; r < LANES; r++)
-            bm[r] = NEG_INF;
-        maximum_body(s + begin * LANES, end - begin, bm);
-        if (raise_body(hw, bm, m, l, events->alpha + events->count * LANES))
-            events->at[events->count++] = begin;
-        exp_sum_body(hw, s + begin * LANES, end - begin, dead, m, l);
-        begin = end;
-        end = end + ATTN_BLOCK < n ? end + ATTN_BLOCK : n;
-    }
-}
-
-KERNEL void pv_body(int hw, int select, float *o, const float *p, const float *v,
-                    ptrdiff_t v_stride, int n, int64_t head_dim_v, const attn_events *events)
-{
-    int e, begin = 0;
-    for (e = 0; e <= events->count; e++) {
-        const int end = e < events->count ? events->at[e] : n;
-        chains(hw, select, o, head_dim_v, v + begin * v_stride, 1, v_stride, p + begin * LANES,
-               end - begin);
-        if (e < events->count) {
-            const float *alpha = events->alpha + e * LANES;
-            int64_t d;
-            int r;
-            for (d = 0; d < head_dim_v; d++)
-                for (r = 0; r < LANES; r++)
-                    o[d * LANES + r] = o[d * LANES + r] * alpha[r];
-        }
-        begin = end;
-    }
+            x[r] = x[r] * alpha[r];
 }
 
 /* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
@@ -876,9 +865,10 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
         pack_body(qt, q, head_dim, c);                                                             \
     }                                                                                              \
     TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
-                                int n, int64_t head_dim)                                           \
+                                int n, int64_t head_dim, attn_lanes lanes,                         \
+                                const attn_exp *beside)                                            \
     {                                                                                              \
-        qk_body(HW, s, qt, k, k_stride, n, head_dim);                                              \
+        qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
     }                                                                                              \
     TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
     {                                                                                              \
@@ -888,10 +878,17 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
     {                                                                                              \
         add_scaled_body(HW, s, x, factor, n);                                                      \
     }                                                                                              \
-    TARGET static void softmax_##SET(float *s, int n, int first, float dead, float *m, float *l,   \
-                                     attn_events *events)                                          \
+    TARGET static void clip_##SET(float *s, int n, const int *begin, const int *end)               \
     {                                                                                              \
-        softmax_body(HW, s, n, first, dead, m, l, events);                                         \
+        clip_body(s, n, begin, end);                                                               \
+    }                                                                                              \
+    TARGET static void hide_##SET(float *s, const uint8_t *alive, int n)                           \
+    {                                                                                              \
+        hide_body(s, alive, n);                                                                    \
+    }                                                                                              \
+    TARGET static int running_max_##SET(const float *s, int n, float *m, float *l, float *alpha)   \
+    {                                                                                              \
+        return running_max_body(HW, s, n, m, l, alpha);                                            \
     }                                                                                              \
     TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
     {                                                                                              \
@@ -901,16 +898,20 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
     {                                                                                              \
         exp_sum_body(HW, s, n, dead, m, l);                                                        \
     }                                                                                              \
-    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, const attn_events *events)              \
+    TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
     {                                                                                              \
-        pv_body(HW, 0, o, p, v, v_stride, n, head_dim_v, events);                                  \
+        rescale_body(x, alpha, count);                                                             \
+    }                                                                                              \
+    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
+                                int n, int64_t head_dim_v, attn_lanes lanes)                       \
+    {                                                                                              \
+        chains(HW, 0, o, head_dim_v, v, 1, v_stride, p, n, lanes);                                 \
     }                                                                                              \
     TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
                                        ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
-                                       const attn_events *events)                                  \
+                                       attn_lanes lanes)                                           \
     {                                                                                              \
-        pv_body(HW, 1, o, p, v, v_stride, n, head_dim_v, events);                                  \
+        chains(HW, 1, o, head_dim_v, v, 1, v_stride, p, n, lanes);                                 \
     }                                                                                              \
     TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
     {                                                                                              \
@@ -923,9 +924,9 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
         result_body(LANES, out, o, l, factor, head_dim_v);                                         \
     }                                                                                              \
     static const attn_kernels kernels_##SET = {                                                    \
-        ATTN_KERNEL_ABI, LANES,         NAME,        pack_##SET,      qk_##SET,    softcap_##SET,  \
-        add_scaled_##SET, softmax_##SET, maximum_##SET, exp_sum_##SET, pv_##SET, pv_select_##SET,  \
-        merge_##SET,      result_##SET                                                             \
+        ATTN_KERNEL_ABI, LANES, NAME, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,       \
+        clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, rescale_##SET,    \
+        pv_##SET, pv_select_##SET, merge_##SET, result_##SET                                       \
     };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)
@@ -2222,17 +2223,72 @@ typedef struct plan {
     const attn_kernels *kernels;
     int impl;                /* TILED or NAIVE */
     int rows, keys;          /* of a tile */
+    int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
     int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;           /* query tiles per kv head: per batch entry, or in all with varlen */
+    int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
     int64_t items;           /* first list: o, lse, states */
     int64_t logits_tiles, logits_items; /* second list: logits */
     int64_t matrix_floats;   /* naive: logits, m and l of one head */
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
+    int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
     /* offsets into a slot, in bytes */
-    int64_t lanes, qt, stage, s, x, lane_values, alpha, at, alive, kv, states, matrix;
+    int64_t stage, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2], matrix, row_tiles;
+    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
     int workers;
 } plan;
+
+enum { KEYS, VALUES };
+#define MAX_LEVELS 64
+
+/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+typedef struct key_tile {
+    int64_t j0;
+    int n;
+    const float *rows[2];  /* row j0 of K and V; NULL until asked for */
+    ptrdiff_t stride[2];   /* floats between rows */
+    float *copy[2];
+} key_tile;
+
+/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+typedef struct block {
+    int end;
+    attn_lanes lanes; /* none of the others sees a key of it */
+    int raised;       /* o *= alpha before it enters */
+} block;
+
+/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+typedef struct tile {
+    const problem *pr;
+    const plan *pl;
+    key_tile *keys;
+    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    float *s_tile;    /* [keys][rows] logits, then probabilities */
+    float *x_tile;    /* [keys][rows] bias or distances */
+    float *lane_values;
+    int *lane_keys;   /* [2][rows] clip: begin and end */
+    float *alpha;     /* [block][rows] */
+    block *blocks;
+    uint8_t *alive;   /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
+    float *matrix;    /* naive: this head's logits */
+    sequence s;
+    int64_t kv_head;
+    hull hull;        /* of the used lanes */
+    int used;         /* how many lanes are used */
+    attn_lanes span;  /* first to last of them */
+    int64_t lo, hi;   /* union of the lanes' ranges */
+    int64_t alive_from;
+    int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
+    int block_count;
+    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
+    lane *lanes;
+    float *qt;        /* [head_dim][rows] */
+    float *state;     /* of the current chunk; NULL until a key of it is visible */
+    float *free_states[MAX_LEVELS];
+    int free_count;
+    float *pending[MAX_LEVELS]; /* by tree level */
+} tile;
 
 /* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
  * `failed`. */
@@ -2248,7 +2304,8 @@ typedef struct call {
 } call;
 
 #define TREE_KEYS ((int64_t)1 << 20)
-#define MAX_LEVELS 64
+#define ITEM_TILES 8
+#define ITEM_BYTES ((int64_t)1 << 20) /* of an item's slot: the L2 cache, shared with K and V */
 
 static int64_t aligned(int64_t bytes)
 {
@@ -2273,7 +2330,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
  * filled. */
 static int tree_slots(int64_t keys)
 {
-    int64_t chunks = max64(keys, TREE_KEYS) / ATTN_CHUNK + 2;
+    int64_t chunks = keys / ATTN_CHUNK + 2;
     int slots = 3;
     while (chunks > 1) {
         chunks = (chunks + 1) / 2;
@@ -2289,15 +2346,21 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
+/* Rows of one item of the first list. */
+static int64_t item_rows(const plan *pl)
+{
+    return (int64_t)pl->rows * pl->item_tiles;
+}
+
 static void plan_items(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int varlen = p->cu_seqlens_q != NULL;
     const int64_t group = pr->group;
     if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
-        pl->tiles = times(p->seq_len_q, group) / pl->rows + p->batch;
+        pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
-        pl->tiles = ceil_div(times(p->seq_len_q, group), pl->rows);
+        pl->tiles = ceil_div(times(p->seq_len_q, group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
@@ -2317,41 +2380,92 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-static void plan_slot(const problem *pr, plan *pl, int64_t tile_bytes, int64_t lane_bytes)
+/* 16-bit rows are widened once per item. So are f32 rows copied whose distance is a multiple of
+ * 1 KiB: such rows compete for an eighth or less of an L1 cache, which costs up to 20 % of the
+ * speed. Rows of the copy are an odd number of cache lines apart. */
+static int64_t copy_pitch(const attn_tensor *x, int64_t dim)
+{
+    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
+    const int aliases = x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
+    return x->dtype != ATTN_F32 || aliases ? (plus(dim, line - 1) / line | 1) * line : 0;
+}
+
+static void plan_copies(const problem *pr, plan *pl)
+{
+    pl->pitch[KEYS] = copy_pitch(&pr->p.k, pr->p.head_dim);
+    pl->pitch[VALUES] = copy_pitch(&pr->p.v, pr->p.head_dim_v);
+}
+
+static void plan_row_tile(const problem *pr, plan *pl)
+{
+    int64_t at = 0;
+    pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
+    place(&at, 1, sizeof(tile));
+    pl->lanes = place(&at, pl->rows, sizeof(lane));
+    pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
+    pl->row_tile_bytes = at;
+}
+
+static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    const int convert = p->k.dtype != ATTN_F32 || p->v.dtype != ATTN_F32;
+    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
-    pl->state_floats = times(rows, plus(p->head_dim_v, 2));
-    place(&at, 1, (size_t)tile_bytes);
-    pl->lanes = place(&at, rows, (size_t)lane_bytes);
-    pl->qt = place(&at, times(rows, p->head_dim), sizeof(float));
+    place(&at, 1, sizeof(key_tile));
     pl->stage = place(&at, times(rows, dim), sizeof(float));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
     pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 14 */
-    pl->alpha = place(&at, rows * (keys / ATTN_BLOCK + 2), sizeof(float));
-    pl->at = place(&at, keys / ATTN_BLOCK + 2, sizeof(int));
+    pl->lane_keys = place(&at, 2 * rows, sizeof(int));
+    pl->alpha = place(&at, rows * blocks, sizeof(float));
+    pl->blocks = place(&at, blocks, sizeof(block));
     pl->alive = place(&at, rows * keys, sizeof(uint8_t));
-    pl->kv = place(&at, convert ? times(keys, dim) : 0, sizeof(float));
-    pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
+    pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
+    pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
-    pl->slot_bytes = at;
+    pl->row_tiles = at;
+    pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-static void make_plan(const problem *pr, plan *pl, int64_t tile_bytes, int64_t lane_bytes)
+/* Several row tiles an item where they share copies of K and V tiles, as many as fit into
+ * ITEM_BYTES with the merge tree of the actual length and leave four items to a worker. */
+static void plan_sharing(const problem *pr, plan *pl)
+{
+    int n = ITEM_TILES;
+    if (pl->impl != ATTN_IMPL_TILED || !(pl->pitch[KEYS] || pl->pitch[VALUES]))
+        return;
+    pl->state_slots = tree_slots(pr->max_kv_len);
+    plan_row_tile(pr, pl);
+    for (; n > 1; n--) {
+        pl->item_tiles = n;
+        plan_items(pr, pl);
+        plan_slot(pr, pl);
+        if (pl->slot_bytes <= ITEM_BYTES && pl->items >= 4 * (int64_t)pr->p.num_workers)
+            return;
+    }
+}
+
+static void make_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     pl->kernels = p->kernels;
     pl->impl = choose_impl(p);
     pl->rows = p->kernels->rows;
     pl->keys = p->tile_keys;
-    pl->state_slots = tree_slots(pr->max_kv_len);
-    plan_items(pr, pl);
+    pl->item_tiles = 1;
+    plan_copies(pr, pl);
     plan_matrix(pr, pl);
-    plan_slot(pr, pl, tile_bytes, lane_bytes);
+    plan_sharing(pr, pl);
+    if (pl->item_tiles < 2) {
+        pl->item_tiles = 1;
+        pl->state_slots = tree_slots(max64(pr->max_kv_len, TREE_KEYS));
+        plan_row_tile(pr, pl);
+        plan_items(pr, pl);
+        plan_slot(pr, pl);
+    }
     pl->shared_bytes = 0;
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
@@ -2364,55 +2478,33 @@ static void make_plan(const problem *pr, plan *pl, int64_t tile_bytes, int64_t l
  *     so that a GQA group fills the lanes also when there is one query (decode).
  * --------------------------------------------------------------------------------------------- */
 
-typedef struct tile {
-    const problem *pr;
-    const plan *pl;
-    sequence s;
-    int64_t kv_head;
-    hull hull;        /* of the used lanes */
-    int used;         /* how many lanes are used */
-    int64_t lo, hi;   /* union of the lanes' ranges */
-    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
-    lane *lanes;
-    float *qt;        /* [head_dim][rows] */
-    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    float *s_tile;    /* [keys][rows] logits, then probabilities */
-    float *x_tile;    /* [keys][rows] bias or distances */
-    float *lane_values;
-    uint8_t *alive;   /* [keys][rows], valid for PARTIAL tiles */
-    float *kv;        /* [keys][dim] K or V of a 16-bit storage type as f32 */
-    float *matrix;    /* naive: this head's logits */
-    attn_events events;
-    float *free_states[MAX_LEVELS];
-    int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
-} tile;
-
-static tile *open_tile(const call *c, char *slot)
+/* Row tile number `index` of a slot. */
+static tile *open_tile(const call *c, char *slot, int index)
 {
     const plan *pl = &c->pl;
-    tile *t = (tile *)(void *)slot;
+    char *own = slot + pl->row_tiles + index * pl->row_tile_bytes;
+    tile *t = (tile *)(void *)own;
     int i;
+    memset(t, 0, sizeof *t);
     t->pr = &c->pr;
     t->pl = pl;
-    t->lanes = (lane *)(void *)(slot + pl->lanes);
-    t->qt = (float *)(void *)(slot + pl->qt);
+    t->keys = (key_tile *)(void *)slot;
+    t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
+    t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
     t->stage = (float *)(void *)(slot + pl->stage);
     t->s_tile = (float *)(void *)(slot + pl->s);
     t->x_tile = (float *)(void *)(slot + pl->x);
     t->lane_values = (float *)(void *)(slot + pl->lane_values);
+    t->lane_keys = (int *)(void *)(slot + pl->lane_keys);
+    t->alpha = (float *)(void *)(slot + pl->alpha);
+    t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);
-    t->kv = (float *)(void *)(slot + pl->kv);
     t->matrix = (float *)(void *)(slot + pl->matrix);
-    t->events.alpha = (float *)(void *)(slot + pl->alpha);
-    t->events.at = (int *)(void *)(slot + pl->at);
-    t->events.count = 0;
-    t->free_count = 0;
+    t->lanes = (lane *)(void *)(own + pl->lanes);
+    t->qt = (float *)(void *)(own + pl->qt);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
-            (float *)(void *)(slot + pl->states) + i * pl->state_floats;
-    for (i = 0; i < MAX_LEVELS; i++)
-        t->pending[i] = NULL;
+            (float *)(void *)(own + pl->states) + i * pl->state_floats;
     return t;
 }
 
@@ -2438,6 +2530,13 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t flat)
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(p, &t->s, l->pos, &l->lo, &l->hi);
+}
+
+static void widen_lanes(attn_lanes *lanes, int r)
+{
+    if (lanes->begin == lanes->end)
+        lanes->begin = r;
+    lanes->end = r + 1;
 }
 
 static void widen_hull(tile *t, const lane *l)
@@ -2467,6 +2566,7 @@ static int set_rows(tile *t, const row_choice *choice)
     const int64_t d = p->head_dim;
     int r;
     t->used = 0;
+    t->span.begin = t->span.end = 0;
     t->lo = t->hi = 0;
     t->dead = 0.0f;
     for (r = 0; r < t->pl->rows; r++) {
@@ -2474,6 +2574,7 @@ static int set_rows(tile *t, const row_choice *choice)
         set_lane(t, l, choice, choice->first + r);
         if (l->used) {
             widen_hull(t, l);
+            widen_lanes(&t->span, r);
             storages[p->q.dtype].load_run(
                 t->stage + r * d, p->q.data, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), d);
         } else {
@@ -2485,20 +2586,39 @@ static int set_rows(tile *t, const row_choice *choice)
     return t->used;
 }
 
-/* Where key j is, as f32: keys j0..j0+n-1 of K or V, *stride floats apart. */
-static const float *key_rows(tile *t, const attn_tensor *x, int64_t dim, int64_t j0, int n,
-                             ptrdiff_t *stride)
+static void open_keys(tile *t, int64_t j0, int n)
 {
-    int64_t at = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j0);
+    t->keys->j0 = j0;
+    t->keys->n = n;
+    t->keys->rows[KEYS] = t->keys->rows[VALUES] = NULL;
+}
+
+static void load_keys(tile *t, int which)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_tensor *x = which == KEYS ? &p->k : &p->v;
+    const int64_t dim = which == KEYS ? p->head_dim : p->head_dim_v, pitch = t->pl->pitch[which];
+    key_tile *keys = t->keys;
+    int64_t at = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + keys->j0);
     int j;
-    if (x->dtype == ATTN_F32) {
-        *stride = x->stride_seq;
-        return (const float *)x->data + at;
+    if (!pitch) {
+        keys->rows[which] = (const float *)x->data + at;
+        keys->stride[which] = x->stride_seq;
+        return;
     }
-    for (j = 0; j < n; j++, at += x->stride_seq)
-        storages[x->dtype].load_run(t->kv + j * dim, x->data, at, dim);
-    *stride = (ptrdiff_t)dim;
-    return t->kv;
+    for (j = 0; j < keys->n; j++, at += x->stride_seq)
+        storages[x->dtype].load_run(keys->copy[which] + j * pitch, x->data, at, dim);
+    keys->rows[which] = keys->copy[which];
+    keys->stride[which] = (ptrdiff_t)pitch;
+}
+
+/* Row j of K or V, which lies in the open tile, and those behind it *stride floats apart. */
+static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
+{
+    if (!t->keys->rows[which])
+        load_keys(t, which);
+    *stride = t->keys->stride[which];
+    return t->keys->rows[which] + (j - t->keys->j0) * *stride;
 }
 
 /* ---- visibility of a tile */
@@ -2516,16 +2636,22 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* alive[key][lane] from the ranges alone; unused lanes count as alive, their results are
- * dropped. */
+/* The keys of j0..j0+n-1 that the ranges leave to lane r, counted from j0; none if it is unused. */
+static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
+{
+    const lane *l = &t->lanes[r];
+    *begin = l->used ? (int)min64(n, max64(0, l->lo - j0)) : 0;
+    *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
+}
+
+/* alive[key][lane] from the ranges alone. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
-    int j, r;
+    int begin, end, j, r;
+    t->alive_from = j0;
     for (r = 0; r < rows; r++) {
-        const lane *l = &t->lanes[r];
-        const int begin = l->used ? (int)min64(n, max64(0, l->lo - j0)) : 0;
-        const int end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : n;
+        lane_range(t, r, j0, n, &begin, &end);
         for (j = 0; j < n; j++)
             t->alive[j * rows + r] = j >= begin && j < end;
     }
@@ -2551,13 +2677,12 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
             rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
 }
 
-/* Class of keys j0..j0+n-1 for this tile; fills t->alive when it is PARTIAL. */
+/* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
-    int class_so_far = range_class(t, j0, n), counted = 0, m;
-    if (class_so_far == ATTN_TILE_PARTIAL)
-        fill_ranges(t, j0, n);
+    int class_so_far = range_class(t, j0, n), m;
+    t->by_pair = 0;
     for (m = 0; m < COUNT_OF(mask_rules) && class_so_far != ATTN_TILE_EMPTY; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
@@ -2568,13 +2693,37 @@ static int tile_class(tile *t, int64_t j0, int n)
             return ATTN_TILE_EMPTY;
         if (answer == ATTN_TILE_FULL)
             continue;
-        if (class_so_far == ATTN_TILE_FULL)
+        if (!t->by_pair)
             fill_ranges(t, j0, n);
-        class_so_far = ATTN_TILE_PARTIAL;
+        t->by_pair = 1;
         ask_rows(t, rule, j0, n);
-        counted = 1;
     }
-    return counted ? count_class(t, n) : class_so_far;
+    return t->by_pair ? count_class(t, n) : class_so_far;
+}
+
+/* The lanes to whom the ranges leave a key of j0..j0+n-1. */
+static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
+{
+    attn_lanes lanes = { 0, 0 };
+    int r;
+    for (r = t->span.begin; r < t->span.end; r++)
+        if (t->lanes[r].used && t->lanes[r].lo < j0 + n && t->lanes[r].hi > j0)
+            widen_lanes(&lanes, r);
+    return lanes;
+}
+
+/* Cuts the tile of keys j0..j0+n-1 into its canonical blocks. */
+static void set_blocks(tile *t, int64_t j0, int n, int class)
+{
+    int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
+    t->block_count = 0;
+    for (; begin < n; begin = end, end += ATTN_BLOCK) {
+        block *b = &t->blocks[t->block_count++];
+        end = end < n ? end : n;
+        b->end = end;
+        b->raised = 0;
+        b->lanes = class == ATTN_TILE_FULL ? t->span : lanes_in_range(t, j0 + begin, end - begin);
+    }
 }
 
 /* ---- what changes a logit, in order */
@@ -2668,32 +2817,65 @@ static const modifier modifiers[] = {
     { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
 };
 
-static void hide_dead(const tile *t, float *s, int n)
+static int modified(const attn_params *p)
 {
-    const int count = n * t->pl->rows;
-    int k;
-    for (k = 0; k < count; k++)
-        s[k] = t->alive[k] ? s[k] : NEG_INF;
+    int m;
+    for (m = 0; m < COUNT_OF(modifiers); m++)
+        if (modifiers[m].active(p))
+            return 1;
+    return 0;
+}
+
+/* Dead keys become -inf; unused lanes see none. */
+static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
+{
+    const int rows = t->pl->rows;
+    int *begin = t->lane_keys, *end = begin + rows, r, all = 1;
+    if (class == ATTN_TILE_PARTIAL && t->by_pair) {
+        t->pl->kernels->hide(s, t->alive + (j0 - t->alive_from) * rows, n);
+        return;
+    }
+    if (class == ATTN_TILE_FULL && t->used == rows)
+        return;
+    for (r = 0; r < rows; r++) {
+        lane_range(t, r, j0, n, &begin[r], &end[r]);
+        all &= begin[r] == 0 && end[r] == n;
+    }
+    if (!all)
+        t->pl->kernels->clip(s, n, begin, end);
 }
 
 /* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
- * stage BIAS on. The callback comes after the masks, because it need not see masked pairs. */
-static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
+ * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
+ * comes after the masks, because it need not see masked pairs. */
+static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
+                        attn_lanes lanes, const attn_exp *beside)
 {
     const attn_params *p = &t->pr->p;
     ptrdiff_t stride;
-    const float *k = key_rows(t, &p->k, p->head_dim, j0, n, &stride);
+    const float *k = key_rows(t, KEYS, j0, &stride);
     int m;
-    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim);
+    if (stage < ATTN_LOGITS_BIAS || modified(p)) { /* the modifiers need numbers in every lane */
+        lanes.begin = 0;
+        lanes.end = t->pl->rows;
+    }
+    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside);
     for (m = 0; m < COUNT_OF(modifiers); m++)
         if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
             modifiers[m].apply(t, s, j0, n);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class == ATTN_TILE_PARTIAL)
-        hide_dead(t, s, n);
+    hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
+}
+
+/* The same of a tile of keys of its own, in all lanes. */
+static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    open_keys(t, j0, n);
+    tile_logits(t, s, j0, n, class, stage, all, NULL);
 }
 
 /* ---- dropout */
@@ -2772,11 +2954,13 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; state NULL if no key of it was visible.
- * Trailing one bits of i are the levels at which a lower half waits. */
-static void end_chunk(tile *t, int64_t i, float *state)
+/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
+ * visible. Trailing one bits of i are the levels at which a lower half waits. */
+static void end_chunk(tile *t, int64_t i)
 {
+    float *state = t->state;
     int level = 0;
+    t->state = NULL;
     for (; i & 1; i >>= 1, level++) {
         float *lower = t->pending[level];
         t->pending[level] = NULL;
@@ -2942,63 +3126,134 @@ static void write_rows(tile *t, float *state)
  *     et al. 2022, arXiv 2205.14135), in chunks of 1024 keys that a binary tree merges
  * --------------------------------------------------------------------------------------------- */
 
-/* p of a tile times V into o. */
-static void add_values(tile *t, float *o, const float *probabilities, int64_t j0, int n)
+/* p of n keys times V into o. */
+static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
+                         attn_lanes lanes)
 {
-    const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
     ptrdiff_t stride;
-    const float *v = key_rows(t, &p->v, p->head_dim_v, j0, n, &stride);
+    const float *v = key_rows(t, VALUES, j0, &stride);
     (t->dead < 0 ? kernels->pv_select : kernels->pv)(o, probabilities, v, stride, n,
-                                                     p->head_dim_v, &t->events);
+                                                     t->pr->p.head_dim_v, lanes);
 }
 
-/* Keys j0..j0+n-1 enter the state; returns the state, begun here if it was NULL, or NULL still. */
-static float *add_keys(tile *t, float *state, int64_t j0, int n, int values)
+/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
+ * exponentials of a block run beside the logits of the next one. */
+static void add_blocks(tile *t, int64_t j0, int class)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    float *m = t->state, *l = state_l(t, t->state);
+    attn_exp ready = { NULL, 0, NULL, NULL, 0 };
+    int begin = 0, i, found;
+    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
+        block *b = &t->blocks[i];
+        float *s = t->s_tile + begin * t->pl->rows;
+        const int n = b->end - begin;
+        if (b->lanes.begin == b->lanes.end)
+            continue;
+        tile_logits(t, s, j0 + begin, n, class, ATTN_LOGITS_SOFTMAX, b->lanes,
+                    ready.n ? &ready : NULL);
+        found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
+        b->raised = found & ATTN_RAISED;
+        ready.s = s;
+        ready.n = n;
+        ready.m = m;
+        ready.l = l;
+        ready.calm = found & ATTN_IS_CALM;
+        if (t->dead < 0) {
+            kernels->exp_sum(s, n, t->dead, m, l);
+            ready.n = 0;
+        }
+    }
+    if (ready.n)
+        kernels->exp_sum(ready.s, ready.n, t->dead, m, l);
+}
+
+/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
+ * between them in one step. */
+static void add_values(tile *t, int64_t j0)
+{
+    const int rows = t->pl->rows;
+    float *o = state_o(t, t->state);
+    int begin = 0, i = 0;
+    while (i < t->block_count) {
+        const attn_lanes lanes = t->blocks[i].lanes;
+        int end = t->blocks[i].end;
+        if (t->blocks[i].raised)
+            t->pl->kernels->rescale(o, t->alpha + i * rows, t->pr->p.head_dim_v);
+        for (i++; i < t->block_count && !t->blocks[i].raised &&
+                  t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
+             i++)
+            end = t->blocks[i].end;
+        if (lanes.begin < lanes.end)
+            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes);
+        begin = end;
+    }
+}
+
+/* Keys j0..j0+n-1 enter the state of the current chunk. */
+static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
-    const int first = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
     if (class == ATTN_TILE_EMPTY)
-        return state;
-    if (!state)
-        state = begin_state(t);
-    tile_logits(t, t->s_tile, j0, n, class, ATTN_LOGITS_SOFTMAX);
-    t->pl->kernels->softmax(t->s_tile, n, first, t->dead, state, state_l(t, state), &t->events);
+        return;
+    if (!t->state)
+        t->state = begin_state(t);
+    set_blocks(t, j0, n, class);
+    add_blocks(t, j0, class);
     if (!values)
-        return state;
+        return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    add_values(t, state_o(t, state), t->s_tile, j0, n);
-    return state;
+    add_values(t, j0);
 }
 
-/* One pass over all visible keys; tiles end where n is a multiple of the tile size. */
-static float *tiled_pass(tile *t, int values)
+/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
-    const int64_t base = t->s.key_base, keys = t->pl->keys;
-    int64_t j = t->lo;
-    while (j < t->hi) {
+    int g;
+    open_keys(tiles[0], j0, (int)(end - j0));
+    for (g = 0; g < count; g++) {
+        const int64_t from = max64(j0, tiles[g]->lo), to = min64(end, tiles[g]->hi);
+        if (from < to)
+            add_keys(tiles[g], from, (int)(to - from), values);
+    }
+}
+
+/* One pass over all keys that the row tiles see, which share K and V; tiles end where n is a
+ * multiple of the tile size. */
+static void tiled_pass(tile *const *tiles, int count, int values)
+{
+    const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
+    int64_t j = tiles[0]->lo, hi = tiles[0]->hi;
+    int g;
+    for (g = 1; g < count; g++)
+        if (tiles[g]->lo < tiles[g]->hi) {
+            j = j < hi ? min64(j, tiles[g]->lo) : tiles[g]->lo;
+            hi = max64(hi, tiles[g]->hi);
+        }
+    while (j < hi) {
         const int64_t chunk = (base + j) / ATTN_CHUNK;
-        const int64_t chunk_end = min64(t->hi, (chunk + 1) * ATTN_CHUNK - base);
-        float *state = NULL;
+        const int64_t chunk_end = min64(hi, (chunk + 1) * ATTN_CHUNK - base);
         while (j < chunk_end) {
             const int64_t end = min64(chunk_end, ((base + j) / keys + 1) * keys - base);
-            state = add_keys(t, state, j, (int)(end - j), values);
+            add_key_tile(tiles, count, j, end, values);
             j = end;
         }
-        end_chunk(t, chunk, state);
+        for (g = 0; g < count; g++)
+            end_chunk(tiles[g], chunk);
     }
-    return take_root(t);
 }
 
-/* The root state of the tile's rows, with the second pass where it is needed. */
+/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
 static float *tiled_state(tile *t, int values)
 {
-    float *root = tiled_pass(t, values);
+    float *root = take_root(t);
     if (values && needs_redo(t, root)) {
         give_state(t, root);
         t->dead = -1.0f;
-        root = tiled_pass(t, values);
+        tiled_pass(&t, 1, values);
+        root = take_root(t);
     }
     return root;
 }
@@ -3008,7 +3263,7 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
-    const int64_t slot = pl->tiles - 1 - index % pl->tiles;
+    const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
     row_choice choice;
     choice.list = NULL;
     choice.heads = pr->group;
@@ -3018,18 +3273,18 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
-            if (p->cu_seqlens_q[middle] * pr->group / pl->rows + middle <= slot)
+            if (p->cu_seqlens_q[middle] * pr->group / unit + middle <= slot)
                 lo = middle;
             else
                 hi = middle;
         }
         *b = lo;
         *kv_head = index;
-        choice.first = (slot - (p->cu_seqlens_q[lo] * pr->group / pl->rows + lo)) * pl->rows;
+        choice.first = (slot - (p->cu_seqlens_q[lo] * pr->group / unit + lo)) * unit;
     } else {
         *b = index / p->num_heads_kv;
         *kv_head = index % p->num_heads_kv;
-        choice.first = slot * pl->rows;
+        choice.first = slot * unit;
     }
     choice.head0 = *kv_head * pr->group;
     choice.count = 0;
@@ -3038,13 +3293,22 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
 
 static void tiled_item(const call *c, char *slot, int64_t index)
 {
-    tile *t = open_tile(c, slot);
-    int64_t b;
-    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
-    t->s = sequence_of(&c->pr.p, b);
-    choice.count = t->s.q_len;
-    if (set_rows(t, &choice))
-        write_rows(t, tiled_state(t, wants_values(&c->pr.p)));
+    const int values = wants_values(&c->pr.p);
+    tile *tiles[ITEM_TILES];
+    int64_t b, kv_head;
+    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &kv_head);
+    int count = 0, g;
+    for (g = 0; g < c->pl.item_tiles; g++, choice.first += c->pl.rows) {
+        tile *t = tiles[count] = open_tile(c, slot, g);
+        t->kv_head = kv_head;
+        t->s = sequence_of(&c->pr.p, b);
+        choice.count = t->s.q_len;
+        count += set_rows(t, &choice) > 0;
+    }
+    if (count)
+        tiled_pass(tiles, count, values);
+    for (g = 0; g < count; g++)
+        write_rows(tiles[g], tiled_state(tiles[g], values));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -3091,7 +3355,7 @@ static void naive_logits(tile *t, const naive_tile *n)
             for (k = 0; k < count * rows; k++)
                 s[k] = NEG_INF;
         else
-            tile_logits(t, s, j, count, class, ATTN_LOGITS_SOFTMAX);
+            open_logits(t, s, j, count, class, ATTN_LOGITS_SOFTMAX);
     }
 }
 
@@ -3114,16 +3378,17 @@ static void naive_softmax(tile *t, const naive_tile *n)
 static float *naive_values(tile *t, const naive_tile *n)
 {
     const int64_t rows = t->pl->rows, keys = t->pl->keys;
+    const attn_lanes all = { 0, t->pl->rows };
     float *state = begin_state(t);
     int64_t j;
-    t->events.count = 0;
     memcpy(state, n->m, (size_t)rows * sizeof *state);
     memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
     for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += keys) {
         const int count = (int)min64(keys, t->s.kv_len - j);
         if (t->pr->drop_below)
             drop_keys(t, n->logits + j * rows, j, count);
-        add_values(t, state_o(t, state), n->logits + j * rows, j, count);
+        open_keys(t, j, count);
+        add_products(t, state_o(t, state), n->logits + j * rows, j, count, all);
     }
     return state;
 }
@@ -3140,7 +3405,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
     const int64_t head = index % p->num_heads_q;
-    tile *t = open_tile(c, slot);
+    tile *t = open_tile(c, slot, 0);
     int64_t tiles, i;
     t->s = sequence_of(p, index / p->num_heads_q);
     t->kv_head = head / c->pr.group;
@@ -3177,8 +3442,10 @@ static void naive_item(const call *c, char *slot, int64_t index)
 /* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
 static void normaliser(tile *t, float *mu)
 {
-    float *root = tiled_state(t, 0);
+    float *root;
     int r;
+    tiled_pass(&t, 1, 0);
+    root = tiled_state(t, 0);
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
         const float l = state_l(t, root)[r];
@@ -3214,7 +3481,7 @@ static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
     float *s = t->s_tile;
     int k;
     if (class != ATTN_TILE_EMPTY)
-        tile_logits(t, s, j0, n, class, stage);
+        open_logits(t, s, j0, n, class, stage);
     for (k = 0; k < count && class == ATTN_TILE_EMPTY; k++)
         s[k] = NEG_INF;
     if (stage == ATTN_LOGITS_SOFTMAX)
@@ -3227,7 +3494,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
-    tile *t = open_tile(c, slot);
+    tile *t = open_tile(c, slot, 0);
     row_choice choice;
     int64_t j0;
     int j, r;
@@ -3355,7 +3622,7 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 static void plan_call(const problem *pr, plan *pl)
 {
-    make_plan(pr, pl, (int64_t)sizeof(tile), (int64_t)sizeof(lane));
+    make_plan(pr, pl);
 }
 
 /* Bytes for so many workers; 0 when there is nothing to do. */

@@ -511,13 +511,27 @@ struct attn_backend {
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
-/* Rescales recorded by softmax for pv: before key at[e] of the tile enters, o *= alpha[e*rows +
- * lane]. */
-typedef struct attn_events {
-    int count;
-    int *at;      /* [n / 16 + 2], ascending */
-    float *alpha; /* [n / 16 + 2][rows] */
-} attn_events;
+/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
+typedef struct attn_lanes {
+    int begin, end;
+} attn_lanes;
+
+/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
+ * multipliers idle. s = 2^fl(s - m), l += s in order, in all lanes, as exp_sum does with dead = +0.
+ * calm: s and m are at most ATTN_CALM in magnitude, so that no special case can occur. */
+typedef struct attn_exp {
+    float *s;
+    int n; /* keys, 1..16 */
+    const float *m;
+    float *l;
+    int calm;
+} attn_exp;
+
+#define ATTN_CALM 60.0f
+
+/* What running_max says about a block. */
+#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
+#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
 
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2 and FMA */
@@ -530,27 +544,36 @@ struct attn_kernels {
     const char *name;
     /* qt[d][lane] = fl(q[lane][d] * c), q row-major [rows][head_dim]. */
     void (*pack)(float *qt, const float *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0. */
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes
+     * at least; the others may keep what they held. beside: NULL = nothing. */
     void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim);
+               int64_t head_dim, attn_lanes lanes, const attn_exp *beside);
     /* s = fl(cap2 * tanh(fl(s * icap2))). */
     void (*softcap)(float *s, int n, float cap2, float icap2);
     /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
     void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* The online softmax over one tile, block by block; `first` = keys until the first block
-     * boundary (1..16). s becomes p = 2^(s - m), or `dead` where s is -inf; m, l are updated. */
-    void (*softmax)(float *s, int n, int first, float dead, float *m, float *l,
-                    attn_events *events);
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
+    void (*clip)(float *s, int n, const int *begin, const int *end);
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
+    void (*hide)(float *s, const uint8_t *alive, int n);
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
+     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
+     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
+     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
+    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
     /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
     void (*maximum)(const float *s, int n, float *m);
     /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
     void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), rescaled by events. */
+    /* x[k][lane] *= alpha[lane] for `count` rows. */
+    void (*rescale)(float *x, const float *alpha, int64_t count);
+    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
+     * least; to the others every key is dead. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, const attn_events *events);
+               int64_t head_dim_v, attn_lanes lanes);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
     void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, const attn_events *events);
+                      int64_t head_dim_v, attn_lanes lanes);
     /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
      * o[head_dim_v][rows]]. */
     void (*merge)(float *a, float *b, int64_t head_dim_v);

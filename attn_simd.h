@@ -15,9 +15,11 @@
  *   v_fma(a, b, c) a * b + c rounded once;  v_add v_sub v_mul v_div
  *   v_max(a, b)    a > b ? a : b, so that a NaN gives b
  *   v_gt v_lt v_eq(a, b)  ordered, quiet;  v_nan(x)  unordered with itself
- *   v_select(m, a, b)     m ? a : b;  vm_and(m, n);  vm_any(m)
+ *   v_select(m, a, b)     m ? a : b;  vm_and(m, n);  vm_any(m);  vm_all(m)
  *   v_pow2(y, t)   the bits of y plus the bits of t shifted left by 23, modulo 2^32
  *   v_dead(b, x, y)       sign bit of b ? x : y;  v_copysign(x, s)  x >= +0 with the sign bit of s
+ *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
+ *   v_ints(p) v_bytes(p)  VL int or uint8_t as floats
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
  *
@@ -38,6 +40,9 @@
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
 
+/* What a product has beside it; a constant at every call. */
+enum { ALONE, SAFE, CALM };
+
 #else /* second inclusion: the kernels */
 
 #define FN(name) SIMD_JOIN(name, ISA)
@@ -54,104 +59,172 @@ INLINE vf FN(bits)(uint32_t u)
 
 #define NEGATIVE_INFINITY FN(bits)(0xff800000u)
 
-/* 2^x, +0 below -126, NaN (7fffffff) for NaN: exp2 of docs/canon.md. */
-INLINE vf FN(exp2)(vf x)
+/* 2^x for |x| <= 126: exp2 of docs/canon.md without its special cases. */
+INLINE vf FN(exp2_calm)(vf x)
 {
-    const vf lowest = v_set1(-126.0f), magic = v_set1(12582912.0f); /* 1.5 * 2^23 */
-    const vf c = v_max(x, lowest); /* -inf would raise a flag below */
-    const vf t = v_add(c, magic);
-    const vf f = v_sub(c, v_sub(t, magic));
+    const vf magic = v_set1(12582912.0f); /* 1.5 * 2^23 */
+    const vf t = v_add(x, magic);
+    const vf f = v_sub(x, v_sub(t, magic));
     vf y = v_fma(v_set1(0x1.44a6d6p-13f), f, v_set1(0x1.5f8d0cp-10f));
     y = v_fma(y, f, v_set1(0x1.3b2822p-7f));
     y = v_fma(y, f, v_set1(0x1.c6adecp-5f));
     y = v_fma(y, f, v_set1(0x1.ebfbe4p-3f));
     y = v_fma(y, f, v_set1(0x1.62e432p-1f));
     y = v_fma(y, f, v_set1(1.0f));
-    y = v_select(v_lt(x, lowest), v_zero(), v_pow2(y, t));
+    return v_pow2(y, t);
+}
+
+/* 2^x, +0 below -126, NaN (7fffffff) for NaN: exp2 of docs/canon.md. */
+INLINE vf FN(exp2)(vf x)
+{
+    const vf lowest = v_set1(-126.0f);
+    vf y = FN(exp2_calm)(v_max(x, lowest)); /* -inf would raise a flag there */
+    y = v_select(v_lt(x, lowest), v_zero(), y);
     return v_select(v_nan(x), FN(bits)(0x7fffffffu), y);
+}
+
+/* ---- exponentials beside a product */
+
+/* One key of attn_exp. l stays in memory: the accumulators of the product fill the registers. */
+INLINE void FN(exp_key)(int calm, const attn_exp *e, int j)
+{
+    int v;
+    EACH_V {
+        float *s = e->s + j * ROWS + v * VL, *l = e->l + v * VL;
+        vf m = v_load(e->m + v * VL), p;
+        if (!calm)
+            m = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+        p = v_sub(v_load(s), m);
+        p = calm ? FN(exp2_calm)(p) : FN(exp2)(p);
+        v_store(l, v_add(v_load(l), p));
+        v_store(s, p);
+    }
+}
+
+static void FN(exp_keys)(const attn_exp *e, int from)
+{
+    int j;
+    for (j = from; j < e->n; j++)
+        FN(exp_key)(0, e, j);
 }
 
 /* ---- both matrix products */
 
-/* `count` <= MR chains in all lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]) for
- * t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. count, fresh (c starts at +0) and
- * select (dead b leaves the chain alone) are constants at every call. */
-INLINE void FN(chains)(int count, int fresh, int select, float *c, const float *x, ptrdiff_t xi,
-                       ptrdiff_t xt, const float *b, int64_t n)
+/* Chains of one register tile that is `width` vectors wide: the narrow ones get more chains, so that
+ * the latency of the fused multiply-add stays hidden. */
+#define CHAINS(width) ((width) == 1 && NV > 1 ? 8 : MR)
+#define MAX_CHAINS (MR > 8 ? MR : 8)
+#define EACH_WIDE UNROLL for (v = 0; v < width; v++)
+
+/* `count` chains in `width` vectors of lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane],
+ * c[i][lane]) for t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. width, count,
+ * fresh (c starts at +0), select (dead b leaves the chain alone) and mode are constants at every
+ * call. Unless ALONE, key first + g of `beside` follows after each part g of the loop. */
+INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, float *c,
+                       const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
+                       const attn_exp *beside, int first)
 {
-    vf acc[MR][NV];
-    int64_t t;
-    int i, v;
+    const int parts = mode == ALONE ? 1 : count;
+    vf acc[MAX_CHAINS][NV];
+    int64_t t = 0;
+    int g, i, v;
     UNROLL for (i = 0; i < count; i++)
-        EACH_V acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
-    for (t = 0; t < n; t++, x += xt, b += ROWS) {
-        vf y[NV];
-        EACH_V {
-            y[v] = v_load(b + v * VL);
-            PIN(y[v]);
-        }
-        UNROLL for (i = 0; i < count; i++) {
-            const vf a = v_set1(x[i * xi]);
-            EACH_V {
-                const vf sum = v_fma(a, y[v], acc[i][v]);
-                acc[i][v] = select ? v_dead(y[v], acc[i][v], sum) : sum;
+        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
+    for (g = 0; g < parts; g++) {
+        const int64_t end = n * (g + 1) / parts;
+        for (; t < end; t++, x += xt, b += ROWS) {
+            vf y[NV];
+            EACH_WIDE {
+                y[v] = v_load(b + v * VL);
+                PIN(y[v]);
+            }
+            UNROLL for (i = 0; i < count; i++) {
+                const vf a = v_set1(x[i * xi]);
+                EACH_WIDE {
+                    const vf sum = v_fma(a, y[v], acc[i][v]);
+                    acc[i][v] = select ? v_dead(y[v], acc[i][v], sum) : sum;
+                }
             }
         }
+        if (mode != ALONE && first + g < beside->n)
+            FN(exp_key)(mode == CALM, beside, first + g);
     }
     UNROLL for (i = 0; i < count; i++)
-        EACH_V v_store(c + i * ROWS + v * VL, acc[i][v]);
+        EACH_WIDE v_store(c + i * ROWS + v * VL, acc[i][v]);
 }
 
-/* Any number of chains. */
-INLINE void FN(all_chains)(int fresh, int select, float *c, int64_t count, const float *x,
-                           ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n)
+/* Any number of chains; `beside` is done when it returns. */
+INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, int64_t count,
+                           const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
+                           const attn_exp *beside)
 {
     int64_t i;
-    for (i = 0; i + MR <= count; i += MR)
-        FN(chains)(MR, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+    for (i = 0; i + CHAINS(width) <= count; i += CHAINS(width))
+        FN(chains)(width, CHAINS(width), fresh, select, mode, c + i * ROWS, x + i * xi, xi, xt, b,
+                   n, beside, (int)i);
+    if (mode != ALONE)
+        FN(exp_keys)(beside, (int)i);
     for (; i + 2 <= count; i += 2)
-        FN(chains)(2, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+        FN(chains)(width, 2, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
+                   beside, 0);
     if (i < count)
-        FN(chains)(1, fresh, select, c + i * ROWS, x + i * xi, xi, xt, b, n);
+        FN(chains)(width, 1, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
+                   beside, 0);
+}
+
+/* Vectors that hold the lanes; the first of them at *at. */
+INLINE int FN(width)(attn_lanes lanes, int *at)
+{
+    *at = lanes.begin / VL * VL;
+    return (lanes.end - *at + VL - 1) / VL;
 }
 
 static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                   int64_t head_dim)
+                   int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    FN(all_chains)(1, 0, s, n, k, k_stride, 1, qt, head_dim);
+    int at;
+    const int width = FN(width)(lanes, &at);
+    if (width < NV && beside)
+        FN(exp_keys)(beside, 0);
+    s += at;
+    qt += at;
+    if (NV > 1 && width == 1)
+        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+    else if (NV > 2 && width == 2)
+        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+    else if (!beside)
+        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+    else if (beside->calm)
+        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside);
+    else
+        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside);
 }
 
-INLINE void FN(pv_events)(int select, float *o, const float *p, const float *v_rows,
-                          ptrdiff_t v_stride, int n, int64_t head_dim_v,
-                          const attn_events *events)
+INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
+                         int n, int64_t head_dim_v, attn_lanes lanes)
 {
-    int e, v, begin = 0;
-    int64_t d;
-    for (e = 0; e <= events->count; e++) {
-        const int end = e < events->count ? events->at[e] : n;
-        FN(all_chains)(0, select, o, head_dim_v, v_rows + begin * v_stride, 1, v_stride,
-                       p + begin * ROWS, end - begin);
-        if (e < events->count)
-            EACH_V {
-                const vf alpha = v_load(events->alpha + e * ROWS + v * VL);
-                float *row = o + v * VL;
-                for (d = 0; d < head_dim_v; d++, row += ROWS)
-                    v_store(row, v_mul(v_load(row), alpha));
-            }
-        begin = end;
-    }
+    int at;
+    const int width = FN(width)(lanes, &at);
+    o += at;
+    p += at;
+    if (NV > 1 && width == 1)
+        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
+    else if (NV > 2 && width == 2)
+        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
+    else
+        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
 }
 
-static void FN(pv)(float *o, const float *p, const float *v_rows, ptrdiff_t v_stride, int n,
-                   int64_t head_dim_v, const attn_events *events)
+static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                   int64_t head_dim_v, attn_lanes lanes)
 {
-    FN(pv_events)(0, o, p, v_rows, v_stride, n, head_dim_v, events);
+    FN(pv_lanes)(0, o, p, v, v_stride, n, head_dim_v, lanes);
 }
 
-static void FN(pv_select)(float *o, const float *p, const float *v_rows, ptrdiff_t v_stride, int n,
-                          int64_t head_dim_v, const attn_events *events)
+static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                          int64_t head_dim_v, attn_lanes lanes)
 {
-    FN(pv_events)(1, o, p, v_rows, v_stride, n, head_dim_v, events);
+    FN(pv_lanes)(1, o, p, v, v_stride, n, head_dim_v, lanes);
 }
 
 /* ---- softmax */
@@ -186,42 +259,91 @@ static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
     }
 }
 
-/* Raises m to bm where it has not begun or bm exceeds it by more than the threshold; rescales l and
- * leaves the factors for o in alpha. Returns whether a begun lane was raised. */
-static int FN(raise)(const float *bm, float *m, float *l, float *alpha)
+/* Lanes that have begun and whose block maximum exceeds m by more than the threshold. */
+INLINE vm FN(exceeds)(vf block, vf m)
 {
-    int v, rescaled = 0;
+    return vm_and(v_gt(m, NEGATIVE_INFINITY), v_gt(block, v_add(m, v_set1(ATTN_THRESHOLD))));
+}
+
+/* The rare part of running_max: some lane rises. */
+static void FN(raise)(const float *bm, float *m, float *l, float *alpha)
+{
+    int v;
     EACH_V {
         const vf old = v_load(m + v * VL), block = v_load(bm + v * VL);
-        const vm begun = v_gt(old, NEGATIVE_INFINITY);
-        const vm up = vm_and(begun, v_gt(block, v_add(old, v_set1(ATTN_THRESHOLD))));
+        const vm up = FN(exceeds)(block, old);
         const vf to = v_select(up, block, v_zero());
         vf from = v_select(up, old, v_zero()), a;
         PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
         a = FN(exp2)(v_sub(from, to)); /* exactly 1 where nothing is raised */
-        v_store(m + v * VL, v_select(up, block, v_select(begun, old, block)));
         v_store(l + v * VL, v_mul(v_load(l + v * VL), a));
         v_store(alpha + v * VL, a);
-        rescaled |= vm_any(up);
     }
-    return rescaled;
 }
 
-static void FN(softmax)(float *s, int n, int first, float dead, float *m, float *l,
-                        attn_events *events)
+static int FN(running_max)(const float *s, int n, float *m, float *l, float *alpha)
 {
-    int begin = 0, end = first < n ? first : n, v;
-    events->count = 0;
-    while (begin < n) {
-        float bm[ROWS];
-        EACH_V v_store(bm + v * VL, NEGATIVE_INFINITY);
-        FN(maximum)(s + begin * ROWS, end - begin, bm);
-        if (FN(raise)(bm, m, l, events->alpha + events->count * ROWS))
-            events->at[events->count++] = begin;
-        FN(exp_sum)(s + begin * ROWS, end - begin, dead, m, l);
-        begin = end;
-        end = end + ATTN_BLOCK < n ? end + ATTN_BLOCK : n;
+    vf block[NV], large[NV];
+    float bm[ROWS];
+    int raised = 0, calm = 1, j, v;
+    EACH_V {
+        block[v] = NEGATIVE_INFINITY;
+        large[v] = v_zero();
     }
+    for (j = 0; j < n; j++, s += ROWS)
+        EACH_V {
+            const vf x = v_load(s + v * VL);
+            block[v] = v_max(x, block[v]);
+            large[v] = v_larger(large[v], x);
+        }
+    EACH_V {
+        v_store(bm + v * VL, block[v]);
+        raised |= vm_any(FN(exceeds)(block[v], v_load(m + v * VL)));
+    }
+    if (raised)
+        FN(raise)(bm, m, l, alpha);
+    EACH_V {
+        const vf old = v_load(m + v * VL), b = v_load(bm + v * VL);
+        vf to = v_select(v_gt(old, NEGATIVE_INFINITY), old, b);
+        to = v_select(FN(exceeds)(b, old), b, to);
+        v_store(m + v * VL, to);
+        calm &= vm_all(v_lt(v_larger(large[v], to), v_set1(ATTN_CALM)));
+    }
+    return (raised ? ATTN_RAISED : 0) | (calm ? ATTN_IS_CALM : 0);
+}
+
+static void FN(rescale)(float *x, const float *alpha, int64_t count)
+{
+    int64_t k;
+    int v;
+    EACH_V {
+        const vf a = v_load(alpha + v * VL);
+        float *row = x + v * VL;
+        for (k = 0; k < count; k++, row += ROWS)
+            v_store(row, v_mul(v_load(row), a));
+    }
+}
+
+/* ---- masks */
+
+static void FN(clip)(float *s, int n, const int *begin, const int *end)
+{
+    vf key = v_zero();
+    int j, v;
+    for (j = 0; j < n; j++, s += ROWS, key = v_add(key, v_set1(1.0f)))
+        EACH_V {
+            const vf x = v_select(v_lt(key, v_ints(begin + v * VL)), NEGATIVE_INFINITY,
+                                  v_load(s + v * VL));
+            v_store(s + v * VL, v_select(v_lt(key, v_ints(end + v * VL)), x, NEGATIVE_INFINITY));
+        }
+}
+
+static void FN(hide)(float *s, const uint8_t *alive, int n)
+{
+    int k;
+    for (k = 0; k < n * ROWS; k += VL)
+        v_store(s + k, v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY,
+                                v_load(s + k)));
 }
 
 /* ---- what changes a logit */
@@ -339,8 +461,9 @@ static void FN(result)(float *out, const float *o, const float *l, float factor,
 }
 
 static const attn_kernels FN(kernels) = {
-    ATTN_KERNEL_ABI, ROWS,        ISA_NAME,    FN(pack), FN(qk),        FN(softcap), FN(add_scaled),
-    FN(softmax),     FN(maximum), FN(exp_sum), FN(pv),   FN(pv_select), FN(merge),   FN(result)
+    ATTN_KERNEL_ABI, ROWS,     ISA_NAME, FN(pack),        FN(qk),      FN(softcap), FN(add_scaled),
+    FN(clip),        FN(hide), FN(running_max), FN(maximum), FN(exp_sum), FN(rescale), FN(pv),
+    FN(pv_select),   FN(merge), FN(result)
 };
 
 #endif

@@ -43,11 +43,16 @@
 #define v_select(m, a, b) _mm256_blendv_ps(b, a, m)
 #define vm_and(m, n) _mm256_and_ps(m, n)
 #define vm_any(m) (_mm256_movemask_ps(m) != 0)
+#define vm_all(m) (_mm256_movemask_ps(m) == 0xff)
 #define v_int(x) _mm256_castps_si256(x)
 #define v_float(x) _mm256_castsi256_ps(x)
 #define v_pow2(y, t) v_float(_mm256_add_epi32(v_int(y), _mm256_slli_epi32(v_int(t), 23)))
 #define v_dead(b, x, y) _mm256_blendv_ps(y, x, b)
 #define v_copysign(x, s) _mm256_or_ps(x, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)))
+#define v_abs(x) _mm256_and_si256(v_int(x), _mm256_set1_epi32(0x7fffffff))
+#define v_larger(a, x) v_float(_mm256_max_epi32(v_int(a), v_abs(x)))
+#define v_ints(p) _mm256_cvtepi32_ps(_mm256_loadu_si256((const void *)(p)))
+#define v_bytes(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p))))
 #define PIN(x) __asm__("" : "+x"(x))
 
 /* 8 x 8: pairs of rows, quadruples of rows, then halves. */

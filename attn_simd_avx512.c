@@ -43,6 +43,7 @@
 #define v_select(m, a, b) _mm512_mask_blend_ps(m, b, a)
 #define vm_and(m, n) ((__mmask16)((m) & (n)))
 #define vm_any(m) ((m) != 0)
+#define vm_all(m) ((m) == 0xffff)
 #define v_int(x) _mm512_castps_si512(x)
 #define v_float(x) _mm512_castsi512_ps(x)
 #define v_pow2(y, t) v_float(_mm512_add_epi32(v_int(y), _mm512_slli_epi32(v_int(t), 23)))
@@ -50,6 +51,10 @@
 #define v_copysign(x, s)                                                                           \
     v_float(_mm512_or_si512(                                                                       \
         v_int(x), _mm512_and_si512(v_int(s), _mm512_set1_epi32((int)0x80000000u))))
+#define v_abs(x) _mm512_and_si512(v_int(x), _mm512_set1_epi32(0x7fffffff))
+#define v_larger(a, x) v_float(_mm512_max_epi32(v_int(a), v_abs(x)))
+#define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
+#define v_bytes(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(p))))
 #define PIN(x) __asm__("" : "+v"(x))
 
 #define W(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))

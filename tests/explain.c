@@ -49,23 +49,28 @@ static attn_status run_call(const attn_params *p, const attn_info *info)
 
 static struct {
     const attn_kernels *real;
-    int qk_calls, most_keys, softmax_calls, exp_sum_calls;
+    int qk_calls, most_keys, running_max_calls, exp_sum_calls;
     int64_t items, loops;
 } seen;
 
 static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
     seen.qk_calls++;
-    seen.most_keys = n > seen.most_keys ? n : seen.most_keys;
-    seen.real->qk(s, qt, k, k_stride, n, head_dim);
+    seen.real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
 }
 
-static void count_softmax(float *s, int n, int first, float dead, float *m, float *l,
-                          attn_events *events)
+static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                     int64_t head_dim_v, attn_lanes lanes)
 {
-    seen.softmax_calls++;
-    seen.real->softmax(s, n, first, dead, m, l, events);
+    seen.most_keys = n > seen.most_keys ? n : seen.most_keys;
+    seen.real->pv(o, p, v, v_stride, n, head_dim_v, lanes);
+}
+
+static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)
+{
+    seen.running_max_calls++;
+    return seen.real->running_max(s, n, m, l, alpha);
 }
 
 static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
@@ -91,7 +96,8 @@ static attn_kernels counting_table(const attn_kernels *real)
     seen.real = real;
     table.name = "counting";
     table.qk = count_qk;
-    table.softmax = count_softmax;
+    table.pv = count_pv;
+    table.running_max = count_running_max;
     table.exp_sum = count_exp_sum;
     return table;
 }
@@ -121,12 +127,12 @@ static void check_what_ran(int impl, int tile_keys)
     CHECK(info.tile_rows == table.rows, "tile_rows %d, the set has %d", info.tile_rows,
           table.rows);
     if (impl != ATTN_IMPL_NAIVE) {
-        CHECK(seen.softmax_calls > 0, "tiled without the online softmax");
+        CHECK(seen.running_max_calls > 0, "tiled without the online softmax");
         CHECK(tile_keys == 0 || info.tile_keys == tile_keys, "tile_keys %d", info.tile_keys);
         CHECK(seen.most_keys <= info.tile_keys && 2 * seen.most_keys > info.tile_keys,
               "tiles of up to %d keys, told %d", seen.most_keys, info.tile_keys);
     } else {
-        CHECK(seen.softmax_calls == 0, "naive with the online softmax");
+        CHECK(seen.running_max_calls == 0, "naive with the online softmax");
         CHECK(seen.exp_sum_calls > 0, "naive without its own");
     }
 }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, MAX_EVENTS = 80, ROUNDS = 60 };
+enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, ROUNDS = 60 };
 
 static const attn_kernels *tested, *portable;
 
@@ -100,7 +100,7 @@ static void check_lanes(const char *what, const float *large, const float *small
 /* ---- one function each. first: the lane of the tile at which the portable kernel begins ------ */
 
 typedef struct sizes {
-    int n, first_block, first; /* keys; keys before the first block boundary; lane */
+    int n, first; /* keys; lane */
     int64_t dim;
     ptrdiff_t stride; /* of K and V rows */
     float dead;
@@ -112,7 +112,6 @@ static sizes random_sizes(void)
     static const int64_t dims[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33, 64, 80, 96, 128, 130};
     sizes z;
     z.n = (int)(rng_chance(50) ? RNG_PICK(keys) : rng_int(1, 130));
-    z.first_block = (int)rng_int(1, 16);
     z.first = (int)rng_int(0, tested->rows - 1);
     z.dim = RNG_PICK(dims);
     z.stride = (ptrdiff_t)(z.dim + (rng_chance(50) ? 0 : rng_int(1, 9)));
@@ -144,14 +143,40 @@ static void check_pack(const sizes *z)
     check_lanes("pack", a, b, z->dim, z->first);
 }
 
+/* A range of lanes of the tested set, often all of them, and whether a lane is in it. */
+static attn_lanes random_lanes(void)
+{
+    attn_lanes lanes = {0, tested->rows};
+    if (rng_chance(60)) {
+        lanes.begin = (int)rng_int(0, tested->rows - 1);
+        lanes.end = (int)rng_int(lanes.begin + 1, tested->rows);
+    }
+    return lanes;
+}
+
+/* Both matrices get a number where the lane (of the large one) is outside, so that only the others
+ * are compared. */
+static void forget_lanes(float *large, float *small, int64_t n, int first, attn_lanes lanes)
+{
+    const int rows = tested->rows;
+    for (int64_t i = 0; i < n; i++)
+        for (int r = 0; r < portable->rows; r++) {
+            const int lane = (first + r) % rows;
+            if (lane < lanes.begin || lane >= lanes.end)
+                large[i * rows + lane] = small[i * portable->rows + r] = 7;
+        }
+}
+
 static void check_qk(const sizes *z)
 {
     const int rows = tested->rows;
+    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *some = take_lanes(qt, z->dim, rows, z->first);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    tested->qk(a, qt, k, z->stride, z->n, z->dim);
-    portable->qk(b, some, k, z->stride, z->n, z->dim);
+    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, NULL);
+    portable->qk(b, some, k, z->stride, z->n, z->dim, all, NULL);
+    forget_lanes(a, b, z->n, z->first, lanes);
     check_lanes("qk", a, b, z->n, z->first);
 }
 
@@ -194,73 +219,114 @@ static void running_state(float **m, float **l)
     }
 }
 
-static attn_events make_events(int rows)
+/* A block of up to 16 keys for running_max; half of them calm. */
+static float *block_matrix(int n)
 {
-    attn_events e = {0};
-    e.at = (int *)(void *)matrix(MAX_EVENTS);
-    e.alpha = matrix((int64_t)MAX_EVENTS * rows);
-    return e;
+    return rng_chance(50) ? normal_matrix((int64_t)n * tested->rows, 8)
+                          : logit_matrix((int64_t)n * tested->rows);
 }
 
-/* The event of one lane after number `from`, skipping those in which it keeps its maximum. */
-static int next_event(const attn_events *e, int rows, int lane, int from)
+/* What attn.h promises of a calm block. */
+static int is_calm(const float *s, int64_t n, const float *m)
 {
-    while (from < e->count && e->alpha[from * rows + lane] == 1.0f)
-        from++;
-    return from;
-}
-
-static int same_events(const attn_events *a, int lane_a, const attn_events *b, int lane_b)
-{
-    int i = 0, j = 0;
-    for (;; i++, j++) {
-        i = next_event(a, tested->rows, lane_a, i);
-        j = next_event(b, portable->rows, lane_b, j);
-        if (i >= a->count || j >= b->count)
-            return i >= a->count && j >= b->count;
-        if (a->at[i] != b->at[j] || !same_number(a->alpha[i * tested->rows + lane_a],
-                                                 b->alpha[j * portable->rows + lane_b]))
+    for (int64_t i = 0; i < n * tested->rows; i++)
+        if (!(s[i] >= -ATTN_CALM && s[i] <= ATTN_CALM))
             return 0;
-    }
+    for (int r = 0; r < tested->rows; r++)
+        if (!(m[r] >= -ATTN_CALM && m[r] <= ATTN_CALM))
+            return 0;
+    return 1;
 }
 
-static void check_events(const sizes *z, const attn_events *a, const attn_events *b)
+/* The maximum, then the exponentials of the block beside a product of other keys. */
+static void check_block(const sizes *z)
 {
-    CHECK(a->count >= 0 && a->count <= z->n / 16 + 2, "%d events for %d keys", a->count, z->n);
-    for (int e = 1; e < a->count; e++)
-        CHECK(a->at[e] > a->at[e - 1], "event %d is not after the one before", e);
-    for (int r = 0; r < portable->rows; r++)
-        if (!CHECK(same_events(a, (z->first + r) % tested->rows, b, r), "events of lane %d",
-                   (z->first + r) % tested->rows))
-            return;
+    const int rows = tested->rows, n = 1 + z->n % 16;
+    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
+    float *s = block_matrix(n), *s_few = take_lanes(s, n, rows, z->first), *m, *l;
+    float *alpha = matrix(rows), *alpha_few = matrix(portable->rows), *m_few, *l_few;
+    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
+    float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
+    attn_exp beside = {s, n, NULL, NULL, 0}, beside_few = {s_few, n, NULL, NULL, 0};
+    int found, found_few;
+    running_state(&m, &l);
+    for (int r = 0; r < rows; r++) /* so that few lanes decide on a rise */
+        m[r] = rng_chance(90) ? m[r] + 20 : m[r];
+    beside.m = m;
+    beside.l = l;
+    beside_few.m = m_few = take_lanes(m, 1, rows, z->first);
+    beside_few.l = l_few = take_lanes(l, 1, rows, z->first);
+    found = tested->running_max(s, n, m, l, alpha);
+    found_few = portable->running_max(s_few, n, m_few, l_few, alpha_few);
+    CHECK(found & ATTN_RAISED || !(found_few & ATTN_RAISED), "a rise was missed");
+    CHECK(!(found & ATTN_IS_CALM) || is_calm(s, n, m), "not calm");
+    check_lanes("running_max m", m, m_few, 1, z->first);
+    check_lanes("running_max l", l, l_few, 1, z->first);
+    for (int r = 0; r < portable->rows && !(found & ATTN_RAISED); r++)
+        alpha[(z->first + r) % rows] = 1;
+    check_lanes("running_max alpha", alpha, alpha_few, 1, z->first);
+    beside.calm = found & ATTN_IS_CALM;
+    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside);
+    portable->qk(b, take_lanes(qt, z->dim, rows, z->first), k, z->stride, z->n, z->dim, all,
+                 &beside_few);
+    forget_lanes(a, b, z->n, z->first, lanes);
+    check_lanes("qk beside exponentials", a, b, z->n, z->first);
+    check_lanes("exponentials beside qk: p", s, s_few, n, z->first);
+    check_lanes("exponentials beside qk: l", l, l_few, 1, z->first);
 }
 
-/* Softmax and then both products with its probabilities and its events. */
-static void check_softmax(const sizes *z)
+static void check_masks(const sizes *z)
+{
+    const int rows = tested->rows, few = portable->rows;
+    float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
+    float *c = logit_matrix((int64_t)z->n * rows), *d = take_lanes(c, z->n, rows, z->first);
+    uint8_t *alive = test_alloc_at((size_t)(z->n * rows), PLACE_PAGE_AFTER);
+    uint8_t *alive_few = test_alloc((size_t)(z->n * few));
+    int begin[MAX_ROWS], end[MAX_ROWS], begin_few[MAX_ROWS], end_few[MAX_ROWS];
+    for (int r = 0; r < rows; r++) {
+        begin[r] = (int)rng_int(0, z->n);
+        end[r] = (int)rng_int(0, z->n);
+    }
+    for (int i = 0; i < z->n * rows; i++)
+        alive[i] = (uint8_t)rng_chance(50);
+    for (int r = 0; r < few; r++) {
+        const int lane = (z->first + r) % rows;
+        begin_few[r] = begin[lane];
+        end_few[r] = end[lane];
+        for (int j = 0; j < z->n; j++)
+            alive_few[j * few + r] = alive[j * rows + lane];
+    }
+    tested->clip(a, z->n, begin, end);
+    portable->clip(b, z->n, begin_few, end_few);
+    check_lanes("clip", a, b, z->n, z->first);
+    tested->hide(c, alive, z->n);
+    portable->hide(d, alive_few, z->n);
+    check_lanes("hide", c, d, z->n, z->first);
+}
+
+/* Both products of P and V; in pv_select a dead key, p = -1, meets a NaN. */
+static void check_pv(const sizes *z)
 {
     const int rows = tested->rows;
-    float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
-    float *m, *l, *m_few, *l_few, *o, *o_few, *v = key_rows(z);
-    attn_events events = make_events(rows), events_few = make_events(portable->rows);
-    running_state(&m, &l);
-    m_few = take_lanes(m, 1, rows, z->first);
-    l_few = take_lanes(l, 1, rows, z->first);
-    tested->softmax(a, z->n, z->first_block, z->dead, m, l, &events);
-    portable->softmax(b, z->n, z->first_block, z->dead, m_few, l_few, &events_few);
-    check_lanes("softmax p", a, b, z->n, z->first);
-    check_lanes("softmax m", m, m_few, 1, z->first);
-    check_lanes("softmax l", l, l_few, 1, z->first);
-    check_events(z, &events, &events_few);
-    o = normal_matrix(z->dim * rows, 1);
+    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
+    float *p = normal_matrix((int64_t)z->n * rows, 1), *v = key_rows(z), *p_few, *o_few;
+    float *o = normal_matrix(z->dim * rows, 1), *alpha = normal_matrix(rows, 1);
+    for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
+        p[i] = p[i] >= 0 ? p[i] : z->dead;
+    p_few = take_lanes(p, z->n, rows, z->first);
     o_few = take_lanes(o, z->dim, rows, z->first);
+    tested->rescale(o, alpha, z->dim);
+    portable->rescale(o_few, take_lanes(alpha, 1, rows, z->first), z->dim);
+    check_lanes("rescale", o, o_few, z->dim, z->first);
     if (z->dead < 0) {
         v[rng_int(0, z->n - 1) * z->stride] = float_from_bits(0x7fc00000u);
-        tested->pv_select(o, a, v, z->stride, z->n, z->dim, &events);
-        portable->pv_select(o_few, b, v, z->stride, z->n, z->dim, &events_few);
+        tested->pv_select(o, p, v, z->stride, z->n, z->dim, lanes);
+        portable->pv_select(o_few, p_few, v, z->stride, z->n, z->dim, all);
     } else {
-        tested->pv(o, a, v, z->stride, z->n, z->dim, &events);
-        portable->pv(o_few, b, v, z->stride, z->n, z->dim, &events_few);
+        tested->pv(o, p, v, z->stride, z->n, z->dim, lanes);
+        portable->pv(o_few, p_few, v, z->stride, z->n, z->dim, all);
     }
+    forget_lanes(o, o_few, z->dim, z->first, lanes);
     check_lanes(z->dead < 0 ? "pv_select" : "pv", o, o_few, z->dim, z->first);
 }
 
@@ -343,9 +409,9 @@ static const struct {
     void (*check)(const sizes *z);
 } functions[] = {
     {"pack", check_pack},       {"qk", check_qk},           {"softcap", check_softcap},
-    {"add_scaled", check_add_scaled}, {"softmax and pv", check_softmax},
-    {"maximum", check_maximum}, {"exp_sum", check_exp_sum}, {"merge", check_merge},
-    {"result", check_result},
+    {"add_scaled", check_add_scaled}, {"clip and hide", check_masks}, {"a block", check_block},
+    {"pv", check_pv},           {"maximum", check_maximum}, {"exp_sum", check_exp_sum},
+    {"merge", check_merge},     {"result", check_result},
 };
 
 static void check_functions(void)
@@ -413,16 +479,16 @@ static void note_pair(int lane_number, int key, int *any)
 }
 
 static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
     int any = 0;
     for (int j = 0; j < n; j++)
-        for (int lane = 0; lane < tested->rows; lane++)
+        for (int lane = lanes.begin; lane < lanes.end; lane++)
             note_pair(number_in(qt[lane] / watch.c), number_in(k[j * k_stride]), &any);
     watch.tiles++;
     watch.empty_tiles += !any;
     watch.largest = n > watch.largest ? n : watch.largest;
-    tested->qk(s, qt, k, k_stride, n, head_dim);
+    tested->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
 }
 
 static int serial(void *user, int64_t n, attn_task_fn task, void *arg)

@@ -686,10 +686,10 @@ static const attn_kernels *counted;
 static int64_t keys_seen;
 
 static void counting_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
     keys_seen += n;
-    counted->qk(s, qt, k, k_stride, n, head_dim);
+    counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
 }
 
 static int is_seen_by(const attn_params *p, int64_t i, int64_t end, int64_t j)

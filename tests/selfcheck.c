@@ -196,25 +196,26 @@ static void check_comparison(void)
 static const attn_kernels *real;
 
 static void qk_last_key(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim);
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
     for (int lane = 0; lane < real->rows; lane++)
         s[(n - 1) * real->rows + lane] = 0;
 }
 
 static void qk_last_dim(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim - 1);
+    real->qk(s, qt, k, k_stride, n, head_dim - 1, lanes, beside);
 }
 
 static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                          int64_t head_dim)
+                          int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim);
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
     if (n > 1) /* the address of the last key is off by one key */
-        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim);
+        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim,
+                 lanes, NULL);
 }
 
 static void pack_last_dim(float *qt, const float *q, int64_t head_dim, float c)
@@ -263,79 +264,94 @@ static void add_clamped(float *s, const float *x, const float *factor, int n)
     }
 }
 
-static void softmax_no_alpha_l(float *s, int n, int first, float dead, float *m, float *l,
-                               attn_events *events)
+/* What runs beside the product is forgotten. */
+static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+{
+    (void)beside;
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL);
+}
+
+static void clip_end(float *s, int n, const int *begin, const int *end)
+{
+    int later[ATTN_KERNEL_MAX_ROWS];
+    for (int lane = 0; lane < real->rows; lane++)
+        later[lane] = end[lane] + 1;
+    real->clip(s, n, begin, later);
+}
+
+static void clip_begin(float *s, int n, const int *begin, const int *end)
+{
+    int earlier[ATTN_KERNEL_MAX_ROWS];
+    for (int lane = 0; lane < real->rows; lane++)
+        earlier[lane] = begin[lane] - 1;
+    real->clip(s, n, earlier, end);
+}
+
+static void hide_last(float *s, const uint8_t *alive, int n)
+{
+    if (n > 1)
+        real->hide(s, alive, n - 1);
+}
+
+static int max_no_alpha_l(const float *s, int n, float *m, float *l, float *alpha)
 {
     float before[ATTN_KERNEL_MAX_ROWS];
+    int found;
     memcpy(before, l, sizeof *l * (size_t)real->rows);
-    real->softmax(s, n, first, dead, m, l, events);
-    for (int e = 0; e < events->count; e++)
-        for (int lane = 0; lane < real->rows; lane++)
-            l[lane] += before[lane] * (1 - events->alpha[e * real->rows + lane]);
+    found = real->running_max(s, n, m, l, alpha);
+    memcpy(l, before, sizeof *l * (size_t)real->rows);
+    return found;
 }
 
-static void softmax_no_events(float *s, int n, int first, float dead, float *m, float *l,
-                              attn_events *events)
+static int max_no_rise(const float *s, int n, float *m, float *l, float *alpha)
 {
-    real->softmax(s, n, first, dead, m, l, events);
-    events->count = 0;
+    return real->running_max(s, n, m, l, alpha) & ~ATTN_RAISED;
 }
 
-static void softmax_event_late(float *s, int n, int first, float dead, float *m, float *l,
-                               attn_events *events)
-{
-    real->softmax(s, n, first, dead, m, l, events);
-    for (int e = 0; e < events->count; e++)
-        events->at[e]++;
-}
-
-static void softmax_old_maximum(float *s, int n, int first, float dead, float *m, float *l,
-                                attn_events *events)
+static int max_old(const float *s, int n, float *m, float *l, float *alpha)
 {
     float before[ATTN_KERNEL_MAX_ROWS];
+    int found;
     memcpy(before, m, sizeof *m * (size_t)real->rows);
-    real->softmax(s, n, first, dead, m, l, events);
+    found = real->running_max(s, n, m, l, alpha);
     for (int lane = 0; lane < real->rows; lane++)
         if (before[lane] > -HUGE_VALF)
             m[lane] = before[lane];
+    return found;
 }
 
-static void softmax_last_key(float *s, int n, int first, float dead, float *m, float *l,
-                             attn_events *events)
+/* Takes the last key for dead. */
+static int max_last_key(const float *s, int n, float *m, float *l, float *alpha)
 {
-    for (int lane = 0; n > 1 && lane < real->rows; lane++)
-        s[(n - 1) * real->rows + lane] = -HUGE_VALF;
-    real->softmax(s, n, first, dead, m, l, events);
-}
-
-static void pv_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, const attn_events *events)
-{
-    if (n > 1)
-        real->pv(o, p, v, v_stride, n - 1, head_dim_v, events);
-}
-
-static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, const attn_events *events)
-{
-    if (head_dim_v > 1)
-        real->pv(o, p, v, v_stride, n, head_dim_v - 1, events);
+    return n > 1 ? real->running_max(s, n - 1, m, l, alpha) : 0;
 }
 
 /* alpha reaches l only. */
-static void pv_no_alpha(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, const attn_events *events)
+static void rescale_none(float *x, const float *alpha, int64_t count)
 {
-    attn_events none = {0};
-    (void)events;
-    real->pv(o, p, v, v_stride, n, head_dim_v, &none);
+    (void)x, (void)alpha, (void)count;
+}
+
+static void pv_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        int64_t head_dim_v, attn_lanes lanes)
+{
+    if (n > 1)
+        real->pv(o, p, v, v_stride, n - 1, head_dim_v, lanes);
+}
+
+static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        int64_t head_dim_v, attn_lanes lanes)
+{
+    if (head_dim_v > 1)
+        real->pv(o, p, v, v_stride, n, head_dim_v - 1, lanes);
 }
 
 /* A dead key is multiplied by -1 instead of being left out. */
 static void select_nothing(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                           int64_t head_dim_v, const attn_events *events)
+                           int64_t head_dim_v, attn_lanes lanes)
 {
-    real->pv(o, p, v, v_stride, n, head_dim_v, events);
+    real->pv(o, p, v, v_stride, n, head_dim_v, lanes);
 }
 
 static void merge_upper(float *a, float *b, int64_t head_dim_v)
@@ -396,14 +412,17 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
     USE(softcap, softcap_last, TILED)                  \
     USE(add_scaled, add_unscaled, TILED)               \
     USE(add_scaled, add_clamped, TILED)                \
-    USE(softmax, softmax_no_alpha_l, TILED)            \
-    USE(softmax, softmax_no_events, TILED)             \
-    USE(softmax, softmax_event_late, TILED)            \
-    USE(softmax, softmax_old_maximum, TILED)           \
-    USE(softmax, softmax_last_key, TILED)              \
+    USE(qk, qk_alone, TILED)                           \
+    USE(clip, clip_end, TILED)                         \
+    USE(clip, clip_begin, TILED)                       \
+    USE(hide, hide_last, TILED)                        \
+    USE(running_max, max_no_alpha_l, TILED)            \
+    USE(running_max, max_no_rise, TILED)               \
+    USE(running_max, max_old, TILED)                   \
+    USE(running_max, max_last_key, TILED)              \
+    USE(rescale, rescale_none, TILED)                  \
     USE(pv, pv_last_key, TILED)                        \
     USE(pv, pv_last_dim, TILED)                        \
-    USE(pv, pv_no_alpha, TILED)                        \
     USE(pv_select, select_nothing, TILED)              \
     USE(merge, merge_upper, TILED)                     \
     USE(merge, merge_unweighted, TILED)                \
