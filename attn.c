@@ -539,58 +539,19 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
-/* n elements from data[at..] as f32, one loop a type: this runs once per key tile. */
-static void load_run_f32(float *run, const void *data, int64_t at, int64_t n)
-{
-    memcpy(run, (const float *)data + at, (size_t)n * sizeof *run);
-}
-
-static void load_run_f16(float *run, const void *data, int64_t at, int64_t n)
-{
-    const uint16_t *from = (const uint16_t *)data + at;
-    int64_t d;
-    for (d = 0; d < n; d++)
-        run[d] = f16_to_f32(from[d]);
-}
-
-static void load_run_bf16(float *run, const void *data, int64_t at, int64_t n)
-{
-    const uint16_t *from = (const uint16_t *)data + at;
-    int64_t d;
-    for (d = 0; d < n; d++)
-        run[d] = bf16_to_f32(from[d]);
-}
-
 typedef struct storage {
     const char *name;
     size_t bytes;
     float (*load)(const void *data, int64_t at);
-    void (*load_run)(float *run, const void *data, int64_t at, int64_t n);
     void (*store)(void *data, int64_t at, float x);
 } storage;
 
 static const storage storages[] = { /* by attn_dtype */
-    { "f32", 4, load_f32, load_run_f32, store_f32 },
-    { "f16", 2, load_f16, load_run_f16, store_f16 },
-    { "bf16", 2, load_bf16, load_run_bf16, store_bf16 },
+    { "f32", 4, load_f32, store_f32 },
+    { "f16", 2, load_f16, store_f16 },
+    { "bf16", 2, load_bf16, store_bf16 },
 };
 #define STORAGE_COUNT COUNT_OF(storages)
-
-/* n results, NaN canonical already, to data[at..]. */
-static void store_run(int dtype, void *data, int64_t at, const float *run, int64_t n)
-{
-    const storage *type = &storages[dtype];
-    int64_t d;
-    if (dtype == ATTN_F32) {
-        memcpy((float *)data + at, run, (size_t)n * sizeof *run);
-        return;
-    }
-    for (d = 0; d < n; d++) {
-        type->store(data, at + d, run[d]);
-        if (type->load(data, at + d) == 0.0f) /* rounding may make a new -0: outputs hold none */
-            type->store(data, at + d, 0.0f);
-    }
-}
 
 /* ------------------------------------------------------------------------------------------------
  * 4  Kernels: the portable table. Each body is written once, in plain loops over 16 lanes that
@@ -686,13 +647,30 @@ KERNEL void chains(int hw, int select, float *c, int64_t count, const float *x, 
     }
 }
 
-KERNEL void pack_body(float *qt, const float *q, int64_t head_dim, float c)
+KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from, int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++)
+        to[d] = load(from[d]);
+}
+
+/* Rounding may make a new -0, which no output holds. */
+KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *from, int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++) {
+        to[d] = store(from[d]);
+        to[d] = to[d] == 0x8000u ? 0 : to[d];
+    }
+}
+
+KERNEL void pack_body(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int r;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
-            qt[d * LANES + r] = q[r * head_dim + d] * c;
+            qt[d * LANES + r] = q[r][d] * c;
 }
 
 KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
@@ -839,7 +817,7 @@ static attn_state state_view(float *state, int rows)
     return view;
 }
 
-KERNEL void result_body(int rows, float *out, const float *o, const float *l, float factor,
+KERNEL void result_body(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
     int64_t d;
@@ -852,7 +830,7 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
             float x = o[d * rows + r] * inverse;
             x = x + 0.0f; /* -0 becomes +0 */
             x = is_nan(x) ? float_of(CANONICAL_NAN) : x;
-            out[r * head_dim_v + d] = empty ? 0.0f : x;
+            out[r][d] = empty ? 0.0f : x;
         }
     }
 }
@@ -860,7 +838,23 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
 /* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
  * fma_hard. */
 #define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
-    TARGET static void pack_##SET(float *qt, const float *q, int64_t head_dim, float c)            \
+    TARGET static void widen_f16_##SET(float *to, const uint16_t *from, int64_t n)                 \
+    {                                                                                              \
+        widen_body(f16_to_f32, to, from, n);                                                       \
+    }                                                                                              \
+    TARGET static void widen_bf16_##SET(float *to, const uint16_t *from, int64_t n)                \
+    {                                                                                              \
+        widen_body(bf16_to_f32, to, from, n);                                                      \
+    }                                                                                              \
+    TARGET static void narrow_f16_##SET(uint16_t *to, const float *from, int64_t n)                \
+    {                                                                                              \
+        narrow_body(f16_from_f32, to, from, n);                                                    \
+    }                                                                                              \
+    TARGET static void narrow_bf16_##SET(uint16_t *to, const float *from, int64_t n)               \
+    {                                                                                              \
+        narrow_body(bf16_from_f32, to, from, n);                                                   \
+    }                                                                                              \
+    TARGET static void pack_##SET(float *qt, const float *const *q, int64_t head_dim, float c)     \
     {                                                                                              \
         pack_body(qt, q, head_dim, c);                                                             \
     }                                                                                              \
@@ -918,13 +912,14 @@ KERNEL void result_body(int rows, float *out, const float *o, const float *l, fl
         const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
         merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
     }                                                                                              \
-    TARGET static void result_##SET(float *out, const float *o, const float *l, float factor,      \
-                                    int64_t head_dim_v)                                            \
+    TARGET static void result_##SET(float *const *out, const float *o, const float *l,             \
+                                    float factor, int64_t head_dim_v)                              \
     {                                                                                              \
         result_body(LANES, out, o, l, factor, head_dim_v);                                         \
     }                                                                                              \
     static const attn_kernels kernels_##SET = {                                                    \
-        ATTN_KERNEL_ABI, LANES, NAME, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,       \
+        ATTN_KERNEL_ABI, LANES, NAME, widen_f16_##SET, widen_bf16_##SET, narrow_f16_##SET,         \
+        narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
         clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, rescale_##SET,    \
         pv_##SET, pv_select_##SET, merge_##SET, result_##SET                                       \
     };
@@ -959,14 +954,14 @@ static void cpuid(unsigned leaf, unsigned out[4])
  * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28;
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
     if (r[0] < 7)
         return found;
     cpuid(1, r);
-    if ((r[2] & (fma | osxsave | avx)) != (fma | osxsave | avx))
+    if ((r[2] & basis) != basis)
         return found;
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
     cpuid(7, r);
@@ -2237,6 +2232,7 @@ typedef struct plan {
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
     int workers;
+    int modified;            /* a modifier of logits is on */
 } plan;
 
 enum { KEYS, VALUES };
@@ -2278,6 +2274,7 @@ typedef struct tile {
     int used;         /* how many lanes are used */
     attn_lanes span;  /* first to last of them */
     int64_t lo, hi;   /* union of the lanes' ranges */
+    int64_t all_from, all_to; /* and their intersection */
     int64_t alive_from;
     int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
@@ -2478,6 +2475,28 @@ static void make_plan(const problem *pr, plan *pl)
  *     so that a GQA group fills the lanes also when there is one query (decode).
  * --------------------------------------------------------------------------------------------- */
 
+/* n numbers from data[at..] as f32. */
+static void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data, int64_t at,
+                     int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? kernels->widen_f16 : kernels->widen_bf16)(
+            to, (const uint16_t *)data + at, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                      const float *from, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
+    else
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(
+            (uint16_t *)data + at, from, n);
+}
+
 /* Row tile number `index` of a slot. */
 static tile *open_tile(const call *c, char *slot, int index)
 {
@@ -2549,6 +2568,8 @@ static void widen_hull(tile *t, const lane *l)
     h->head_end = max64(h->head_end, one.head_end);
     h->i_begin = min64(h->i_begin, one.i_begin);
     h->i_end = max64(h->i_end, one.i_end);
+    t->all_from = max64(t->all_from, l->lo);
+    t->all_to = min64(t->all_to, l->hi);
     if (l->lo < l->hi && t->lo == t->hi) {
         t->lo = l->lo;
         t->hi = l->hi;
@@ -2558,31 +2579,42 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
+/* Query row `at` as f32: where it lies, or widened into `space`. */
+static const float *query_row(const tile *t, int64_t at, float *space)
+{
+    const attn_tensor *q = &t->pr->p.q;
+    if (q->dtype == ATTN_F32)
+        return (const float *)q->data + at;
+    load_run(t->pl->kernels, q->dtype, space, q->data, at, t->pr->p.head_dim);
+    return space;
+}
+
 /* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
     const attn_params *p = &pr->p;
-    const int64_t d = p->head_dim;
+    const float *q[ATTN_KERNEL_MAX_ROWS];
     int r;
     t->used = 0;
     t->span.begin = t->span.end = 0;
-    t->lo = t->hi = 0;
+    t->lo = t->hi = t->all_from = 0;
+    t->all_to = INT64_MAX;
     t->dead = 0.0f;
     for (r = 0; r < t->pl->rows; r++) {
         lane *l = &t->lanes[r];
+        float *space = t->stage + r * p->head_dim;
         set_lane(t, l, choice, choice->first + r);
         if (l->used) {
             widen_hull(t, l);
             widen_lanes(&t->span, r);
-            storages[p->q.dtype].load_run(
-                t->stage + r * d, p->q.data, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), d);
+            q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
         } else {
-            memset(t->stage + r * d, 0, (size_t)d * sizeof(float));
+            q[r] = memset(space, 0, (size_t)p->head_dim * sizeof(float));
         }
     }
     if (t->used)
-        t->pl->kernels->pack(t->qt, t->stage, d, pr->factor);
+        t->pl->kernels->pack(t->qt, q, p->head_dim, pr->factor);
     return t->used;
 }
 
@@ -2607,7 +2639,7 @@ static void load_keys(tile *t, int which)
         return;
     }
     for (j = 0; j < keys->n; j++, at += x->stride_seq)
-        storages[x->dtype].load_run(keys->copy[which] + j * pitch, x->data, at, dim);
+        load_run(t->pl->kernels, x->dtype, keys->copy[which] + j * pitch, x->data, at, dim);
     keys->rows[which] = keys->copy[which];
     keys->stride[which] = (ptrdiff_t)pitch;
 }
@@ -2626,6 +2658,8 @@ static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
 static int range_class(const tile *t, int64_t j0, int n)
 {
     int r, full = 1, any = 0;
+    if (t->all_from <= j0 && t->all_to >= j0 + n)
+        return ATTN_TILE_FULL;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         if (!l->used)
@@ -2817,13 +2851,12 @@ static const modifier modifiers[] = {
     { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
 };
 
-static int modified(const attn_params *p)
+static int has_modifier(const attn_params *p)
 {
-    int m;
+    int m, any = 0;
     for (m = 0; m < COUNT_OF(modifiers); m++)
-        if (modifiers[m].active(p))
-            return 1;
-    return 0;
+        any |= modifiers[m].active(p);
+    return any;
 }
 
 /* Dead keys become -inf; unused lanes see none. */
@@ -2855,12 +2888,12 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     ptrdiff_t stride;
     const float *k = key_rows(t, KEYS, j0, &stride);
     int m;
-    if (stage < ATTN_LOGITS_BIAS || modified(p)) { /* the modifiers need numbers in every lane */
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
     t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside);
-    for (m = 0; m < COUNT_OF(modifiers); m++)
+    for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
         if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
             modifiers[m].apply(t, s, j0, n);
     if (stage < ATTN_LOGITS_BIAS)
@@ -3096,11 +3129,30 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
+/* O: f32 rows at once to where they belong, others by way of t->stage. */
+static void write_results(tile *t, float *state)
+{
+    const attn_params *p = &t->pr->p;
+    const int64_t dv = p->head_dim_v;
+    const int in_place = p->o.dtype == ATTN_F32;
+    float *out[ATTN_KERNEL_MAX_ROWS];
+    int64_t at[ATTN_KERNEL_MAX_ROWS];
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        at[r] = l->used ? ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i) : 0;
+        out[r] = l->used && in_place ? (float *)p->o.data + at[r] : t->stage + r * dv;
+    }
+    t->pl->kernels->result(out, state_o(t, state), state_l(t, state), t->pr->keep_factor, dv);
+    for (r = 0; r < t->pl->rows && !in_place; r++)
+        if (t->lanes[r].used)
+            store_run(t->pl->kernels, p->o.dtype, p->o.data, at[r], out[r], dv);
+}
+
 /* The root state of a tile becomes rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t dv = p->head_dim_v;
     int r;
     if (p->partial) {
         write_partial(t, state);
@@ -3108,16 +3160,12 @@ static void write_rows(tile *t, float *state)
     }
     finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
     if (p->o.data)
-        t->pl->kernels->result(t->stage, state_o(t, state), state_l(t, state),
-                               t->pr->keep_factor, dv);
+        write_results(t, state);
     for (r = 0; r < t->pl->rows; r++) {
         const lane *at = &t->lanes[r];
-        const int64_t row = t->s.q_row + at->i;
-        if (at->used && p->o.data)
-            store_run(p->o.dtype, p->o.data, ROW_AT(p->o, &t->s, at->head, row),
-                      t->stage + r * dv, dv);
         if (at->used && p->lse.data)
-            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, row), t->lane_values[r]);
+            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, t->s.q_row + at->i),
+                      t->lane_values[r]);
     }
 }
 
@@ -3623,6 +3671,7 @@ ATTN_API const char *attn_status_string(attn_status status)
 static void plan_call(const problem *pr, plan *pl)
 {
     make_plan(pr, pl);
+    pl->modified = has_modifier(&pr->p);
 }
 
 /* Bytes for so many workers; 0 when there is nothing to do. */
@@ -4113,7 +4162,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     const attn_params *p = &pr->p;
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
-    float m = *row.m, l = *row.l, w = 1.0f, piece[32];
+    float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
     const int empty = l == 0.0f, with_sink = !is_neg_inf(sink) && !empty;
     int64_t d, n;
     if (with_sink)
@@ -4126,8 +4175,9 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
-        result_body(1, piece, piece, &l, pr->keep_factor, n);
-        store_run(p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece, n);
+        result_body(1, &to, piece, &l, pr->keep_factor, n);
+        store_run(p->kernels, p->o.dtype, p->o.data,
+                  ROW_AT(p->o, s, head, s->q_row + i) + d, piece, n);
     }
 }
 

@@ -534,7 +534,7 @@ typedef struct attn_exp {
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
 
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
-#define ATTN_CPU_AVX2 2u   /* AVX2 and FMA */
+#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
 ATTN_API unsigned attn_cpu_features(void);
 
@@ -542,8 +542,14 @@ struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
     const char *name;
-    /* qt[d][lane] = fl(q[lane][d] * c), q row-major [rows][head_dim]. */
-    void (*pack)(float *qt, const float *q, int64_t head_dim, float c);
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
+     * as the type's, -0 never written. */
+    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
+    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
+    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
+    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
+    /* qt[d][lane] = fl(q[lane][d] * c). */
+    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
     /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes
      * at least; the others may keep what they held. beside: NULL = nothing. */
     void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
@@ -579,7 +585,8 @@ struct attn_kernels {
     void (*merge)(float *a, float *b, int64_t head_dim_v);
     /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
      * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *out, const float *o, const float *l, float factor, int64_t head_dim_v);
+    void (*result)(float *const *out, const float *o, const float *l, float factor,
+                   int64_t head_dim_v);
 };
 
 #endif /* ATTN_KERNEL_API */

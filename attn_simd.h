@@ -20,6 +20,8 @@
  *   v_dead(b, x, y)       sign bit of b ? x : y;  v_copysign(x, s)  x >= +0 with the sign bit of s
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
  *   v_ints(p) v_bytes(p)  VL int or uint8_t as floats
+ *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
+ *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
  *
@@ -86,18 +88,17 @@ INLINE vf FN(exp2)(vf x)
 /* ---- exponentials beside a product */
 
 /* One key of attn_exp. l stays in memory: the accumulators of the product fill the registers. */
-INLINE void FN(exp_key)(int calm, const attn_exp *e, int j)
+INLINE void FN(exp_key)(int calm, float *s, const float *m, float *l)
 {
     int v;
     EACH_V {
-        float *s = e->s + j * ROWS + v * VL, *l = e->l + v * VL;
-        vf m = v_load(e->m + v * VL), p;
+        vf from = v_load(m + v * VL), p;
         if (!calm)
-            m = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
-        p = v_sub(v_load(s), m);
+            from = v_select(v_eq(from, NEGATIVE_INFINITY), v_zero(), from);
+        p = v_sub(v_load(s + v * VL), from);
         p = calm ? FN(exp2_calm)(p) : FN(exp2)(p);
-        v_store(l, v_add(v_load(l), p));
-        v_store(s, p);
+        v_store(l + v * VL, v_add(v_load(l + v * VL), p));
+        v_store(s + v * VL, p);
     }
 }
 
@@ -105,7 +106,7 @@ static void FN(exp_keys)(const attn_exp *e, int from)
 {
     int j;
     for (j = from; j < e->n; j++)
-        FN(exp_key)(0, e, j);
+        FN(exp_key)(0, e->s + j * ROWS, e->m, e->l);
 }
 
 /* ---- both matrix products */
@@ -124,7 +125,10 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
                        const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
                        const attn_exp *beside, int first)
 {
-    const int parts = mode == ALONE ? 1 : count;
+    const int parts = mode == ALONE ? 1 : count, keys = mode == ALONE ? 0 : beside->n - first;
+    float *s = mode == ALONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
+    float *l = mode == ALONE ? NULL : beside->l;
+    const float *m = mode == ALONE ? NULL : beside->m;
     vf acc[MAX_CHAINS][NV];
     int64_t t = 0;
     int g, i, v;
@@ -146,8 +150,8 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
                 }
             }
         }
-        if (mode != ALONE && first + g < beside->n)
-            FN(exp_key)(mode == CALM, beside, first + g);
+        if (g < keys)
+            FN(exp_key)(mode == CALM, s + g * ROWS, m, l);
     }
     UNROLL for (i = 0; i < count; i++)
         EACH_WIDE v_store(c + i * ROWS + v * VL, acc[i][v]);
@@ -386,23 +390,46 @@ static void FN(add_scaled)(float *s, const float *x, const float *factor, int n)
 
 /* ---- packing, merging, results */
 
-static void FN(pack)(float *qt, const float *q, int64_t head_dim, float c)
+/* Defines FN(name) for n numbers: whole vectors, and a last one by way of a buffer. */
+#define CONVERT(name, to_type, from_type, convert)                                                 \
+    static void FN(name)(to_type *to, const from_type *from, int64_t n)                            \
+    {                                                                                              \
+        to_type out[VL];                                                                           \
+        from_type in[VL] = { 0 };                                                                  \
+        for (; n >= VL; n -= VL, to += VL, from += VL)                                             \
+            convert(to, from);                                                                     \
+        if (n) {                                                                                   \
+            memcpy(in, from, (size_t)n * sizeof *in);                                              \
+            convert(out, in);                                                                      \
+            memcpy(to, out, (size_t)n * sizeof *out);                                              \
+        }                                                                                          \
+    }
+#define FROM_F16(to, from) v_store(to, v_f16(from))
+#define FROM_BF16(to, from) v_store(to, v_bf16(from))
+#define TO_F16(to, from) v_to_f16(to, v_load(from))
+#define TO_BF16(to, from) v_to_bf16(to, v_load(from))
+CONVERT(widen_f16, float, uint16_t, FROM_F16)
+CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
+CONVERT(narrow_f16, uint16_t, float, TO_F16)
+CONVERT(narrow_bf16, uint16_t, float, TO_BF16)
+
+static void FN(pack)(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int i, v;
     for (v = 0; v < NV; v++) {
-        const float *from = q + v * VL * head_dim;
+        const float *const *from = q + v * VL;
         for (d = 0; d + VL <= head_dim; d += VL) {
             vf square[VL];
             UNROLL for (i = 0; i < VL; i++)
-                square[i] = v_mul(v_load(from + i * head_dim + d), v_set1(c));
+                square[i] = v_mul(v_load(from[i] + d), v_set1(c));
             v_transpose(square);
             UNROLL for (i = 0; i < VL; i++)
                 v_store(qt + (d + i) * ROWS + v * VL, square[i]);
         }
         for (; d < head_dim; d++)
             for (i = 0; i < VL; i++)
-                qt[d * ROWS + v * VL + i] = from[i * head_dim + d] * c;
+                qt[d * ROWS + v * VL + i] = from[i][d] * c;
     }
 }
 
@@ -425,7 +452,7 @@ static void FN(merge)(float *a, float *b, int64_t head_dim_v)
     }
 }
 
-static void FN(result)(float *out, const float *o, const float *l, float factor,
+static void FN(result)(float *const *out, const float *o, const float *l, float factor,
                        int64_t head_dim_v)
 {
     int64_t d;
@@ -434,7 +461,7 @@ static void FN(result)(float *out, const float *o, const float *l, float factor,
         const vf sum = v_load(l + v * VL), one = v_set1(1.0f), nan = FN(bits)(0x7fc00000u);
         const vm empty = v_eq(sum, v_zero());
         vf r = v_select(empty, one, sum);
-        float *to = out + v * VL * head_dim_v;
+        float *const *to = out + v * VL;
         PIN(r); /* clang else divides before it selects: 1 / 0 would raise a flag */
         r = v_mul(v_div(one, r), v_set1(factor));
         for (d = 0; d < head_dim_v; d += VL) {
@@ -449,11 +476,11 @@ static void FN(result)(float *out, const float *o, const float *l, float factor,
             v_transpose(square);
             for (i = 0; i < VL; i++) {
                 if (count == VL) {
-                    v_store(to + i * head_dim_v + d, square[i]);
+                    v_store(to[i] + d, square[i]);
                 } else {
                     float piece[VL];
                     v_store(piece, square[i]);
-                    memcpy(to + i * head_dim_v + d, piece, (size_t)count * sizeof *piece);
+                    memcpy(to[i] + d, piece, (size_t)count * sizeof *piece);
                 }
             }
         }
@@ -461,9 +488,10 @@ static void FN(result)(float *out, const float *o, const float *l, float factor,
 }
 
 static const attn_kernels FN(kernels) = {
-    ATTN_KERNEL_ABI, ROWS,     ISA_NAME, FN(pack),        FN(qk),      FN(softcap), FN(add_scaled),
-    FN(clip),        FN(hide), FN(running_max), FN(maximum), FN(exp_sum), FN(rescale), FN(pv),
-    FN(pv_select),   FN(merge), FN(result)
+    ATTN_KERNEL_ABI, ROWS,            ISA_NAME,    FN(widen_f16),  FN(widen_bf16), FN(narrow_f16),
+    FN(narrow_bf16), FN(pack),        FN(qk),      FN(softcap),    FN(add_scaled), FN(clip),
+    FN(hide),        FN(running_max), FN(maximum), FN(exp_sum),    FN(rescale),    FN(pv),
+    FN(pv_select),   FN(merge),       FN(result)
 };
 
 #endif

@@ -55,7 +55,30 @@
 #define v_larger(a, x) v_float(_mm512_max_epi32(v_int(a), v_abs(x)))
 #define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
 #define v_bytes(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(p))))
+#define v_half(p) _mm256_loadu_si256((const void *)(p))
+#define v_f16(p) _mm512_cvtph_ps(v_half(p))
+#define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
 #define PIN(x) __asm__("" : "+v"(x))
+
+/* 16-bit numbers without -0. */
+INLINE void v_store_half(uint16_t *p, __m256i h)
+{
+    const __m256i minus = _mm256_cmpeq_epi16(h, _mm256_set1_epi16((short)0x8000));
+    _mm256_storeu_si256((void *)p, _mm256_andnot_si256(minus, h));
+}
+
+INLINE void v_to_f16(uint16_t *p, __m512 x)
+{
+    v_store_half(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+INLINE void v_to_bf16(uint16_t *p, __m512 x)
+{
+    const __m512i u = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7fff));
+    v_store_half(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
+}
 
 #define W(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
 

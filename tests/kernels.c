@@ -129,15 +129,63 @@ static float *key_rows(const sizes *z)
     return p;
 }
 
+/* n numbers that end where an inaccessible page begins. */
+static float *vector(int64_t n)
+{
+    float *p = test_alloc_at((size_t)n * sizeof *p, PLACE_PAGE_AFTER);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = rng_normal();
+    return p;
+}
+
+/* Every 16-bit number widened; and numbers around every rounding step narrowed. */
+static void check_storage(const sizes *z)
+{
+    const int64_t n = 1 + z->dim % 97;
+    uint16_t *half = test_alloc_at((size_t)n * sizeof *half, PLACE_PAGE_AFTER);
+    uint16_t *h = test_alloc((size_t)n * sizeof *h);
+    float *a = vector(n), *b = test_alloc((size_t)n * sizeof *b);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int i = 0; i < 65536; i += (int)n) {
+            for (int64_t d = 0; d < n; d++)
+                half[d] = (uint16_t)(i + d);
+            (bf16 ? tested->widen_bf16 : tested->widen_f16)(a, half, n);
+            (bf16 ? portable->widen_bf16 : portable->widen_f16)(b, half, n);
+            for (int64_t d = 0; d < n; d++)
+                if (!same_number(a[d], b[d])) {
+                    CHECK(0, "%04x widened is %08x", (unsigned)half[d], (unsigned)float_bits(a[d]));
+                    return;
+                }
+            for (int64_t d = 0; d < n; d++) { /* ties, their neighbours, anything between */
+                const uint32_t low = bf16 ? 0x8000u : 0x1000u;
+                uint32_t u = float_bits(a[d]) + low + (uint32_t)rng_int(-2, 2);
+                u = rng_chance(20) ? u + (uint32_t)rng_int(0, 0xffff) : u;
+                a[d] = a[d] != a[d] ? float_from_bits(0x7fc00000u) : float_from_bits(u);
+                a[d] = a[d] != a[d] ? float_from_bits(0x7fc00000u) : a[d];
+            }
+            (bf16 ? tested->narrow_bf16 : tested->narrow_f16)(half, a, n);
+            (bf16 ? portable->narrow_bf16 : portable->narrow_f16)(h, a, n);
+            for (int64_t d = 0; d < n; d++)
+                if (half[d] != h[d] || half[d] == 0x8000u) {
+                    CHECK(0, "%08x narrowed is %04x, not %04x", (unsigned)float_bits(a[d]),
+                          (unsigned)half[d], (unsigned)h[d]);
+                    return;
+                }
+        }
+        CHECK(1, "storage");
+    }
+}
+
 static void check_pack(const sizes *z)
 {
     const int rows = tested->rows, few = portable->rows;
     const float c = rng_normal();
-    const size_t row = (size_t)z->dim * sizeof(float);
-    float *q = normal_matrix(rows * z->dim, 1), *some = matrix(few * z->dim);
+    const float *q[MAX_ROWS], *some[MAX_ROWS];
     float *a = matrix(rows * z->dim), *b = matrix(few * z->dim);
+    for (int r = 0; r < rows; r++)
+        q[r] = vector(z->dim);
     for (int r = 0; r < few; r++)
-        memcpy(some + r * z->dim, q + (z->first + r) % rows * z->dim, row);
+        some[r] = q[(z->first + r) % rows];
     tested->pack(a, q, z->dim, c);
     portable->pack(b, some, z->dim, c);
     check_lanes("pack", a, b, z->dim, z->first);
@@ -380,13 +428,23 @@ static void check_merge(const sizes *z)
     check_lanes("merge", b, b_few, z->dim + 2, z->first);
 }
 
+/* Neither -0 nor any NaN but one. */
+static int is_output(float x)
+{
+    return x != x ? float_bits(x) == 0x7fc00000u : float_bits(x) != 0x80000000u;
+}
+
 static void check_result(const sizes *z)
 {
     const int rows = tested->rows, few = portable->rows;
     const float factor = rng_chance(50) ? 1.0f : 1.0f + rng_unit();
     float *o = normal_matrix(z->dim * rows, 3), *l = normal_matrix(rows, 9);
-    float *a = matrix(rows * z->dim), *b = matrix(few * z->dim);
+    float *a[MAX_ROWS], *b[MAX_ROWS];
     int same = 1;
+    for (int r = 0; r < rows; r++)
+        a[r] = vector(z->dim);
+    for (int r = 0; r < few; r++)
+        b[r] = vector(z->dim);
     o[rng_int(0, rows * z->dim - 1)] = float_from_bits(0xffc12345u); /* must come out canonical */
     o[rng_int(0, rows * z->dim - 1)] = -0.0f;
     l[rng_int(0, rows - 1)] = 0;
@@ -394,12 +452,12 @@ static void check_result(const sizes *z)
     portable->result(b, take_lanes(o, z->dim, rows, z->first), take_lanes(l, 1, rows, z->first),
                      factor, z->dim);
     for (int lane = 0; lane < few; lane++)
-        same = same && memcmp(a + (z->first + lane) % rows * z->dim, b + lane * z->dim,
-                              (size_t)z->dim * sizeof *a) == 0;
+        same = same && memcmp(a[(z->first + lane) % rows], b[lane],
+                              (size_t)z->dim * sizeof **a) == 0;
     CHECK(same, "result");
     for (int64_t i = 0; i < rows * z->dim; i++)
-        if ((a[i] != a[i] && float_bits(a[i]) != 0x7fc00000u) || float_bits(a[i]) == 0x80000000u) {
-            CHECK(0, "result holds %08x", (unsigned)float_bits(a[i]));
+        if (!is_output(a[i / z->dim][i % z->dim])) {
+            CHECK(0, "result holds %08x", (unsigned)float_bits(a[i / z->dim][i % z->dim]));
             return;
         }
 }
@@ -408,7 +466,7 @@ static const struct {
     const char *name;
     void (*check)(const sizes *z);
 } functions[] = {
-    {"pack", check_pack},       {"qk", check_qk},           {"softcap", check_softcap},
+    {"storage types", check_storage}, {"pack", check_pack}, {"qk", check_qk},           {"softcap", check_softcap},
     {"add_scaled", check_add_scaled}, {"clip and hide", check_masks}, {"a block", check_block},
     {"pv", check_pv},           {"maximum", check_maximum}, {"exp_sum", check_exp_sum},
     {"merge", check_merge},     {"result", check_result},

@@ -218,19 +218,19 @@ static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k
                  lanes, NULL);
 }
 
-static void pack_last_dim(float *qt, const float *q, int64_t head_dim, float c)
+static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     real->pack(qt, q, head_dim, c);
     for (int lane = 0; lane < real->rows; lane++)
         qt[(head_dim - 1) * real->rows + lane] = 0;
 }
 
-static void pack_scale(float *qt, const float *q, int64_t head_dim, float c)
+static void pack_scale(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     real->pack(qt, q, head_dim, c * 1.0001f);
 }
 
-static void pack_last_row(float *qt, const float *q, int64_t head_dim, float c)
+static void pack_last_row(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     real->pack(qt, q, head_dim, c);
     for (int64_t d = 0; d < head_dim; d++)
@@ -366,28 +366,29 @@ static void merge_unweighted(float *a, float *b, int64_t head_dim_v)
         b[e] += a[e];
 }
 
-static void result_last_lane(float *out, const float *o, const float *l, float factor,
+static void result_last_lane(float *const *out, const float *o, const float *l, float factor,
                              int64_t head_dim_v)
 {
     real->result(out, o, l, factor, head_dim_v);
     for (int64_t d = 0; d < head_dim_v; d++)
-        out[(real->rows - 1) * head_dim_v + d] = 0;
+        out[real->rows - 1][d] = 0;
 }
 
-static void result_undivided(float *out, const float *o, const float *l, float factor,
+static void result_undivided(float *const *out, const float *o, const float *l, float factor,
                              int64_t head_dim_v)
 {
     real->result(out, o, l, factor, head_dim_v);
     for (int64_t d = 0; d < head_dim_v; d++)
-        out[d] = o[d * real->rows];
+        out[0][d] = o[d * real->rows];
 }
 
-static void result_minus_zero(float *out, const float *o, const float *l, float factor,
+static void result_minus_zero(float *const *out, const float *o, const float *l, float factor,
                               int64_t head_dim_v)
 {
     real->result(out, o, l, factor, head_dim_v);
-    for (int64_t e = 0; e < head_dim_v * real->rows; e++)
-        out[e] = out[e] == 0 ? -0.0f : out[e];
+    for (int lane = 0; lane < real->rows; lane++)
+        for (int64_t d = 0; d < head_dim_v; d++)
+            out[lane][d] = out[lane][d] == 0 ? -0.0f : out[lane][d];
 }
 
 static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
@@ -514,7 +515,7 @@ static void check_mutants(void)
 }
 
 /* One float beyond the tile is seen on buffers of the exact size. */
-static void pack_beyond(float *qt, const float *q, int64_t head_dim, float c)
+static void pack_beyond(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     real->pack(qt, q, head_dim, c);
     qt[head_dim * real->rows] = 0;
@@ -523,15 +524,16 @@ static void pack_beyond(float *qt, const float *q, int64_t head_dim, float c)
 static void check_beyond(void)
 {
     for (int place = PLACE_HEAP; place <= PLACE_PAGE_BEFORE; place += 2) {
-        float *q, *qt;
+        const float *q[ATTN_KERNEL_MAX_ROWS];
+        float *qt;
         size_t bytes;
         if (!begin_case("a kernel writes one float beyond, place %d", place))
             continue;
         real = attn_kernels_get(0);
-        bytes = (size_t)real->rows * 5 * sizeof *q;
-        q = test_alloc_at(bytes, PLACE_HEAP);
+        bytes = (size_t)real->rows * 5 * sizeof *qt;
+        for (int lane = 0; lane < real->rows; lane++)
+            q[lane] = memset(test_alloc_at(5 * sizeof *qt, PLACE_HEAP), 0, 5 * sizeof *qt);
         qt = test_alloc_at(bytes, place);
-        memset(q, 0, bytes);
         real->pack(qt, q, 5, 1.0f);
         CHECK(test_margins() == 0, "the kernel itself writes beyond");
         pack_beyond(qt, q, 5, 1.0f);
