@@ -1209,8 +1209,6 @@ static void resolve_sizes(attn_params *p)
         p->head_dim_v = p->head_dim;
     if (p->scale == 0.0f && p->head_dim > 0)
         p->scale = inv_sqrt_nearest((uint64_t)p->head_dim);
-    if (p->tile_keys == 0)
-        p->tile_keys = 128;
     if (p->auto_naive_keys == 0)
         p->auto_naive_keys = ATTN_AUTO_NAIVE_KEYS;
     if (p->window && p->window_left > TOO_BIG)
@@ -1304,6 +1302,8 @@ static void resolve_numbers(problem *pr)
     }
     if (p->kernels == NULL)
         p->kernels = best_kernels(times(pr->max_q_len, pr->group));
+    if (p->tile_keys == 0) /* logits of 24 KiB, so that they stay in L1 */
+        p->tile_keys = p->kernels->rows > 24 ? 128 : 256;
 }
 
 /* What has to be computed. */
@@ -2301,7 +2301,7 @@ typedef struct call {
 } call;
 
 #define TREE_KEYS ((int64_t)1 << 20)
-#define ITEM_TILES 8
+#define ITEM_TILES 12
 #define ITEM_BYTES ((int64_t)1 << 20) /* of an item's slot: the L2 cache, shared with K and V */
 
 static int64_t aligned(int64_t bytes)
@@ -2322,17 +2322,16 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-/* Pending states are the maximal tree nodes to the left of the current chunk, at most one a level:
- * log2 of the number of chunks, one more where the keys begin inside the tree; one is being
- * filled. */
-static int tree_slots(int64_t keys)
+/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
+ * left, of which there is one a level at most; log2 of the number of chunks, one more where the
+ * first key lies inside the tree. */
+static int tree_slots(const problem *pr, int64_t keys)
 {
-    int64_t chunks = keys / ATTN_CHUNK + 2;
-    int slots = 3;
-    while (chunks > 1) {
-        chunks = (chunks + 1) / 2;
+    const int inside = pr->p.key_base != NULL;
+    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + inside;
+    int slots = 1 + inside;
+    for (; chunks > 1; chunks = ceil_div(chunks, 2))
         slots++;
-    }
     return slots;
 }
 
@@ -2434,7 +2433,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     int n = ITEM_TILES;
     if (pl->impl != ATTN_IMPL_TILED || !(pl->pitch[KEYS] || pl->pitch[VALUES]))
         return;
-    pl->state_slots = tree_slots(pr->max_kv_len);
+    pl->state_slots = tree_slots(pr, pr->max_kv_len);
     plan_row_tile(pr, pl);
     for (; n > 1; n--) {
         pl->item_tiles = n;
@@ -2458,7 +2457,7 @@ static void make_plan(const problem *pr, plan *pl)
     plan_sharing(pr, pl);
     if (pl->item_tiles < 2) {
         pl->item_tiles = 1;
-        pl->state_slots = tree_slots(max64(pr->max_kv_len, TREE_KEYS));
+        pl->state_slots = tree_slots(pr, max64(pr->max_kv_len, TREE_KEYS));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
         plan_slot(pr, pl);
