@@ -55,7 +55,7 @@ MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
-          check-threads check-sanitize check-hash check-mutants
+          check-hot-loops check-threads check-sanitize check-hash check-mutants
 
 .PHONY: all test bench examples check conformance install uninstall help clean force programs \
         list-checks $(CHECKS)
@@ -176,6 +176,9 @@ check-memory: ## workspace and peak memory over the length
 
 check-stack: ## stack of a call
 	sh tests/stack.sh
+
+check-hot-loops: ## inner loops in the disassembly: unrolled, nothing on the stack
+	sh tests/hot_loops.sh
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)

@@ -1,0 +1,144 @@
+#!/bin/sh
+# hot_loops.sh - what compilers make of the inner loops of attn_simd_*.c.
+# SPDX-License-Identifier: MIT
+#
+#     sh tests/hot_loops.sh        (LOOPS=1 lists the loops, STRICT=1 allows nothing)
+#
+# Disassembles each SIMD file as the Makefile compiles it and looks at every innermost loop with at
+# least 6 fused multiply-adds of vectors (hot_loops.awk), whatever function it is in:
+#
+# 1. The full tile of each set, MR x NV accumulators, has its loops: `tiles` of them at least hold
+#    MR * NV fused multiply-adds, or a multiple where the compiler unrolled.
+# 2. No loop loads from the stack or stores to it, but for those in the table `known`.
+#
+# Then the same on planted bugs, which must be found: loops over accumulators not unrolled, and
+# twice as many accumulators as there is room for.
+set -u
+tiles=3 # q k, p v, p v with selection
+cd "$(dirname "$0")/.." || exit 1
+work=$(mktemp -d "${TMPDIR:-/tmp}/attn-loops.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+
+# file, machine that the compiler must compile for, compiler, disassembler
+builds() {
+    cat <<'TABLE'
+avx512 x86_64 gcc objdump
+avx512 x86_64 clang objdump
+avx2 x86_64 gcc objdump
+avx2 x86_64 clang objdump
+neon aarch64 aarch64-linux-gnu-gcc aarch64-linux-gnu-objdump
+TABLE
+}
+
+# What gcc 12 and clang 14 cannot keep in registers: file, compiler, fused multiply-adds of a loop,
+# then the stack accesses of each such loop at most, largest first. Loops not listed: none. A line
+# to be taken out when its loop is repaired, never one to be raised.
+known() {
+    [ -z "${STRICT:-}" ] || return 0
+    cat <<'TABLE'
+avx512 gcc 16 3
+avx512 clang 24 32
+avx2 gcc 12 12
+avx2 gcc 11 1 1
+avx2 clang 12 4
+avx2 clang 11 16 16
+avx2 clang 6 5 4 4 4 4 4 4 4
+neon aarch64-linux-gnu-gcc 24 21 7 7
+neon aarch64-linux-gnu-gcc 16 5
+TABLE
+}
+
+# judge FOLDER FILE COMPILER OBJDUMP: one line, preceded by what is wrong; fails if anything is.
+judge() {
+    $3 -std=c99 -ffp-contract=off -O2 -c "$1/attn_simd_$2.c" -o "$work/loops.o" || return 1
+    "$4" -d --no-show-raw-insn "$work/loops.o" > "$work/code" || return 1
+    awk -v least=6 -f tests/hot_loops.awk "$work/code" | sort -k1,1nr -k2,2nr > "$work/loops"
+    [ -z "${LOOPS:-}" ] || cat "$work/loops"
+    known | awk -v wanted="$tiles" -v file="$2" -v compiler="$3" '
+        function complain(text) { printf "WRONG %s, %s: %s\n", file, compiler, text; wrong = 1 }
+        FILENAME == "-" { # the table of what is known
+            for (i = 4; $1 == file && $2 == compiler && i <= NF; i++)
+                most[$3, i - 3] = $i
+        }
+        FILENAME ~ /[.]c$/ && /^#define NV / { nv = $3 }
+        FILENAME ~ /[.]c$/ && /^#define MR / { tile[++sets] = nv * $3 }
+        FILENAME ~ /loops$/ {
+            if (!seen[$1]++)
+                sizes[++kinds] = $1
+            stack += $2
+            if ($2 > most[$1, seen[$1]] + 0)
+                complain("a loop of " $1 " multiply-adds in " $3 " has " $2 " stack accesses, " \
+                         most[$1, seen[$1]] + 0 " allowed")
+            for (s = 1; s <= sets; s++)
+                found[s] += $1 % tile[s] == 0
+        }
+        END {
+            for (s = 1; s <= sets; s++)
+                if (found[s] < wanted)
+                    complain(found[s] + 0 " loops with the " tile[s] " multiply-adds of a tile, " \
+                             wanted " wanted")
+            if (!sets)
+                complain("no tile defined")
+            for (k = 1; k <= kinds; k++) {
+                loops += seen[sizes[k]]
+                text = text " " seen[sizes[k]] "x" sizes[k]
+            }
+            printf "%s, %s: %d hot loops, multiply-adds%s, %d stack accesses\n", file, compiler,
+                   loops, text, stack
+            exit wrong
+        }' - "$1/attn_simd_$2.c" "$work/loops"
+}
+
+# plant NAME FILE COMPILER OBJDUMP SED-SCRIPT: judge must fail on a copy changed by the script.
+plant() {
+    rm -rf "$work/planted"
+    mkdir "$work/planted"
+    for source in attn.h attn_simd.h "attn_simd_$2.c"; do
+        sed "$5" "$source" > "$work/planted/$source"
+    done
+    if cmp -s attn_simd.h "$work/planted/attn_simd.h" &&
+        cmp -s "attn_simd_$2.c" "$work/planted/attn_simd_$2.c"; then
+        echo "FAILED $2, $3: nothing to plant '$1' in"
+        return 1
+    fi
+    judge "$work/planted" "$2" "$3" "$4" > "$work/found"
+    if ! grep -q '^WRONG' "$work/found"; then
+        echo "FAILED $2, $3: '$1' was not noticed"
+        cat "$work/found"
+        return 1
+    fi
+    echo "    noticed '$1' in $(grep -c '^WRONG' "$work/found") places," \
+        "$(grep -c 'stack accesses,' "$work/found") of them stack accesses"
+}
+
+# clang unrolls these loops unasked as well, so that it has to be told not to.
+rolled() {
+    case $1 in
+    clang) echo 's/clang loop unroll(full)/clang loop unroll(disable)/' ;;
+    *) echo 's/^#define UNROLL .*/#define UNROLL/' ;;
+    esac
+}
+
+doubled='s/^#define MR 16/#define MR 32/; s/^#define MR 8/#define MR 16/
+s/^#define MR 4/#define MR 8/'
+failed=0
+count=0
+builds > "$work/builds"
+while read -r file machine compiler objdump; do
+    if ! command -v "$compiler" > /dev/null || ! command -v "$objdump" > /dev/null; then
+        echo "$file, $compiler: skipped, there is no $compiler or no $objdump here"
+        continue
+    fi
+    case $($compiler -dumpmachine) in
+    "$machine"*) ;;
+    *) echo "$file, $compiler: skipped, it compiles for another machine"; continue ;;
+    esac
+    count=$((count + 1))
+    judge . "$file" "$compiler" "$objdump" || failed=1
+    plant "not unrolled" "$file" "$compiler" "$objdump" "$(rolled "$compiler")" || failed=1
+    plant "twice the accumulators" "$file" "$compiler" "$objdump" \
+        "$doubled" || failed=1
+done < "$work/builds"
+[ "$failed" -eq 0 ] && echo "hot loops: $count builds as they should be, planted bugs noticed"
+exit "$failed"
