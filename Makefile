@@ -55,9 +55,9 @@ MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
-          check-hot-loops check-threads check-sanitize check-hash check-mutants
+          check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
 
-.PHONY: all test bench examples check conformance install uninstall help clean force programs \
+.PHONY: all test bench examples single check conformance install uninstall help clean force programs \
         list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
@@ -99,6 +99,12 @@ $(LIB): $(call objects,attn.c $(SIMD_SOURCES))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
+# One file for projects that prefer one, with attn.h beside it for their programs.
+$(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h attn.c $(SIMD_SOURCES) $(BUILD)/flags
+	$(if $(V),,@echo "  GEN  $@")
+	$(Q)sh tools/single.sh $(SIMD_SOURCES) > $@
+	$(Q)cp attn.h $(BUILD)/attn.h
+
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
@@ -128,6 +134,8 @@ bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 	@echo "built: $(EXAMPLE_PROGRAMS)"
+
+single: $(BUILD)/attn_single.c ## build/attn_single.c: the library and all kernels in one file
 
 conformance: $(BUILD)/test ## cases of other projects: CASES="DIR..."
 	@for dir in $(or $(CASES),none); do \
@@ -179,6 +187,10 @@ check-stack: ## stack of a call
 
 check-hot-loops: ## inner loops in the disassembly: unrolled, nothing on the stack
 	sh tests/hot_loops.sh
+
+check-single: single $(LIB) $(call objects,$(TESTS)) ## the one file: every compiler, the same bits
+	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
+	  $(call objects,$(TESTS))
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)

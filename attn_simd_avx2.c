@@ -14,13 +14,16 @@
 #error "attn_simd_avx2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#endif
+#include <immintrin.h> /* before the target: gcc else makes all of it need that */
+#if defined __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma,f16c")
 #endif
-#include <immintrin.h>
 #include "attn_simd.h"
 
 #define VL 8
@@ -56,31 +59,34 @@
 #define v_half(p) _mm_loadu_si128((const void *)(p))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
+#define v_to_f16(p, x) to_f16_avx2(p, x)
+#define v_to_bf16(p, x) to_bf16_avx2(p, x)
+#define v_transpose(x) transpose_avx2(x)
 #define PIN(x) __asm__("" : "+x"(x))
 
 /* 16-bit numbers without -0. */
-INLINE void v_store_half(uint16_t *p, __m128i h)
+INLINE void store_half_avx2(uint16_t *p, __m128i h)
 {
     const __m128i minus = _mm_cmpeq_epi16(h, _mm_set1_epi16((short)0x8000));
     _mm_storeu_si128((void *)p, _mm_andnot_si128(minus, h));
 }
 
-INLINE void v_to_f16(uint16_t *p, __m256 x)
+INLINE void to_f16_avx2(uint16_t *p, __m256 x)
 {
-    v_store_half(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    store_half_avx2(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-INLINE void v_to_bf16(uint16_t *p, __m256 x)
+INLINE void to_bf16_avx2(uint16_t *p, __m256 x)
 {
     const __m256i u = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
     up = _mm256_srli_epi32(up, 16);
-    v_store_half(p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
+    store_half_avx2(p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
 }
 
 /* 8 x 8: pairs of rows, quadruples of rows, then halves. */
-INLINE void v_transpose(__m256 *x)
+INLINE void transpose_avx2(__m256 *x)
 {
     __m256 t[8];
     int i;

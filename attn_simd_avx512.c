@@ -14,13 +14,16 @@
 #error "attn_simd_avx512.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#endif
+#include <immintrin.h> /* before the target: gcc else makes all of it need that */
+#if defined __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512dq")
 #endif
-#include <immintrin.h>
 #include "attn_simd.h"
 
 #define VL 16
@@ -58,32 +61,35 @@
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
+#define v_to_f16(p, x) to_f16_avx512(p, x)
+#define v_to_bf16(p, x) to_bf16_avx512(p, x)
+#define v_transpose(x) transpose_avx512(x)
 #define PIN(x) __asm__("" : "+v"(x))
 
 /* 16-bit numbers without -0. */
-INLINE void v_store_half(uint16_t *p, __m256i h)
+INLINE void store_half_avx512(uint16_t *p, __m256i h)
 {
     const __m256i minus = _mm256_cmpeq_epi16(h, _mm256_set1_epi16((short)0x8000));
     _mm256_storeu_si256((void *)p, _mm256_andnot_si256(minus, h));
 }
 
-INLINE void v_to_f16(uint16_t *p, __m512 x)
+INLINE void to_f16_avx512(uint16_t *p, __m512 x)
 {
-    v_store_half(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    store_half_avx512(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-INLINE void v_to_bf16(uint16_t *p, __m512 x)
+INLINE void to_bf16_avx512(uint16_t *p, __m512 x)
 {
     const __m512i u = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7fff));
-    v_store_half(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
+    store_half_avx512(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
 }
 
 #define W(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
 
 /* 16 x 16: pairs of rows, quadruples of rows, then the 128-bit quarters in two shuffles. */
-INLINE void v_transpose(__m512 *x)
+INLINE void transpose_avx512(__m512 *x)
 {
     __m512 t[16], u[4];
     int i;

@@ -53,28 +53,31 @@
 #define v_bytes(p) vcvtq_f32_u32((uint32x4_t){ (p)[0], (p)[1], (p)[2], (p)[3] })
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
+#define v_to_f16(p, x) to_f16_neon(p, x)
+#define v_to_bf16(p, x) to_bf16_neon(p, x)
+#define v_transpose(x) transpose_neon(x)
 #define PIN(x) __asm__("" : "+w"(x))
 
 /* 16-bit numbers without -0. */
-INLINE void v_store_half(uint16_t *p, uint16x4_t h)
+INLINE void store_half_neon(uint16_t *p, uint16x4_t h)
 {
     vst1_u16(p, vbic_u16(h, vceq_u16(h, vdup_n_u16(0x8000u))));
 }
 
-INLINE void v_to_f16(uint16_t *p, float32x4_t x)
+INLINE void to_f16_neon(uint16_t *p, float32x4_t x)
 {
-    v_store_half(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+    store_half_neon(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
 
-INLINE void v_to_bf16(uint16_t *p, float32x4_t x)
+INLINE void to_bf16_neon(uint16_t *p, float32x4_t x)
 {
     const uint32x4_t u = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
-    v_store_half(p, vaddhn_u32(vaddq_u32(u, odd), vdupq_n_u32(0x7fffu)));
+    store_half_neon(p, vaddhn_u32(vaddq_u32(u, odd), vdupq_n_u32(0x7fffu)));
 }
 
 /* 4 x 4: pairs of rows, then halves. */
-INLINE void v_transpose(float32x4_t *x)
+INLINE void transpose_neon(float32x4_t *x)
 {
     const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(x[0], x[1]));
     const float64x2_t b = vreinterpretq_f64_f32(vtrn2q_f32(x[0], x[1]));

@@ -140,5 +140,9 @@ while read -r file machine compiler objdump; do
     plant "twice the accumulators" "$file" "$compiler" "$objdump" \
         "$doubled" || failed=1
 done < "$work/builds"
-[ "$failed" -eq 0 ] && echo "hot loops: $count builds as they should be, planted bugs noticed"
+if [ "$count" -eq 0 ]; then
+    echo "hot loops: skipped, no compiler here makes what this check can disassemble"
+elif [ "$failed" -eq 0 ]; then
+    echo "hot loops: $count builds, nothing but the known stack accesses; planted bugs noticed"
+fi
 exit "$failed"

@@ -1,0 +1,60 @@
+#!/bin/sh
+# single.sh - the library as one file: attn.h, attn.c and attn_simd_*.c, each once, to the output.
+# SPDX-License-Identifier: MIT
+#
+#     sh tools/single.sh attn_simd_avx2.c... > attn_single.c     (from the root of the repository)
+#
+# The kernels, attn_simd.h, are text that each SIMD file includes several times: in the one file
+# they are a part of their own, and it includes itself where the SIMD files include them. After each
+# file its macros are forgotten, so that the next one can define its own; those that begin with ATTN_
+# belong to the user.
+set -eu
+for file in attn.h attn.c attn_simd.h "$@"; do
+    [ -r "$file" ] || { echo "single.sh: no file $file" >&2; exit 1; }
+done
+exec awk '
+function forget(file,    line, name) {
+    while ((getline line < file) > 0)
+        if (line ~ /^#define /) {
+            name = line
+            sub(/^#define /, "", name)
+            sub(/[^A-Za-z0-9_].*/, "", name)
+            if (name !~ /^ATTN_/ && !forgotten[file, name]++)
+                print "#undef " name
+        }
+    close(file)
+}
+function copy(file,    line) {
+    while ((getline line < file) > 0) {
+        if (line == "#include \"attn_simd.h\"")
+            print "#include \"attn_single.c\""
+        else if (line != "#include \"attn.h\"")
+            print line
+        else if (!header++)
+            copy("attn.h")
+    }
+    close(file)
+}
+BEGIN {
+    print "/* attn_single.c - attn in one file, made by tools/single.sh. Compile it alone, with no flags,"
+    print " * instead of attn.c and attn_simd_*.c; programs include attn.h. It includes itself: keep its name."
+    print " * SPDX-License-Identifier: MIT */"
+    print "#ifdef ATTN_SINGLE /* within itself: the kernels, for the instruction set chosen there */"
+    copy("attn_simd.h")
+    print "#else"
+    print "#define ATTN_SINGLE"
+    for (i = 1; i < ARGC; i++) {
+        name = toupper(ARGV[i])
+        gsub(/^ATTN_SIMD_|[.]C$/, "", name)
+        printf "#ifndef ATTN_SIMD_%s\n#define ATTN_SIMD_%s\n#endif\n", name, name
+    }
+    copy("attn.c")
+    forget("attn.c")
+    for (i = 1; i < ARGC; i++) {
+        copy(ARGV[i])
+        forget(ARGV[i])
+        print "#undef ATTN_SIMD_H /* the next inclusion is a first one again */"
+    }
+    print "#undef ATTN_SINGLE"
+    print "#endif"
+}' "$@"
