@@ -1,5 +1,5 @@
 #!/bin/sh
-# subsets.sh - attn.c and attn.h alone, in the ways in which projects build them.
+# subsets.sh - the files that a project takes, in the ways in which projects build them.
 # SPDX-License-Identifier: MIT
 #
 #     sh tests/subsets.sh        (from the root of the repository)
@@ -8,11 +8,18 @@
 # one small call's output: no flags, every standard, optimisation levels, as C++ caller, static,
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
+#
+# Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
+# just these: such a program has their kernel sets and no others, and each set gives a golden hash.
+# Files without their macros are linked in vain, but linked. Last the CPU time that compiling takes.
 set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cp attn.c attn.h "$work" || exit 1
+simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
 count=0
@@ -204,6 +211,182 @@ try_cxx()
     done
 }
 
+# ---- subsets of the SIMD files
+
+# The first case of golden.h by every kernel set of this program, whose names it prints.
+cat > golden.c <<'END'
+#include "attn.h"
+#include <stdio.h>
+#include <string.h>
+#include "bits_data.h"
+#include "golden.h"
+enum { HEADS = 2, ROWS = 17, KEYS = 500, DIM = 64 };
+static float q[HEADS * ROWS * DIM], k[HEADS * KEYS * DIM], v[HEADS * KEYS * DIM];
+static float o[HEADS * ROWS * DIM], lse[HEADS * ROWS];
+static char workspace[1 << 20];
+static void fill(float *x, size_t n, uint32_t (*element)(const bits_case *, uint32_t))
+{
+    uint32_t at;
+    for (at = 0; at < n; at++) {
+        const uint32_t bits = element(&bits_cases[0], at);
+        memcpy(x + at, &bits, sizeof bits);
+    }
+}
+static uint64_t hash_of(const float *x, size_t n)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    size_t at;
+    for (at = 0; at < 4 * n; at++) {
+        uint32_t bits;
+        memcpy(&bits, x + at / 4, sizeof bits);
+        hash = (hash ^ (bits >> 8 * (at % 4) & 255)) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+static int is_golden(const attn_kernels *set)
+{
+    attn_params p = {0};
+    p.batch = 1;
+    p.num_heads_q = p.num_heads_kv = HEADS;
+    p.seq_len_q = ROWS;
+    p.seq_len_kv = KEYS;
+    p.head_dim = DIM;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    p.o.data = o;
+    p.lse.data = lse;
+    p.causal = 1;
+    p.kernels = set;
+    return attn_forward(&p, workspace, sizeof workspace) == ATTN_OK &&
+           hash_of(o, sizeof o / sizeof *o) == golden[0].o &&
+           hash_of(lse, sizeof lse / sizeof *lse) == golden[0].rest;
+}
+int main(void)
+{
+    const attn_kernels *set;
+    int i;
+    fill(q, sizeof q / sizeof *q, bits_q);
+    fill(k, sizeof k / sizeof *k, bits_k);
+    fill(v, sizeof v / sizeof *v, bits_v);
+    for (i = 0; (set = attn_kernels_get(i)) != NULL; i++) {
+        if (!is_golden(set))
+            return 1;
+        printf("%s ", attn_kernels_name(set));
+    }
+    return 0;
+}
+END
+
+# subset COMPILER "FILES" "MACROS": the sets of a program from these SIMD files, built with these
+# macros, in $got; fails, with its reason in log, where it does not build or gives other bits.
+subset()
+{
+    rm -rf taken
+    mkdir taken
+    cp attn.c attn.h golden.c "$root/tests/bits_data.h" "$root/tests/golden.h" taken
+    sources=
+    defines=
+    for file in $2; do
+        cp "$root/attn_simd_$file.c" simd/attn_simd.h taken
+        sources="$sources attn_simd_$file.c"
+    done
+    for macro in $3; do
+        defines="$defines -DATTN_SIMD_$(echo "$macro" | tr '[:lower:]' '[:upper:]')"
+    done
+    # shellcheck disable=SC2086 # words
+    (cd taken && "$1" $defines golden.c attn.c $sources -o program) > log 2>&1 || return 1
+    got=$(taken/program) || { echo "$got, and then another hash" > log; return 1; }
+}
+
+# The sets of $all that the files in $1 hold, and the portable ones.
+sets_of()
+{
+    for set in $all; do
+        case " $1 portable " in *" ${set%%_*} "*) printf '%s ' "$set" ;; esac
+    done
+}
+
+# expect NAME COMPILER "FILES" "MACROS": such a program has the sets of the macros.
+expect()
+{
+    count=$((count + 1))
+    if ! subset "$2" "$3" "$4"; then
+        fail "$1: does not build or gives other bits"
+    elif [ "$got" != "$(sets_of "$4")" ]; then
+        fail "$1: has the sets $got, not $(sets_of "$4")"
+    fi
+}
+
+# refuse NAME COMPILER "FILES" "MACROS" WORD: no such program; the log says WORD.
+refuse()
+{
+    if subset "$2" "$3" "$4" || ! grep -q "$5" log; then
+        fail "$1: not noticed"
+    fi
+}
+
+try_simd()
+{
+    cc=$1
+    # shellcheck disable=SC2086 # words
+    set -- $simd
+    mkdir -p simd
+    cp "$root/attn_simd.h" simd
+    if ! subset "$cc" "$*" "$*"; then
+        fail "$cc, all SIMD files: does not build or gives other bits"
+        return
+    fi
+    all=$got
+    subsets=1
+    for name in "$@"; do subsets=$((subsets * 2)); done
+    number=0
+    while [ "$number" -lt "$subsets" ]; do
+        chosen=
+        bit=1
+        for name in "$@"; do
+            [ $((number / bit % 2)) -eq 0 ] || chosen="$chosen$name "
+            bit=$((bit * 2))
+        done
+        expect "$cc, SIMD files ${chosen:-none}" "$cc" "$chosen" "$chosen"
+        number=$((number + 1))
+    done
+    expect "$cc, all SIMD files, no macro" "$cc" "$*" ""
+    for name in "$@"; do
+        others=$(echo " $* " | sed "s/ $name / /")
+        expect "$cc, all SIMD files, no macro for $name" "$cc" "$*" "$others"
+        refuse "$cc, the macro for $name without its file" "$cc" "$others" "$*" \
+            "attn_kernels_$name"
+    done
+    case $all in portable*) return ;; esac
+    sed 's/0x1.5f8d0cp-10f/0x1.5f8d2cp-10f/' "$root/attn_simd.h" > simd/attn_simd.h
+    refuse "$cc, another coefficient in attn_simd.h" "$cc" "$*" "$*" "another hash"
+    echo "subsets: $cc, $subsets subsets of $*: sets $all"
+}
+
+# ---- what compiling takes
+
+# slow COMPILER FILE SECONDS: whether -O2 takes more CPU time than that, which is in $seconds.
+slow()
+{
+    seconds=$(sh "$root/tests/user_seconds.sh" "$1" -O2 -I"$root" -c "$root/$2" -o timed.o \
+        2> log) || { fail "$1: $2 does not compile"; return 1; }
+    awk -v took="$seconds" -v most="$3" 'BEGIN { exit !(took > most) }'
+}
+
+# Measured with gcc 12 and clang 14: 2.2 s for attn.c, 0.9 s for a SIMD file at most.
+try_times()
+{
+    times=
+    for file in attn.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
+        case $file in attn.c) most=5 ;; *) most=10 ;; esac
+        ! slow "$1" "$file" "$most" || fail "$1: $file takes $seconds s of CPU time, $most allowed"
+        times="$times, $file $seconds"
+    done
+    slow "$1" attn.c 0.01 || fail "$1: a compilation that takes too long is not noticed"
+    echo "subsets: $1 -O2, seconds of CPU time$times"
+}
+
 compilers=
 for cc in cc gcc clang; do
     command -v "$cc" >/dev/null 2>&1 || continue
@@ -214,6 +397,11 @@ done
 [ -n "$compilers" ] || fail "there is no compiler"
 try_cxx gcc g++
 try_cxx clang clang++
+for cc in gcc clang; do
+    command -v "$cc" >/dev/null 2>&1 || continue
+    try_simd "$cc"
+    try_times "$cc"
+done
 
-[ "$failed" -eq 0 ] && echo "subsets: $count builds of two files by$compilers, hash $expected"
+[ "$failed" -eq 0 ] && echo "subsets: $count builds by$compilers, hash of two files $expected"
 exit "$failed"

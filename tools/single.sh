@@ -6,8 +6,8 @@
 #
 # The kernels, attn_simd.h, are text that each SIMD file includes several times: in the one file
 # they are a part of their own, and it includes itself where the SIMD files include them. After each
-# file its macros are forgotten, so that the next one can define its own; those that begin with ATTN_
-# belong to the user.
+# file its macros are forgotten, so that the next one can define its own; those that begin with
+# ATTN_ belong to the user.
 set -eu
 for file in attn.h attn.c attn_simd.h "$@"; do
     [ -r "$file" ] || { echo "single.sh: no file $file" >&2; exit 1; }
@@ -36,8 +36,9 @@ function copy(file,    line) {
     close(file)
 }
 BEGIN {
-    print "/* attn_single.c - attn in one file, made by tools/single.sh. Compile it alone, with no flags,"
-    print " * instead of attn.c and attn_simd_*.c; programs include attn.h. It includes itself: keep its name."
+    print "/* attn_single.c - attn in one file, made by tools/single.sh. Compile it, with no flags,"
+    print " * instead of attn.c and attn_simd_*.c; programs include attn.h. Keep its name: it includes"
+    print " * itself."
     print " * SPDX-License-Identifier: MIT */"
     print "#ifdef ATTN_SINGLE /* within itself: the kernels, for the instruction set chosen there */"
     copy("attn_simd.h")
