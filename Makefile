@@ -57,8 +57,8 @@ EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
           check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
 
-.PHONY: all test bench examples single check conformance install uninstall help clean force programs \
-        list-checks $(CHECKS)
+.PHONY: all test bench examples single check conformance install uninstall help clean force \
+        programs list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)

@@ -36,11 +36,11 @@ function copy(file,    line) {
     close(file)
 }
 BEGIN {
-    print "/* attn_single.c - attn in one file, made by tools/single.sh. Compile it, with no flags,"
-    print " * instead of attn.c and attn_simd_*.c; programs include attn.h. Keep its name: it includes"
-    print " * itself."
+    print "/* attn_single.c - attn in one file, made by tools/single.sh. Compile it, with no"
+    print " * flags, instead of attn.c and attn_simd_*.c; programs include attn.h. Keep its name:"
+    print " * it includes itself."
     print " * SPDX-License-Identifier: MIT */"
-    print "#ifdef ATTN_SINGLE /* within itself: the kernels, for the instruction set chosen there */"
+    print "#ifdef ATTN_SINGLE /* within itself: the kernels of the instruction set chosen there */"
     copy("attn_simd.h")
     print "#else"
     print "#define ATTN_SINGLE"
