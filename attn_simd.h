@@ -42,8 +42,10 @@
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
 
-/* What a product has beside it; a constant at every call. */
-enum { ALONE, SAFE, CALM };
+/* What a product has beside it: nothing, or exponentials with or without special cases. */
+#define ALONE 0
+#define SAFE 1
+#define CALM 2
 
 #else /* second inclusion: the kernels */
 

@@ -82,7 +82,8 @@ INLINE void to_bf16_avx2(uint16_t *p, __m256 x)
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
     up = _mm256_srli_epi32(up, 16);
-    store_half_avx2(p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
+    store_half_avx2(
+        p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
 }
 
 /* 8 x 8: pairs of rows, quadruples of rows, then halves. */
