@@ -36,11 +36,12 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 LIB     := $(BUILD)/libattn.a
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
-SIMD    ?= avx512 avx2 neon
+SIMD    ?= avx512 avx2 neon sse2
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
 SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
-                $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON)
+                $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
+                $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \

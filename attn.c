@@ -1023,6 +1023,10 @@ static const struct kernel_source {
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0 },
 #endif
+#ifdef ATTN_SIMD_SSE2
+    { "sse2", attn_kernels_sse2, 0 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
+#endif
     { "portable", get_portable, 0 },
 };
 

@@ -108,6 +108,8 @@
 #define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
+#define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
+#define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
 #endif
 
@@ -458,11 +460,13 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 
 /* The same with fewer rows in a tile, for decoding and other short calls. */
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* A device or another implementation of attn_forward. It receives the parameters with every default
  * resolved (scale, heads, strides). supports: nonzero, or 0 with a sentence in why. */

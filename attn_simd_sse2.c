@@ -1,0 +1,207 @@
+/* attn_simd_sse2.c - the kernels of attn_simd.h for x86 without AVX2: SSE2, which every 64-bit x86
+ * has, and no fused multiply-add, which is computed exactly instead. Compiles to a stub on other
+ * machines; needs no compiler flags.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ */
+#ifndef ATTN_KERNEL_API
+#define ATTN_KERNEL_API
+#endif
+#include "attn.h"
+
+/* 32-bit code may be for a CPU without SSE2: there the functions ask for it, and the getters ask
+ * the CPU. */
+#if defined __GNUC__ && (defined __SSE2__ || defined __i386__)
+#if defined __clang__
+#if defined __FAST_MATH__
+#error "attn_simd_sse2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#pragma clang attribute push(__attribute__((target("sse2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#pragma GCC target("sse2")
+#endif
+#include <cpuid.h>
+#include <emmintrin.h>
+#include "attn_simd.h"
+
+#define VL 4
+#define vf __m128
+#define vm __m128
+#define v_load(p) _mm_loadu_ps(p)
+#define v_store(p, x) _mm_storeu_ps(p, x)
+#define v_set1(f) _mm_set1_ps(f)
+#define v_zero() _mm_setzero_ps()
+#define v_fma(a, b, c) sse2_fma(a, b, c)
+#define v_add(a, b) _mm_add_ps(a, b)
+#define v_sub(a, b) _mm_sub_ps(a, b)
+#define v_mul(a, b) _mm_mul_ps(a, b)
+#define v_div(a, b) _mm_div_ps(a, b)
+#define v_max(a, b) _mm_max_ps(a, b)
+#define v_gt(a, b) sse2_less(b, a)
+#define v_lt(a, b) sse2_less(a, b)
+#define v_eq(a, b) _mm_cmpeq_ps(a, b)
+#define v_nan(x) _mm_cmpunord_ps(x, x)
+#define v_select(m, a, b) _mm_or_ps(_mm_and_ps(m, a), _mm_andnot_ps(m, b))
+#define vm_and(m, n) _mm_and_ps(m, n)
+#define vm_any(m) (_mm_movemask_ps(m) != 0)
+#define v_int(x) _mm_castps_si128(x)
+#define v_float(x) _mm_castsi128_ps(x)
+#define v_pow2(y, t) v_float(_mm_add_epi32(v_int(y), _mm_slli_epi32(v_int(t), 23)))
+#define v_dead(b, x, y) v_select(v_float(_mm_srai_epi32(v_int(b), 31)), x, y)
+#define v_copysign(x, s) _mm_or_ps(x, _mm_and_ps(s, _mm_set1_ps(-0.0f)))
+#define PIN(x) __asm__("" : "+x"(x))
+
+INLINE void v_transpose(__m128 *x)
+{
+    _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+}
+
+/* a < b, false for NaN without an exception, which cmpltps would raise. */
+INLINE __m128 sse2_less(__m128 a, __m128 b)
+{
+    const __m128 numbers = _mm_cmpord_ps(a, b);
+    return _mm_cmplt_ps(_mm_and_ps(a, numbers), _mm_and_ps(b, numbers));
+}
+
+/* ---- a * b + c rounded once
+ *
+ * The product p of two binary32 numbers is exact in binary64. s = fl64(p + c), and fl32(s) is right
+ * unless s lies midway between two neighbours in binary32 and is itself inexact: rounding is
+ * monotone, and midways are binary64 numbers. With a normal result a midway has 1 and 28 zeros as
+ * its last 29 bits, with a subnormal one at least 29 zeros. So the last 28 bits are zero
+ * in all cases to correct, but also in each exact binary32 sum, e.g. in the zeros of unused lanes.
+ * A result of 0 is always right: to be midway between 0 and 2^-149 and inexact, p would need more
+ * than 54 bits, for c is a multiple of 2^-149, and p has 48. */
+
+#define LOW(x) _mm_cvtps_pd(x)
+#ifdef __clang__ /* shuffles that the compiler sees through: both halves of v_set1 are one */
+#define HIGH(x) _mm_cvtps_pd(__builtin_shufflevector(x, x, 2, 3, 2, 3))
+#else
+#define HIGH(x) _mm_cvtps_pd((__m128)__builtin_shuffle(x, (__v4si){2, 3, 2, 3}))
+#endif
+
+/* The last words of four binary64 numbers. */
+INLINE __m128i sse2_words(__m128d s0, __m128d s1)
+{
+    const __m128 x = _mm_castpd_ps(s0), y = _mm_castpd_ps(s1);
+    return _mm_castps_si128(_mm_shuffle_ps(x, y, _MM_SHUFFLE(2, 0, 2, 0)));
+}
+
+/* The lanes whose sum is midway with a normal result, or whose result is subnormal, not 0. */
+INLINE __m128i sse2_suspects(__m128i words, __m128 result)
+{
+    const __m128i sign = _mm_set1_epi32((int)0x80000000u);
+    const __m128i midway = _mm_cmpeq_epi32(_mm_slli_epi32(words, 3), sign);
+    /* without its sign bit and less 1, modulo 2^32, a subnormal is below all others, as a signed
+     * number after the sign bit is flipped */
+    const __m128i magnitude = _mm_slli_epi32(_mm_castps_si128(result), 1);
+    const __m128i rank = _mm_add_epi32(magnitude, _mm_set1_epi32(0x7fffffff));
+    const __m128i normal = _mm_set1_epi32((int)0x80ffffffu);
+    return _mm_or_si128(midway, _mm_cmplt_epi32(rank, normal));
+}
+
+/* p + c rounded to odd in binary64 where `lanes` is set: if inexact (e, by TwoSum, is not 0), the
+ * neighbour with the odd last bit. 53 >= 24 + 2 bits then make the rounding to binary32 right.
+ * Elsewhere fl(p + c), with no operation on it, as infinities would raise exceptions. */
+INLINE __m128d sse2_odd(__m128d p, __m128d c, __m128i lanes)
+{
+    const __m128i one = _mm_set_epi32(0, 1, 0, 1);
+    const __m128d all = _mm_add_pd(p, c), mask = _mm_castsi128_pd(lanes);
+    const __m128d s = _mm_and_pd(all, mask), q = _mm_and_pd(p, mask), d = _mm_and_pd(c, mask);
+    const __m128d t = _mm_sub_pd(s, q);
+    const __m128d e = _mm_add_pd(_mm_sub_pd(q, _mm_sub_pd(s, t)), _mm_sub_pd(d, t));
+    const __m128i bits = _mm_castpd_si128(all);
+    const __m128i inexact = _mm_castpd_si128(_mm_cmpneq_pd(e, _mm_setzero_pd()));
+    const __m128i even = _mm_sub_epi64(_mm_and_si128(bits, one), one); /* 0 or all ones */
+    const __m128i signs = _mm_srai_epi32(_mm_castpd_si128(_mm_xor_pd(e, s)), 31);
+    const __m128i away = _mm_or_si128(_mm_shuffle_epi32(signs, _MM_SHUFFLE(3, 3, 1, 1)), one);
+    const __m128i step = _mm_and_si128(_mm_and_si128(inexact, even), away); /* 0, 1, -1 */
+    return _mm_castsi128_pd(_mm_add_epi64(bits, step));
+}
+
+/* Any inputs, about three times slower. */
+static __attribute__((noinline)) __m128 sse2_fma_exact(__m128 a, __m128 b, __m128 c)
+{
+    const __m128d p0 = _mm_mul_pd(LOW(a), LOW(b)), p1 = _mm_mul_pd(HIGH(a), HIGH(b));
+    const __m128d c0 = LOW(c), c1 = HIGH(c);
+    const __m128d s0 = _mm_add_pd(p0, c0), s1 = _mm_add_pd(p1, c1);
+    const __m128 r = _mm_movelh_ps(_mm_cvtpd_ps(s0), _mm_cvtpd_ps(s1));
+    const __m128i lanes = sse2_suspects(sse2_words(s0, s1), r);
+    const __m128d odd0 = sse2_odd(p0, c0, _mm_unpacklo_epi32(lanes, lanes));
+    const __m128d odd1 = sse2_odd(p1, c1, _mm_unpackhi_epi32(lanes, lanes));
+    return _mm_movelh_ps(_mm_cvtpd_ps(odd0), _mm_cvtpd_ps(odd1));
+}
+
+INLINE __m128 sse2_fma(__m128 a, __m128 b, __m128 c)
+{
+    const __m128d s0 = _mm_add_pd(_mm_mul_pd(LOW(a), LOW(b)), LOW(c));
+    const __m128d s1 = _mm_add_pd(_mm_mul_pd(HIGH(a), HIGH(b)), HIGH(c));
+    const __m128i words = sse2_words(s0, s1);
+    const __m128i zeros = _mm_cmpeq_epi32(_mm_slli_epi32(words, 4), _mm_setzero_si128());
+    const __m128 r = _mm_movelh_ps(_mm_cvtpd_ps(s0), _mm_cvtpd_ps(s1));
+    if (__builtin_expect(_mm_movemask_epi8(zeros), 0) &&
+        __builtin_expect(_mm_movemask_epi8(sse2_suspects(words, r)), 0))
+        return sse2_fma_exact(a, b, c);
+    return r;
+}
+
+#ifndef SSE2_NV
+#define SSE2_NV 2
+#define SSE2_MR 4
+#endif
+#define ISA sse2
+#define ISA_NAME "sse2"
+#define NV SSE2_NV
+#define MR SSE2_MR
+#include "attn_simd.h"
+#undef ISA
+#undef ISA_NAME
+#undef NV
+#undef MR
+
+#define ISA sse2_narrow
+#define ISA_NAME "sse2_narrow"
+#define NV 1
+#define MR 8
+#include "attn_simd.h"
+
+#if defined __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+/* Not a question for 64-bit code, nor for code that uses SSE2 anyway. */
+static int has_sse2(void)
+{
+#ifdef __SSE2__
+    return 1;
+#else
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (d & bit_SSE2) != 0;
+#endif
+}
+
+ATTN_API const attn_kernels *attn_kernels_sse2(void)
+{
+    return has_sse2() ? &kernels_sse2 : NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void)
+{
+    return has_sse2() ? &kernels_sse2_narrow : NULL;
+}
+#else
+ATTN_API const attn_kernels *attn_kernels_sse2(void)
+{
+    return NULL;
+}
+
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void)
+{
+    return NULL;
+}
+#endif
