@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.." || exit 1
 limit=4096
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON"
-simd="$simd attn_simd_avx2.c attn_simd_avx512.c attn_simd_neon.c"
+simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
+simd="$simd attn_simd_avx2.c attn_simd_avx512.c attn_simd_neon.c attn_simd_sse2.c"
 status=0
 for compiler in gcc clang; do
     command -v $compiler > /dev/null || continue

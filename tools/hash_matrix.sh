@@ -65,9 +65,9 @@ can_build() {
 
 # The library with compiler $1 and options $2 as $3.attn*.o.
 library() {
-    for file in attn attn_simd_avx2 attn_simd_avx512 attn_simd_neon; do
-        $1 $2 -DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -c $file.c -o "$3.$file.o" ||
-            return 1
+    for file in attn attn_simd_avx2 attn_simd_avx512 attn_simd_neon attn_simd_sse2; do
+        $1 $2 -DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2 \
+            -c $file.c -o "$3.$file.o" || return 1
     done
 }
 

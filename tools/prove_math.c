@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Proves the elementary functions of attn.c over all their inputs: 2^x, tanh, log2, the software
- * fma and the integer 1/sqrt(n). A stand-alone program:
+ * fma, the same in vectors of SSE2, and the integer 1/sqrt(n). A stand-alone program:
  *
  *     cc -std=c99 -O2 -march=native -ffp-contract=off tools/prove_math.c -o prove_math -lm
  *
@@ -12,6 +12,11 @@
  * An error is counted in ulp of the binade that holds the reference; an ulp is at least 2^-149.
  */
 #include "../attn.c"
+#if defined __SSE2__
+#include "../attn_simd_sse2.c"
+#define VECTOR_FMA(a, b, c) sse2_fma(0, a, b, c)
+#define VECTOR_FMA_SPARSE(a, b, c) sse2_fma(1, a, b, c)
+#endif
 
 #include <math.h>
 #include <stdio.h>
@@ -294,12 +299,50 @@ TARGET_FMA static float fma_reference(float a, float b, float c)
 #endif
 }
 
-static void check_fma(struct proof *r, float a, float b, float c)
+static void compare_fma(struct proof *r, float a, float result, float exact)
 {
-    uint32_t x = prove_word(fma_soft(a, b, c)), y = prove_word(fma_reference(a, b, c));
+    uint32_t x = prove_word(result), y = prove_word(exact);
     r->tested++;
     if (x != y && !(is_nan_word(x) && is_nan_word(y)))
         prove_wrong(r, prove_word(a));
+}
+
+/* fma_soft alone, and four at a time, as neighbours of each other, both forms of attn_simd_sse2.c. */
+struct fma_proof {
+    struct proof soft, vector;
+    float a[4], b[4], c[4], exact[4];
+    int waiting;
+};
+
+#ifdef VECTOR_FMA
+static void check_fma_vector(struct fma_proof *f)
+{
+    const __m128 a = _mm_loadu_ps(f->a), b = _mm_loadu_ps(f->b), c = _mm_loadu_ps(f->c);
+    float dense[4], sparse[4];
+    int i;
+    _mm_storeu_ps(dense, VECTOR_FMA(a, b, c));
+    _mm_storeu_ps(sparse, VECTOR_FMA_SPARSE(a, b, c));
+    for (i = 0; i < 4; i++) {
+        compare_fma(&f->vector, f->a[i], dense[i], f->exact[i]);
+        compare_fma(&f->vector, f->a[i], sparse[i], f->exact[i]);
+    }
+}
+#endif
+
+static void check_fma(struct fma_proof *f, float a, float b, float c)
+{
+    const float exact = fma_reference(a, b, c);
+    compare_fma(&f->soft, a, fma_soft(a, b, c), exact);
+    f->a[f->waiting] = a;
+    f->b[f->waiting] = b;
+    f->c[f->waiting] = c;
+    f->exact[f->waiting] = exact;
+    if (++f->waiting < 4)
+        return;
+    f->waiting = 0;
+#ifdef VECTOR_FMA
+    check_fma_vector(f);
+#endif
 }
 
 static float with_exponent(uint32_t random, int e) /* sign and significand at random */
@@ -326,13 +369,13 @@ static void prove_fma(void)
         0x4b7fffff, 0x4b800000, 0x5f000000, 0x5f7fffff, 0x5f800000, 0x73000000, 0x7effffff,
         0x7f000000, 0x7f7ffffe, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000};
     const uint32_t specials = 2 * sizeof special / sizeof *special;
-    struct proof r = {0, 0, 0, 0, 0};
-    uint64_t state = 1, i, count = prove_stride == 1 ? 40000000 : 2000000;
+    static struct fma_proof f;
+    uint64_t state = 1, i, count = prove_stride == 1 ? 120000000 : 2000000;
     uint32_t h, j, k;
     for (h = 0; h < specials; h++)
         for (j = 0; j < specials; j++)
             for (k = 0; k < specials; k++)
-                check_fma(&r, prove_value(special[h / 2] | (h & 1) << 31),
+                check_fma(&f, prove_value(special[h / 2] | (h & 1) << 31),
                           prove_value(special[j / 2] | (j & 1) << 31),
                           prove_value(special[k / 2] | (k & 1) << 31));
     for (i = 0; i < count; i++) {
@@ -341,38 +384,38 @@ static void prove_fma(void)
         float a, b, c;
         switch (i % 8) {
         case 0: /* any bits at all */
-            check_fma(&r, prove_value((uint32_t)p), prove_value((uint32_t)q),
+            check_fma(&f, prove_value((uint32_t)p), prove_value((uint32_t)q),
                       prove_value((uint32_t)s));
             break;
         case 1: /* c within 60 binades of the product */
             eb = 1 + (int)(q >> 32 & 255);
             ec = ea + eb - 127 + (int)((s >> 32) % 121) - 60;
-            check_fma(&r, with_exponent((uint32_t)p, ea), with_exponent((uint32_t)q, eb),
+            check_fma(&f, with_exponent((uint32_t)p, ea), with_exponent((uint32_t)q, eb),
                       with_exponent((uint32_t)s, ec));
             break;
         case 2: /* the same with few bits: ties, and ties missed by the last bit of the product */
             eb = 1 + (int)(q >> 32 & 255);
             ec = ea + eb - 127 + (int)((s >> 32) % 121) - 60;
-            check_fma(&r, sparse(p, ea), sparse(q, eb), sparse(s, ec));
+            check_fma(&f, sparse(p, ea), sparse(q, eb), sparse(s, ec));
             break;
         case 3: /* cancellation: c next to minus the product */
             a = with_exponent((uint32_t)p, 64 + (ea & 127));
             b = with_exponent((uint32_t)q, 127 + (int)(q >> 32 & 31) - 16);
             c = a * b;
             c = prove_value((prove_word(c) ^ 0x80000000u) + (uint32_t)(s & 7) - 3u);
-            check_fma(&r, a, b, c);
+            check_fma(&f, a, b, c);
             break;
         case 4: /* subnormal results and their border */
             ea = 20 + (int)((p >> 32) % 90);
             eb = 127 - ea + (int)((q >> 32) % 60) - 30;
-            check_fma(&r, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p, ea),
+            check_fma(&f, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p, ea),
                       (i & 16) != 0 ? sparse(q, eb) : with_exponent((uint32_t)q, eb),
                       with_exponent((uint32_t)s, (int)((s >> 32) % 27)));
             break;
         case 5: /* the border of overflow */
             ea = 127 + (int)((p >> 32) % 120);
             eb = 381 - ea + (int)((q >> 32) % 5) - 2;
-            check_fma(&r, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p | 0x7ff000u, ea),
+            check_fma(&f, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p | 0x7ff000u, ea),
                       with_exponent((uint32_t)q, eb),
                       with_exponent((uint32_t)s, 226 + (int)(i % 29)));
             break;
@@ -381,17 +424,20 @@ static void prove_fma(void)
             a = prove_value((127u << 23) + (uint32_t)(p & 3));
             b = prove_value(((uint32_t)(ec - 24) << 23 | (uint32_t)(q >> 63) << 31) -
                             (uint32_t)(q & 3));
-            check_fma(&r, a, b, with_exponent((uint32_t)s, ec));
+            check_fma(&f, a, b, with_exponent((uint32_t)s, ec));
             break;
         default: /* c is itself tiny against a product with 25 bits, or subnormal */
             a = with_exponent((uint32_t)p | 1u, ea);
             b = prove_value(0x3fc00000u ^ (uint32_t)(q >> 63) << 31);
-            check_fma(&r, a, b, with_exponent((uint32_t)s & 0x80000003u,
+            check_fma(&f, a, b, with_exponent((uint32_t)s & 0x80000003u,
                                               (s >> 40 & 1) != 0 ? 0 : (int)(s >> 41 & 255)));
             break;
         }
     }
-    prove_print(HARDWARE_FMA ? "fma, hardware" : "fma, libm", &r, 0);
+    prove_print(HARDWARE_FMA ? "fma, hardware" : "fma, libm", &f.soft, 0);
+#ifdef VECTOR_FMA
+    prove_print("fma, sse2", &f.vector, 0);
+#endif
 }
 
 /* The sign of a * a * n - 4^m, for a < 2^27 and n < 2^41, in 32-bit limbs. */
