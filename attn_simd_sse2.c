@@ -17,14 +17,17 @@
 #error "attn_simd_sse2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
-#pragma clang attribute push(__attribute__((target("sse2"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
-#pragma GCC target("sse2")
 #endif
 #include <cpuid.h>
-#include <emmintrin.h>
+#include <emmintrin.h> /* before the target: gcc else makes all of it need that */
+#if defined __clang__
+#pragma clang attribute push(__attribute__((target("sse2"))), apply_to = function)
+#else
+#pragma GCC target("sse2")
+#endif
 #include "attn_simd.h"
 
 #define VL 4
@@ -47,16 +50,89 @@
 #define v_select(m, a, b) _mm_or_ps(_mm_and_ps(m, a), _mm_andnot_ps(m, b))
 #define vm_and(m, n) _mm_and_ps(m, n)
 #define vm_any(m) (_mm_movemask_ps(m) != 0)
+#define vm_all(m) (_mm_movemask_ps(m) == 0xf)
 #define v_int(x) _mm_castps_si128(x)
 #define v_float(x) _mm_castsi128_ps(x)
 #define v_pow2(y, t) v_float(_mm_add_epi32(v_int(y), _mm_slli_epi32(v_int(t), 23)))
 #define v_dead(b, x, y) v_select(v_float(_mm_srai_epi32(v_int(b), 31)), x, y)
 #define v_copysign(x, s) _mm_or_ps(x, _mm_and_ps(s, _mm_set1_ps(-0.0f)))
+#define v_larger(a, x) sse2_larger(v_int(a), v_int(x))
+#define v_ints(p) _mm_cvtepi32_ps(_mm_loadu_si128((const void *)(p)))
+#define v_bytes(p) _mm_setr_ps((p)[0], (p)[1], (p)[2], (p)[3])
+#define v_half(p) _mm_unpacklo_epi16(_mm_loadl_epi64((const void *)(p)), _mm_setzero_si128())
+#define v_f16(p) sse2_from_f16(v_half(p))
+#define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))
+#define v_to_f16(p, x) sse2_to_f16(p, x)
+#define v_to_bf16(p, x) sse2_to_bf16(p, x)
+#define v_transpose(x) transpose_sse2(x)
 #define PIN(x) __asm__("" : "+x"(x))
 
-INLINE void v_transpose(__m128 *x)
+INLINE void transpose_sse2(__m128 *x)
 {
     _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+}
+
+#define INTS(i) _mm_set1_epi32((int)(i))
+
+INLINE __m128i sse2_choose(__m128i mask, __m128i a, __m128i b)
+{
+    return _mm_or_si128(_mm_and_si128(mask, a), _mm_andnot_si128(mask, b));
+}
+
+INLINE __m128 sse2_larger(__m128i a, __m128i x)
+{
+    const __m128i magnitude = _mm_and_si128(x, INTS(0x7fffffff));
+    return v_float(sse2_choose(_mm_cmpgt_epi32(a, magnitude), a, magnitude));
+}
+
+/* ---- storage types: as f16_to_f32 and f16_from_f32 of attn.c, four at a time */
+
+INLINE __m128 sse2_from_f16(__m128i h)
+{
+    const __m128i sign = _mm_slli_epi32(_mm_and_si128(h, INTS(0x8000)), 16);
+    const __m128i rest = _mm_and_si128(h, INTS(0x7fff)), bias = INTS(112u << 23);
+    const __m128i strange = _mm_cmpgt_epi32(rest, INTS(0x7bff)); /* infinity, NaN */
+    const __m128i normal = _mm_add_epi32(_mm_slli_epi32(rest, 13), bias);
+    const __m128 small = _mm_mul_ps(_mm_cvtepi32_ps(rest), _mm_set1_ps(0x1p-24f));
+    __m128i u = _mm_add_epi32(normal, _mm_and_si128(strange, bias));
+    u = sse2_choose(_mm_cmpgt_epi32(INTS(0x400), rest), v_int(small), u);
+    return v_float(_mm_or_si128(u, sign));
+}
+
+/* The low halves of h, without -0. */
+INLINE void sse2_store_half(uint16_t *p, __m128i h)
+{
+    const __m128i wide = _mm_srai_epi32(_mm_slli_epi32(h, 16), 16);
+    const __m128i half = _mm_packs_epi32(wide, wide);
+    const __m128i minus = _mm_cmpeq_epi16(half, _mm_set1_epi16((short)0x8000));
+    _mm_storel_epi64((void *)p, _mm_andnot_si128(minus, half));
+}
+
+/* u / 2^shift to nearest even. */
+INLINE __m128i sse2_round(__m128i u, int shift)
+{
+    const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, shift), INTS(1));
+    const __m128i up = _mm_add_epi32(u, INTS((1 << (shift - 1)) - 1));
+    return _mm_srli_epi32(_mm_add_epi32(up, odd), shift);
+}
+
+INLINE void sse2_to_f16(uint16_t *p, __m128 x)
+{
+    const __m128i a = _mm_and_si128(v_int(x), INTS(0x7fffffff));
+    const __m128i sign = _mm_and_si128(_mm_srli_epi32(v_int(x), 16), INTS(0x8000));
+    const __m128i is_small = _mm_cmpgt_epi32(INTS(0x38800000), a); /* below 2^-14 */
+    const __m128 half = _mm_set1_ps(0.5f); /* the last bit of a sum with it is 2^-24 */
+    const __m128 sum = _mm_add_ps(v_float(_mm_and_si128(is_small, a)), half);
+    __m128i h = sse2_round(_mm_sub_epi32(a, INTS(112u << 23)), 13);
+    h = sse2_choose(is_small, _mm_sub_epi32(v_int(sum), v_int(half)), h);
+    h = sse2_choose(_mm_cmpgt_epi32(a, INTS(0x477fefff)), INTS(0x7c00), h);
+    h = sse2_choose(_mm_cmpgt_epi32(a, INTS(0x7f800000)), INTS(0x7e00), _mm_or_si128(h, sign));
+    sse2_store_half(p, h);
+}
+
+INLINE void sse2_to_bf16(uint16_t *p, __m128 x)
+{
+    sse2_store_half(p, sse2_round(v_int(x), 16));
 }
 
 /* a < b, false for NaN without an exception, which cmpltps would raise. */
