@@ -12,6 +12,8 @@ LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 CASES   ?=
 RUN     ?=
+PYTHON  ?= python3
+export PYTHON
 
 ifeq ($(origin CC),default)
 CC := $(if $(CROSS_COMPILE),$(CROSS_COMPILE)gcc,cc)
@@ -49,17 +51,21 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/json.c bench/machine.c bench/probe.c bench/selfcheck.c tests/oracle.c
+# For `make compare-peers`: a shared library that Python calls.
+PEERS   := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
+           bench/machine.c bench/data.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
+PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEERS))
 
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
           check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
 
 .PHONY: all test bench examples single check conformance install uninstall help clean force \
-        programs list-checks $(CHECKS)
+        programs compare-peers list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -77,11 +83,21 @@ $(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(if $(V),,@echo "  CC   $<")
 	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -c $< -o $@
 
-$(BUILD)/obj/bench/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
+# Without interposition calls within the library stay as direct as in a program.
+$(PIC_OBJECTS): $(BUILD)/pic/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC   $< (shared)")
+	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -fPIC -fno-semantic-interposition $(TUNED) -c $< \
+	  -o $@
+
+# The peer gets every help that attn.c does without.
+$(BUILD)/pic/tools/peer_openblas.o: TUNED = -O3 -march=native -ffast-math -ffp-contract=fast
+
+$(BUILD)/obj/bench/machine.o $(BUILD)/pic/bench/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
   -DBENCH_REVISION='"$(REVISION)"'
 
 # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
-$(BUILD)/obj/attn.o: DEFINES = $(SIMD_DEFINES) \
+$(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
 
 # As a project compiles it that copies the two files only.
@@ -89,7 +105,7 @@ $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/obj/bench/machine.o: $(BUILD)/revision
+$(BUILD)/obj/bench/machine.o $(BUILD)/pic/bench/machine.o: $(BUILD)/revision
 
 $(BUILD)/revision: force
 	@mkdir -p $(BUILD)
@@ -113,11 +129,15 @@ $(BUILD)/test $(BUILD)/bench $(EXAMPLE_PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
 
+$(BUILD)/libpeers.so: $(PIC_OBJECTS)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
+
 $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUILD)/flags
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $< -o $@ -lm
 
--include $(MAIN_OBJECTS:.o=.d)
+-include $(MAIN_OBJECTS:.o=.d) $(PIC_OBJECTS:.o=.d)
 
 # ---- using
 
@@ -132,6 +152,9 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
+
+compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
+	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 	@echo "built: $(EXAMPLE_PROGRAMS)"

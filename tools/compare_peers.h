@@ -1,0 +1,31 @@
+/* compare_peers.h - what tools/compare_peers.py calls beside bench/clock.h, bench/data.h and
+ * peer_openblas.h.
+ * SPDX-License-Identifier: MIT */
+#ifndef COMPARE_PEERS_H
+#define COMPARE_PEERS_H
+
+#include <stddef.h>
+
+#include "peer_openblas.h"
+
+typedef struct compare_attn compare_attn;
+
+/* One thread; options as attn_params_from_string reads them. NULL = not, and why says it. */
+compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const float *q,
+                                const float *k, const float *v, float *o, char *why,
+                                size_t why_bytes);
+int compare_attn_run(compare_attn *a); /* 0 = done */
+const char *compare_attn_kernels(const compare_attn *a);
+double compare_attn_flops(const compare_attn *a); /* of the visible pairs only */
+void compare_attn_close(compare_attn *a);
+
+/* Largest |a - b|; infinite where one of them is NaN. */
+double compare_difference(const float *a, const float *b, size_t n);
+
+/* Measured FMA peak of one thread, and the vector unit's name. 0 = no clock estimate. */
+double compare_flops_per_cycle(char *unit, size_t unit_bytes);
+
+/* Lines of key=value: cpu, compiler, revision ... */
+void compare_machine(char *text, size_t text_bytes);
+
+#endif

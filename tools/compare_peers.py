@@ -1,0 +1,664 @@
+# compare_peers.py - prefill of attn against its peers, in one process, in turn, on the same data.
+# SPDX-License-Identifier: MIT
+#
+# Started by tools/compare_peers. A peer offers variants (block sizes, operators, backends): each is
+# compared with attn's result first, then the fastest is timed. A repetition counts clock cycles:
+# seconds times the clock measured right before and after it, since cores of shared machines wander.
+# Processor time is read beside the wall clock: less of it tells that other work had the core, more
+# that a peer used a second thread.
+import argparse
+import collections
+import ctypes
+import ctypes.util
+import datetime
+import json
+import math
+import statistics
+import sys
+import time
+
+# Inputs are standard normal and outputs weighted means of them, at most about 4. All sum in
+# binary32, in different orders: the largest difference seen is 3e-6.
+TOLERANCE = 2e-5
+BREAK_BY = 1e-3  # what --break adds to one number
+VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
+GEMM_SIZE, GEMM_ROUNDS = 2048, 7
+MIN_ROUNDS = 15
+TRIES = 3  # runs of each variant before one is chosen
+BUSY_BELOW, THREADS_ABOVE = 0.97, 1.10  # processor time over wall time
+CAUSAL_GOAL, NAIVE_GOAL = 1.15, 0.60
+EXIT_WRONG, EXIT_VOID = 1, 3
+
+Shape = collections.namedtuple("Shape", "heads_q heads_kv seq dim")
+SHAPES = [Shape(8, 8, 512, 64), Shape(8, 8, 1024, 64), Shape(4, 4, 2048, 128),
+          Shape(2, 2, 4096, 128), Shape(2, 2, 2048, 256), Shape(32, 8, 512, 128)]
+
+WALL_TIME, CPU_TIME = "wall time", "processor time"
+MASKS = ("full", "causal")
+
+# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result
+Variant = collections.namedtuple("Variant", "name run output")
+
+
+class Wrong(Exception):
+    """A result that differs, or a call that failed."""
+
+
+class PeerMissing(Exception):
+    """A peer that is not installed or does not work here; the text says why."""
+
+
+class CShape(ctypes.Structure):
+    _fields_ = [(f, ctypes.c_int) for f in ("heads_q", "heads_kv", "seq", "dim", "causal")]
+
+
+SGEMM = ctypes.CFUNCTYPE(
+    None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
+    ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)
+
+
+def load_library(path):
+    lib = ctypes.CDLL(path)
+    pointer, double, text = ctypes.c_void_p, ctypes.c_double, ctypes.c_char_p
+    four = [pointer] * 4
+    for name, result, arguments in (
+            ("clock_seconds", double, []), ("clock_hertz", double, []),
+            ("compare_flops_per_cycle", double, [text, ctypes.c_size_t]),
+            ("compare_machine", None, [text, ctypes.c_size_t]),
+            ("compare_difference", double, [pointer, pointer, ctypes.c_size_t]),
+            ("compare_attn_open", pointer, [pointer, text] + four + [text, ctypes.c_size_t]),
+            ("compare_attn_run", ctypes.c_int, [pointer]),
+            ("compare_attn_kernels", text, [pointer]), ("compare_attn_flops", double, [pointer]),
+            ("compare_attn_close", None, [pointer]),
+            ("peer_openblas_open", pointer, [pointer, SGEMM, ctypes.c_int] + four),
+            ("peer_openblas_run", ctypes.c_int, [pointer]),
+            ("peer_openblas_close", None, [pointer]),
+            ("data_fill", None, [pointer, ctypes.c_int, ctypes.c_size_t, ctypes.c_int,
+                                 ctypes.c_int, ctypes.c_uint64])):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+class Machine:
+    """The C library, and what it says of the machine."""
+
+    def __init__(self, path, cpu_time):
+        self.lib, self.cpu_time = load_library(path), cpu_time
+        text = ctypes.create_string_buffer(2048)
+        self.lib.compare_machine(text, len(text))
+        self.facts = dict(line.split("=", 1) for line in text.value.decode().splitlines())
+        self.flops_per_cycle = self.lib.compare_flops_per_cycle(text, len(text))
+        self.facts["unit"] = text.value.decode()
+
+    def measure(self, call):
+        """Clock cycles of one call, and the processor's share of its wall time."""
+        before = self.lib.clock_hertz()
+        start, cpu_start = self.lib.clock_seconds(), time.process_time()
+        call()
+        cpu, wall = time.process_time() - cpu_start, self.lib.clock_seconds() - start
+        seconds = cpu if self.cpu_time else wall
+        return seconds * 0.5 * (before + self.lib.clock_hertz()), cpu / wall
+
+    def cycles(self, call):
+        return self.measure(call)[0]
+
+    def share(self, flops, cycles):
+        return flops / (cycles * self.flops_per_cycle)
+
+    def random(self, n, which):
+        """n standard normal numbers, those of bench/data.c."""
+        data = floats(n)
+        self.lib.data_fill(data, 0, n, which, 1, 1)
+        return data
+
+
+def shape_name(s):
+    heads = "%d" % s.heads_q if s.heads_q == s.heads_kv else "%d/%d" % (s.heads_q, s.heads_kv)
+    return "%s x %d x %d" % (heads, s.seq, s.dim)
+
+
+def floats(n):
+    return (ctypes.c_float * n)()
+
+
+def copy_floats(address, n):
+    out = floats(n)
+    ctypes.memmove(out, address, 4 * n)
+    return out
+
+
+class Case:
+    """One shape with one mask, its data, and attn's calls on it."""
+
+    def __init__(self, machine, shape, causal):
+        self.machine, self.shape, self.causal = machine, shape, causal
+        kv = shape.heads_kv * shape.seq * shape.dim
+        self.size = shape.heads_q * shape.seq * shape.dim
+        self.q = machine.random(self.size, 0)
+        self.k, self.v = machine.random(kv, 1), machine.random(kv, 2)
+        self.c_shape = CShape(*shape, causal)
+        self.opened = []
+        self.name, self.mask = shape_name(shape), MASKS[causal]
+
+    def sizes(self):
+        return self.shape.heads_q, self.shape.heads_kv, self.shape.seq, self.shape.dim
+
+    def attn(self, impl):
+        lib, why, out = self.machine.lib, ctypes.create_string_buffer(200), floats(self.size)
+        handle = lib.compare_attn_open(ctypes.byref(self.c_shape), b"impl=" + impl.encode(),
+                                       self.q, self.k, self.v, out, why, len(why))
+        if not handle:
+            raise Wrong("attn impl=%s: %s" % (impl, why.value.decode()))
+        self.opened.append((lib.compare_attn_close, handle))
+        self.flops = lib.compare_attn_flops(handle)
+        self.kernels = lib.compare_attn_kernels(handle).decode()
+        return Variant(impl, must_work(lib.compare_attn_run, handle), lambda: out)
+
+    def close(self):
+        for close, handle in self.opened:
+            close(handle)
+
+
+def must_work(function, handle):
+    def run():
+        if function(handle):
+            raise Wrong("%s failed" % function.__name__)
+    return run
+
+
+# ---- the peers: name, version and remarks, a matrix product of GEMM_SIZE, variants of a case
+
+
+class OpenBlas:
+    name, gemm_rule = "openblas", True
+    NAMES = ["libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"]
+    ROWS = [64, 128, 256, 512, 0]  # of a block of logits; 0 = all
+
+    def __init__(self, machine):
+        self.machine = machine
+        found = ctypes.util.find_library("openblas")
+        self.blas = self.load(self.NAMES + ([found] if found else []))
+        self.sgemm = ctypes.cast(self.blas.cblas_sgemm, SGEMM)
+        core, config = self.blas.openblas_get_corename, self.blas.openblas_get_config
+        core.restype = config.restype = ctypes.c_char_p
+        self.blas.openblas_set_num_threads(1)
+        self.version = config().decode().split()[1]
+        self.remarks = "core %s" % core().decode()
+
+    @staticmethod
+    def load(names):
+        for name in names:
+            try:
+                return ctypes.CDLL(name)
+            except OSError:
+                pass
+        raise PeerMissing("no %s (Debian: libopenblas-serial-dev)" % names[0])
+
+    def gemm(self, a, b):
+        n, c = GEMM_SIZE, floats(GEMM_SIZE * GEMM_SIZE)
+        return lambda: self.sgemm(101, 111, 111, n, n, n, 1, a, n, b, n, 0, c, n)
+
+    def variants(self, case):
+        return [self.variant(case, rows) for rows in self.ROWS if rows < case.shape.seq]
+
+    def variant(self, case, rows):
+        lib, out = self.machine.lib, floats(case.size)
+        handle = lib.peer_openblas_open(ctypes.byref(case.c_shape), self.sgemm, rows, case.q,
+                                        case.k, case.v, out)
+        if not handle:
+            raise Wrong("no memory for the logits")
+        case.opened.append((lib.peer_openblas_close, handle))
+        return Variant("%s rows" % (rows or "all"), must_work(lib.peer_openblas_run, handle),
+                       lambda: out)
+
+
+class Torch:
+    name, gemm_rule = "torch", True
+
+    def __init__(self, machine):
+        try:
+            import torch
+        except (ImportError, OSError) as error:
+            raise PeerMissing("import torch: %s" % error)
+        self.torch = torch
+        torch.set_num_threads(1)
+        self.version = torch.__version__
+        parts = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+        self.remarks = "; ".join(
+            [p.split(" for ")[0] for p in parts if "Math Kernel" in p or "MKL-DNN" in p]
+            + ["capability " + torch.backends.cpu.get_cpu_capability(),
+               "mkldnn %s" % torch.backends.mkldnn.is_available()])
+
+    def tensor(self, data, *shape):
+        return self.torch.frombuffer(data, dtype=self.torch.float32).reshape(shape)
+
+    def gemm(self, a, b):
+        n = GEMM_SIZE
+        x, y, out = self.tensor(a, n, n), self.tensor(b, n, n), self.torch.empty(n, n)
+        return lambda: self.torch.mm(x, y, out=out)
+
+    def variants(self, case):
+        from torch.nn.attention import SDPBackend
+        hq, hkv, s, d = case.sizes()
+        q = self.tensor(case.q, 1, hq, s, d)
+        k, v = (self.tensor(x, 1, hkv, s, d) for x in (case.k, case.v))
+        kv = {"": (k, v, hq != hkv)}
+        if hq != hkv:
+            kv[", K and V expanded"] = tuple(
+                x.repeat_interleave(hq // hkv, 1) for x in (k, v)) + (False,)
+        backends = (("default", None), ("flash", SDPBackend.FLASH_ATTENTION),
+                    ("math", SDPBackend.MATH))
+        return [self.variant(case, name + how, backend, q, *tensors)
+                for name, backend in backends for how, tensors in kv.items()]
+
+    def variant(self, case, name, backend, q, k, v, gqa):
+        from torch.nn.attention import sdpa_kernel
+        sdpa = self.torch.nn.functional.scaled_dot_product_attention
+        last = []
+
+        def call():
+            with self.torch.inference_mode():
+                last[:] = [sdpa(q, k, v, is_causal=bool(case.causal), enable_gqa=gqa)]
+
+        def run_backend():
+            with sdpa_kernel(backend):
+                call()
+
+        def output():
+            o = last[0].contiguous()  # a name of its own: the address must outlive the copying
+            return copy_floats(o.data_ptr(), case.size)
+
+        return Variant(name, run_backend if backend else call, output)
+
+
+class OnnxRuntime:
+    name, gemm_rule = "onnxruntime", False
+    OPSETS = [("", 23), ("com.microsoft", 1)]
+
+    def __init__(self, machine):
+        try:
+            import numpy
+            import onnx
+            import onnxruntime
+        except (ImportError, OSError) as error:
+            raise PeerMissing("import onnxruntime, onnx, numpy: %s" % error)
+        self.numpy, self.onnx, self.runtime = numpy, onnx, onnxruntime
+        onnxruntime.set_default_logger_severity(4)
+        self.version = onnxruntime.__version__
+        self.remarks = "CPUExecutionProvider"
+
+    def session(self, node, inputs, outputs):
+        """A call of a model of one node; inputs and outputs: name to array."""
+        helper, types = self.onnx.helper, self.onnx.helper.np_dtype_to_tensor_dtype
+
+        def infos(arrays):
+            return [helper.make_tensor_value_info(n, types(a.dtype), a.shape)
+                    for n, a in arrays.items()]
+
+        model = helper.make_model(
+            helper.make_graph([node], "g", infos(inputs), infos(outputs)), ir_version=10,
+            opset_imports=[helper.make_opsetid(*o) for o in self.OPSETS])
+        options = self.runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        session = self.runtime.InferenceSession(model.SerializeToString(), options,
+                                                providers=["CPUExecutionProvider"])
+        binding, value = session.io_binding(), self.runtime.OrtValue.ortvalue_from_numpy
+        results = {n: value(a) for n, a in outputs.items()}
+        for n, a in inputs.items():
+            binding.bind_ortvalue_input(n, value(a))
+        for n, a in results.items():
+            binding.bind_ortvalue_output(n, a)
+
+        def run(_kept=(inputs, outputs)):  # the binding shares the arrays' memory, owning none
+            session.run_with_iobinding(binding)
+
+        return run, results
+
+    def array(self, data, *shape):
+        return self.numpy.frombuffer(data, dtype=self.numpy.float32).reshape(shape)
+
+    def gemm(self, a, b):
+        n = GEMM_SIZE
+        node = self.onnx.helper.make_node("MatMul", ["a", "b"], ["c"])
+        return self.session(node, {"a": self.array(a, n, n), "b": self.array(b, n, n)},
+                            {"c": self.numpy.zeros((n, n), self.numpy.float32)})[0]
+
+    def variants(self, case):
+        makers = [self.attention, self.multi_head] + ([self.grouped] if case.causal else [])
+        return [self.variant(case, *maker(case)) for maker in makers]
+
+    def variant(self, case, name, node, inputs, outputs):
+        run, results = self.session(node, inputs, outputs)
+        hq, _, s, d = case.sizes()
+
+        def output():
+            o = results["o"].numpy()
+            if o.ndim == 3:
+                o = self.numpy.ascontiguousarray(o.reshape(s, hq, d).transpose(1, 0, 2))
+            return copy_floats(o.ctypes.data, case.size)
+
+        return Variant(name, run, output)
+
+    def heads(self, case):
+        hq, hkv, s, d = case.sizes()
+        return [self.array(x, h, s, d)
+                for x, h in ((case.q, hq), (case.k, hkv), (case.v, hkv))]
+
+    def tokens_first(self, x):
+        return self.numpy.ascontiguousarray(x.transpose(1, 0, 2)).reshape(1, x.shape[1], -1)
+
+    def attention(self, case):
+        node = self.onnx.helper.make_node("Attention", ["q", "k", "v"], ["o"],
+                                          is_causal=int(case.causal))
+        inputs = {n: x[None] for n, x in zip("qkv", self.heads(case))}
+        return "Attention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
+
+    def multi_head(self, case):
+        hq, hkv = case.shape.heads_q, case.shape.heads_kv
+        q, k, v = self.heads(case)
+        k, v = (self.numpy.repeat(x, hq // hkv, 0) for x in (k, v))
+        inputs = {n: self.tokens_first(x) for n, x in zip("qkv", (q, k, v))}
+        node = self.onnx.helper.make_node(
+            "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft", num_heads=hq,
+            unidirectional=int(case.causal))
+        return "MultiHeadAttention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
+
+    def grouped(self, case):
+        hq, hkv, s, d = case.sizes()
+        inputs = {n: self.tokens_first(x) for n, x in zip("qkv", self.heads(case))}
+        inputs["last"] = self.numpy.array([s - 1], self.numpy.int32)
+        inputs["total"] = self.numpy.array(s, self.numpy.int32)
+        present = self.numpy.zeros((1, hkv, s, d), self.numpy.float32)
+        node = self.onnx.helper.make_node(
+            "GroupQueryAttention", ["q", "k", "v", "", "", "last", "total"],
+            ["o", "present_k", "present_v"], domain="com.microsoft", num_heads=hq,
+            kv_num_heads=hkv)
+        return "GroupQueryAttention", node, inputs, {
+            "o": self.numpy.zeros_like(inputs["q"]), "present_k": present,
+            "present_v": present.copy()}
+
+
+PEERS = [OpenBlas, Torch, OnnxRuntime]
+
+
+def find_peers(machine, wanted):
+    """OpenBLAS first: a library that loads later cannot then shadow its symbols."""
+    peers, missing = [], {}
+    for peer in PEERS:
+        if wanted and peer.name not in wanted:
+            missing[peer.name] = "not asked for"
+            continue
+        try:
+            peers.append(peer(machine))
+        except PeerMissing as error:
+            missing[peer.name] = str(error)
+    return peers, missing
+
+
+def gemm_share(machine, peer, matrices):
+    n = GEMM_SIZE
+    product = peer.gemm(*matrices)
+    product()
+    cycles = statistics.median(machine.cycles(product) for _ in range(GEMM_ROUNDS))
+    return machine.share(2.0 * n * n * n, cycles)
+
+
+# ---- one case
+
+
+def check(case, who, variant, want, broken):
+    """Runs the variant once; its largest difference from attn's result."""
+    variant.run()
+    got = variant.output()
+    if broken:
+        got[case.size // 2] += BREAK_BY
+    difference = case.machine.lib.compare_difference(want, got, case.size)
+    if not difference <= TOLERANCE:
+        raise Wrong("%s (%s) differs from attn by %.3g at %s %s, allowed is %.3g; nothing is timed"
+                    % (who, variant.name, difference, case.name, case.mask, TOLERANCE))
+    return difference
+
+
+def choose(case, peer, want, broken):
+    """The peer's fastest variant that it offers for the case, all of them compared with attn."""
+    tried = []
+    for variant in peer.variants(case):
+        difference = check(case, peer.name, variant, want, broken == peer.name)
+        best = min(case.machine.cycles(variant.run) for _ in range(TRIES))
+        tried.append((best, difference, variant))
+    chosen = min(tried, key=lambda t: t[0])[2]
+    return chosen, max(t[1] for t in tried), {t[2].name: t[0] for t in tried}
+
+
+def run_case(machine, shape, causal, peers, rounds, broken):
+    case = Case(machine, shape, causal)
+    entrants, variants, differences = {"attn": case.attn("tiled")}, {}, {}
+    entrants["attn"].run()
+    want = entrants["attn"].output()
+    if not causal:
+        entrants["naive"] = case.attn("naive")
+        differences["naive"] = check(case, "attn", entrants["naive"], want, broken == "naive")
+    for peer in peers:
+        entrants[peer.name], differences[peer.name], variants[peer.name] = choose(
+            case, peer, want, broken)
+    samples = {name: [] for name in entrants}
+    for _ in range(rounds):
+        for name, variant in entrants.items():
+            samples[name].append(machine.measure(variant.run))
+    cycles, core = ({name: statistics.median(x[i] for x in s) for name, s in samples.items()}
+                    for i in (0, 1))
+    case.close()
+    for name, share in core.items():
+        if share > THREADS_ABOVE:
+            raise Wrong("%s (%s) takes %.2f s of processor time a second: more than one thread"
+                        % (name, entrants[name].name, share))
+    return {"shape": case.name, "mask": case.mask, "kernels": case.kernels, "flops": case.flops,
+            "cycles": cycles, "variant": {n: v.name for n, v in entrants.items()},
+            "core": min(core.values()), "variant_cycles": variants, "difference": differences,
+            "share": {n: machine.share(case.flops, c) for n, c in cycles.items()},
+            "ratio": {n: c / cycles["attn"] for n, c in cycles.items() if n != "attn"}}
+
+
+# ---- verdicts
+
+
+def ratios(results, mask, names):
+    return [(r["ratio"][n], n, r) for r in results if r["mask"] == mask for n in names]
+
+
+def verdict(label, found, goal, void):
+    """found: (ratio, name, result) of every valid peer; a void peer leaves only a 'no' certain."""
+    if not found:
+        return "%s: no verdict, no valid peer" % label
+    ratio, name, result = min(found, key=lambda f: f[0])
+    won = ratio > goal if goal == 1 else ratio >= goal
+    word = "no" if not won else "undecided, VOID: " + ", ".join(void) if void else "yes"
+    return "%s: %s (least: %.2f, %s at %s)" % (label, word, ratio, name, result["shape"])
+
+
+def busy(record, results):
+    """A sentence where other work had the core, which makes wall-clock figures worthless."""
+    worst = min(results, key=lambda r: r["core"])
+    if worst["core"] >= BUSY_BELOW or record["time"] == CPU_TIME:
+        return []
+    return ["VOID: other work ran on this core (%.0f %% of the time was ours at %s %s): no verdict; "
+            "take an idle core, or --cpu-time for a rough answer"
+            % (100 * worst["core"], worst["shape"], worst["mask"])]
+
+
+def verdicts(results, peers, shares):
+    void = [p.name for p in peers if p.gemm_rule and shares[p.name] < VOID_BELOW]
+    valid = [p.name for p in peers if p.name not in void]
+    lines = ["VOID: %s reaches %.0f %% of the FMA peak at %d^3, below %.0f %%: it does not run as "
+             "it should here, its figures are no comparison"
+             % (n, 100 * shares[n], GEMM_SIZE, 100 * VOID_BELOW) for n in void]
+    lines.append(verdict("full: faster than every peer on every shape",
+                         ratios(results, "full", valid), 1, void))
+    lines.append(verdict("causal: at least %.2fx the best peer" % CAUSAL_GOAL,
+                         ratios(results, "causal", valid), CAUSAL_GOAL, void))
+    if any(p.name == "openblas" for p in peers):
+        shares_of_blas = [(r["cycles"]["openblas"] / r["cycles"]["naive"], "naive", r)
+                          for r in results if r["mask"] == "full"]
+        lines.append(verdict("naive: at least %.0f %% of unfused OpenBLAS's speed"
+                             % (100 * NAIVE_GOAL), shares_of_blas, NAIVE_GOAL,
+                             [n for n in void if n == "openblas"]))
+    return lines, void
+
+
+# ---- report
+
+
+def cell(result, name):
+    return "%.1f %% / %.2f (%s)" % (100 * result["share"][name], result["ratio"][name],
+                                    result["variant"][name])
+
+
+def main_table(results, names):
+    rows = [["shape", "mask", "attn"] + names]
+    for r in results:
+        rows.append([r["shape"], r["mask"], "%.1f %%" % (100 * r["share"]["attn"])]
+                    + [cell(r, n) for n in names])
+    return rows
+
+
+def naive_table(results):
+    rows = [["shape", "naive", "openblas", "naive's speed / openblas's"]]
+    for r in results:
+        if r["mask"] == "full":
+            rows.append([r["shape"]] + ["%.1f %%" % (100 * r["share"][n])
+                                        for n in ("naive", "openblas")]
+                        + ["%.2f" % (r["cycles"]["openblas"] / r["cycles"]["naive"])])
+    return rows
+
+
+def plain(rows):
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows)
+
+
+def markdown(rows):
+    lines = ["| " + " | ".join(r) + " |" for r in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0])] + lines[1:])
+
+
+def facts_lines(record):
+    m = record["machine"]
+    lines = ["%s, revision %s, attn %s (%s), %s %s" % (
+        record["date"], m["revision"], m["attn"], record["kernels"], m["compiler"], m["flags"]),
+             "%s; FMA peak %.1f f32 flops a cycle (%s, measured); one thread, batch 1, f32" % (
+                 m["cpu"], record["flops_per_cycle"], m["unit"]),
+             "%s; at least %.0f %% of the core was ours" % (record["time"], 100 * record["core"])]
+    for name, p in record["peers"].items():
+        lines.append("%s %s: %s; matrix product of %d^3 at %.0f %% of the peak" % (
+            name, p["version"], p["remarks"], GEMM_SIZE, 100 * p["gemm_share"]))
+    return lines + ["%s skipped: %s" % m for m in record["missing"].items()]
+
+
+LEGEND = ("A peer's cell: share of the FMA peak / its time over attn's, above 1 = attn is faster "
+          "(its fastest variant).")
+
+
+def write_markdown(path, record, results, names):
+    parts = ["## attn against its peers, prefill", "\n".join("- " + f for f in facts_lines(record)),
+             "Medians of %d rounds in turn, in clock cycles. %s Largest difference of a result from"
+             " attn's: %.2g (allowed: %.2g)."
+             % (record["rounds"], LEGEND, record["difference"], TOLERANCE),
+             markdown(main_table(results, names))]
+    if "openblas" in names:
+        parts.append(markdown(naive_table(results)))
+    parts.append("\n".join("- " + v for v in record["verdicts"]))
+    with open(path, "w") as f:
+        f.write("\n\n".join(parts) + "\n")
+
+
+def print_report(record, results, names):
+    print(LEGEND + "\n")
+    print(plain(main_table(results, names)) + "\n")
+    if "openblas" in names:
+        print(plain(naive_table(results)) + "\n")
+    for name in names:
+        worst = min(results, key=lambda r: r["ratio"][name])
+        print("worst ratio against %s: %.2f at %s %s" % (name, worst["ratio"][name],
+                                                         worst["shape"], worst["mask"]))
+    print("largest difference from attn's results: %.2g (allowed: %.2g)"
+          % (record["difference"], TOLERANCE))
+    print("\n".join(record["verdicts"]))
+
+
+# ---- program
+
+
+def rounds_of(text):
+    if int(text) < MIN_ROUNDS:
+        raise argparse.ArgumentTypeError("at least %d" % MIN_ROUNDS)
+    return int(text)
+
+
+def parse_options():
+    names = [p.name for p in PEERS]
+    o = argparse.ArgumentParser(
+        prog="compare_peers", epilog="Exit status: 0 = measured, whatever the verdicts; %d = a "
+        "wrong result, nothing timed; %d = a peer is VOID." % (EXIT_WRONG, EXIT_VOID))
+    o.add_argument("library", help="build/libpeers.so")
+    o.add_argument("--rounds", type=rounds_of, default=MIN_ROUNDS, help="at least %(default)s")
+    o.add_argument("--only", default="", metavar="TEXT",
+                   help="cases whose name, such as '8 x 512 x 64 causal', contains TEXT")
+    o.add_argument("--peer", action="append", choices=names, help="this peer only; repeatable")
+    o.add_argument("--break", dest="broken", choices=names + ["naive"],
+                   help="spoil this peer's results by %g: they must be refused" % BREAK_BY)
+    o.add_argument("--cpu-time", action="store_true", help="count processor time instead of wall "
+                   "time: for a core that others use, whose caches they use, too")
+    o.add_argument("--markdown", metavar="FILE")
+    o.add_argument("--json", metavar="FILE")
+    return o.parse_args()
+
+
+def chosen_cases(only):
+    found = [(s, causal) for causal in (0, 1) for s in SHAPES
+             if only in shape_name(s) + " " + MASKS[causal]]
+    if not found:
+        sys.exit("compare_peers: no case's name contains '%s'" % only)
+    return found
+
+
+def main():
+    options = parse_options()
+    cases = chosen_cases(options.only)
+    machine = Machine(options.library, options.cpu_time)
+    peers, missing = find_peers(machine, options.peer)
+    matrices = [machine.random(GEMM_SIZE * GEMM_SIZE, which) for which in (0, 1)]
+    shares = {p.name: gemm_share(machine, p, matrices) for p in peers}
+    record = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+              "machine": machine.facts, "flops_per_cycle": machine.flops_per_cycle,
+              "rounds": options.rounds, "time": CPU_TIME if options.cpu_time else WALL_TIME, "missing": missing,
+              "peers": {p.name: {"version": p.version, "remarks": p.remarks,
+                                 "gemm_share": shares[p.name]} for p in peers}}
+    results = []
+    for shape, causal in cases:
+        results.append(run_case(machine, shape, causal, peers, options.rounds, options.broken))
+    record["core"] = min(r["core"] for r in results)
+    record["kernels"] = results[0]["kernels"]
+    record["difference"] = max(max(r["difference"].values(), default=0) for r in results)
+    void = record["verdicts"] = busy(record, results)
+    if not void:
+        record["verdicts"], void = verdicts(results, peers, shares)
+    if options.cpu_time:
+        record["verdicts"].append("rough: by processor time, on a core that others may use")
+    print("\n".join(facts_lines(record)) + "\n")
+    names = [p.name for p in peers]
+    print_report(record, results, names)
+    if options.markdown:
+        write_markdown(options.markdown, record, results, names)
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump(dict(record, results=results), f, indent=1)
+    return EXIT_VOID if void else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Wrong as error:
+        print("compare_peers: %s" % error, file=sys.stderr)
+        sys.exit(EXIT_WRONG)

@@ -1,0 +1,25 @@
+/* peer_openblas.h - unfused attention over somebody's sgemm, as well as it goes.
+ * SPDX-License-Identifier: MIT */
+#ifndef PEER_OPENBLAS_H
+#define PEER_OPENBLAS_H
+
+/* [head][token][dim] contiguous, f32, as many keys as queries; causal: key j <= row i. */
+typedef struct peer_shape {
+    int heads_q, heads_kv, seq, dim, causal;
+} peer_shape;
+
+/* cblas_sgemm with 32-bit integers, enumerations as int. */
+typedef void (*peer_sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                              const float *a, int lda, const float *b, int ldb, float beta,
+                              float *c, int ldc);
+
+typedef struct peer_openblas peer_openblas;
+
+/* S = Q K^T, row softmax, O = P V for `rows` rows at a time; 0 = all rows of a head (full: of all
+ * heads that share keys). NULL = no memory. The tensors stay the caller's. */
+peer_openblas *peer_openblas_open(const peer_shape *shape, peer_sgemm_fn sgemm, int rows,
+                                  const float *q, const float *k, const float *v, float *o);
+int peer_openblas_run(peer_openblas *peer); /* 0 = done */
+void peer_openblas_close(peer_openblas *peer);
+
+#endif
