@@ -415,47 +415,48 @@ def check(case, who, variant, want, broken):
         got[case.size // 2] += BREAK_BY
     difference = case.machine.lib.compare_difference(want, got, case.size)
     if not difference <= TOLERANCE:
-        raise Wrong("%s (%s) differs from attn by %.3g at %s %s, allowed is %.3g; nothing is timed"
-                    % (who, variant.name, difference, case.name, case.mask, TOLERANCE))
+        raise Wrong("%s (%s) differs from attn's default by %.3g at %s %s, allowed is %.3g; "
+                    "not timed" % (who, variant.name, difference, case.name, case.mask, TOLERANCE))
     return difference
 
 
-def choose(case, peer, want, broken):
-    """The peer's fastest variant that it offers for the case, all of them compared with attn."""
-    tried = []
-    for variant in peer.variants(case):
-        difference = check(case, peer.name, variant, want, broken == peer.name)
-        best = min(case.machine.cycles(variant.run) for _ in range(TRIES))
-        tried.append((best, difference, variant))
-    chosen = min(tried, key=lambda t: t[0])[2]
-    return chosen, max(t[1] for t in tried), {t[2].name: t[0] for t in tried}
+def offers_of(case, peers):
+    """All variants that are to be compared and timed, by peer."""
+    offers = {} if case.causal else {"naive": [case.attn("naive")]}
+    offers.update((p.name, p.variants(case)) for p in peers)
+    return offers
 
 
-def run_case(machine, shape, causal, peers, rounds, broken):
-    case = Case(machine, shape, causal)
-    entrants, variants, differences = {"attn": case.attn("tiled")}, {}, {}
-    entrants["attn"].run()
-    want = entrants["attn"].output()
-    if not causal:
-        entrants["naive"] = case.attn("naive")
-        differences["naive"] = check(case, "attn", entrants["naive"], want, broken == "naive")
-    for peer in peers:
-        entrants[peer.name], differences[peer.name], variants[peer.name] = choose(
-            case, peer, want, broken)
+def time_in_turn(machine, entrants, rounds):
+    """Medians by entrant: clock cycles, and the processor's share of the wall time."""
     samples = {name: [] for name in entrants}
     for _ in range(rounds):
         for name, variant in entrants.items():
             samples[name].append(machine.measure(variant.run))
     cycles, core = ({name: statistics.median(x[i] for x in s) for name, s in samples.items()}
                     for i in (0, 1))
-    case.close()
     for name, share in core.items():
         if share > THREADS_ABOVE:
             raise Wrong("%s (%s) takes %.2f s of processor time a second: more than one thread"
                         % (name, entrants[name].name, share))
+    return cycles, core
+
+
+def run_case(machine, shape, causal, peers, rounds, broken):
+    case = Case(machine, shape, causal)
+    entrants = {"attn": case.attn("tiled")}
+    entrants["attn"].run()
+    want, offers, tries = entrants["attn"].output(), offers_of(case, peers), {}
+    differences = {name: max(check(case, name, v, want, broken == name) for v in variants)
+                   for name, variants in offers.items()}
+    for name, variants in offers.items():
+        tries[name] = {v.name: min(machine.cycles(v.run) for _ in range(TRIES)) for v in variants}
+        entrants[name] = min(variants, key=lambda v: tries[name][v.name])
+    cycles, core = time_in_turn(machine, entrants, rounds)
+    case.close()
     return {"shape": case.name, "mask": case.mask, "kernels": case.kernels, "flops": case.flops,
             "cycles": cycles, "variant": {n: v.name for n, v in entrants.items()},
-            "core": min(core.values()), "variant_cycles": variants, "difference": differences,
+            "core": min(core.values()), "variant_cycles": tries, "difference": differences,
             "share": {n: machine.share(case.flops, c) for n, c in cycles.items()},
             "ratio": {n: c / cycles["attn"] for n, c in cycles.items() if n != "attn"}}
 
@@ -482,8 +483,8 @@ def busy(record, results):
     worst = min(results, key=lambda r: r["core"])
     if worst["core"] >= BUSY_BELOW or record["time"] == CPU_TIME:
         return []
-    return ["VOID: other work ran on this core (%.0f %% of the time was ours at %s %s): no verdict; "
-            "take an idle core, or --cpu-time for a rough answer"
+    return ["VOID: other work ran on this core (%.0f %% of the time was ours at %s %s): no "
+            "verdict; take an idle core, or --cpu-time for a rough answer"
             % (100 * worst["core"], worst["shape"], worst["mask"])]
 
 
@@ -627,11 +628,14 @@ def main():
     cases = chosen_cases(options.only)
     machine = Machine(options.library, options.cpu_time)
     peers, missing = find_peers(machine, options.peer)
+    if options.broken not in [None, "naive"] + [p.name for p in peers]:
+        sys.exit("compare_peers: --break %s, which is skipped" % options.broken)
     matrices = [machine.random(GEMM_SIZE * GEMM_SIZE, which) for which in (0, 1)]
     shares = {p.name: gemm_share(machine, p, matrices) for p in peers}
     record = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
               "machine": machine.facts, "flops_per_cycle": machine.flops_per_cycle,
-              "rounds": options.rounds, "time": CPU_TIME if options.cpu_time else WALL_TIME, "missing": missing,
+              "rounds": options.rounds, "missing": missing,
+              "time": CPU_TIME if options.cpu_time else WALL_TIME,
               "peers": {p.name: {"version": p.version, "remarks": p.remarks,
                                  "gemm_share": shares[p.name]} for p in peers}}
     results = []
