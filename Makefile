@@ -183,8 +183,9 @@ HAVE_CLANG := $(shell command -v clang)
 HAVE_CXX   := $(shell command -v c++)
 
 check-werror: ## gcc and clang without a warning; no flags; the header as C++
-	$(call submake,werror-cc,$(CC),-O2 -Werror,programs)
-	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,programs),@echo "no clang")
+	$(call submake,werror-cc,$(CC),-O2 -Werror,programs $(BUILD)/werror-cc/libpeers.so)
+	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,\
+	  programs $(BUILD)/werror-clang/libpeers.so),@echo "no clang")
 	$(CC) -c attn.c -o $(BUILD)/plain.o
 	$(if $(HAVE_CXX),echo '#include "attn.h"' | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
