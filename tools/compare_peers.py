@@ -92,16 +92,21 @@ class Machine:
         self.facts["unit"] = text.value.decode()
 
     def measure(self, call):
-        """Clock cycles of one call, and the processor's share of its wall time."""
+        """Clock cycles of one call: by the wall clock, and of processor time."""
         before = self.lib.clock_hertz()
         start, cpu_start = self.lib.clock_seconds(), time.process_time()
         call()
         cpu, wall = time.process_time() - cpu_start, self.lib.clock_seconds() - start
-        seconds = cpu if self.cpu_time else wall
-        return seconds * 0.5 * (before + self.lib.clock_hertz()), cpu / wall
+        hertz = 0.5 * (before + self.lib.clock_hertz())
+        return wall * hertz, cpu * hertz
 
-    def cycles(self, call):
-        return self.measure(call)[0]
+    def median(self, samples):
+        """Of what --cpu-time chooses."""
+        return statistics.median(s[self.cpu_time] for s in samples)
+
+    def quickest(self, call):
+        """By processor time always: a disturbance must not choose a slow variant."""
+        return min(self.measure(call)[1] for _ in range(TRIES))
 
     def share(self, flops, cycles):
         return flops / (cycles * self.flops_per_cycle)
@@ -402,7 +407,7 @@ def gemm_share(machine, peer, matrices):
     n = GEMM_SIZE
     product = peer.gemm(*matrices)
     product()
-    cycles = statistics.median(machine.cycles(product) for _ in range(GEMM_ROUNDS))
+    cycles = machine.median([machine.measure(product) for _ in range(GEMM_ROUNDS)])
     return machine.share(2.0 * n * n * n, cycles)
 
 
@@ -435,8 +440,8 @@ def time_in_turn(machine, entrants, rounds):
     for _ in range(rounds):
         for name, variant in entrants.items():
             samples[name].append(machine.measure(variant.run))
-    cycles, core = ({name: statistics.median(x[i] for x in s) for name, s in samples.items()}
-                    for i in (0, 1))
+    cycles = {name: machine.median(s) for name, s in samples.items()}
+    core = {name: statistics.median(cpu / wall for wall, cpu in s) for name, s in samples.items()}
     for name, share in core.items():
         if share > THREADS_ABOVE:
             raise Wrong("%s (%s) takes %.2f s of processor time a second: more than one thread"
@@ -452,7 +457,7 @@ def run_case(machine, shape, causal, peers, rounds, broken):
     differences = {name: max(check(case, name, v, want, broken == name) for v in variants)
                    for name, variants in offers.items()}
     for name, variants in offers.items():
-        tries[name] = {v.name: min(machine.cycles(v.run) for _ in range(TRIES)) for v in variants}
+        tries[name] = {v.name: machine.quickest(v.run) for v in variants}
         entrants[name] = min(variants, key=lambda v: tries[name][v.name])
     cycles, core = time_in_turn(machine, entrants, rounds)
     case.close()
