@@ -530,14 +530,15 @@ def main_table(results, names):
     return rows
 
 
-def naive_table(results):
+def naive_table(results, names):
+    """Empty where OpenBLAS or the full mask is not among the cases."""
     rows = [["shape", "naive", "openblas", "naive's speed / openblas's"]]
     for r in results:
-        if r["mask"] == "full":
+        if r["mask"] == "full" and "openblas" in names:
             rows.append([r["shape"]] + ["%.1f %%" % (100 * r["share"][n])
                                         for n in ("naive", "openblas")]
                         + ["%.2f" % (r["cycles"]["openblas"] / r["cycles"]["naive"])])
-    return rows
+    return rows if len(rows) > 1 else []
 
 
 def plain(rows):
@@ -573,8 +574,9 @@ def write_markdown(path, record, results, names):
              " attn's: %.2g (allowed: %.2g)."
              % (record["rounds"], LEGEND, record["difference"], TOLERANCE),
              markdown(main_table(results, names))]
-    if "openblas" in names:
-        parts.append(markdown(naive_table(results)))
+    naive = naive_table(results, names)
+    if naive:
+        parts.append(markdown(naive))
     parts.append("\n".join("- " + v for v in record["verdicts"]))
     with open(path, "w") as f:
         f.write("\n\n".join(parts) + "\n")
@@ -583,8 +585,9 @@ def write_markdown(path, record, results, names):
 def print_report(record, results, names):
     print(LEGEND + "\n")
     print(plain(main_table(results, names)) + "\n")
-    if "openblas" in names:
-        print(plain(naive_table(results)) + "\n")
+    naive = naive_table(results, names)
+    if naive:
+        print(plain(naive) + "\n")
     for name in names:
         worst = min(results, key=lambda r: r["ratio"][name])
         print("worst ratio against %s: %.2f at %s %s" % (name, worst["ratio"][name],
