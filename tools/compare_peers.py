@@ -498,7 +498,7 @@ def busy(record, results):
 def verdicts(results, peers, shares):
     void = [p.name for p in peers if p.gemm_rule and shares[p.name] < VOID_BELOW]
     valid = [p.name for p in peers if p.name not in void]
-    lines = ["VOID: %s reaches %.0f %% of the FMA peak at %d^3, below %.0f %%: it does not run as "
+    lines = ["VOID: %s reaches %.1f %% of the FMA peak at %d^3, below %.0f %%: it does not run as "
              "it should here, its figures are no comparison"
              % (n, 100 * shares[n], GEMM_SIZE, 100 * VOID_BELOW) for n in void]
     lines.append(verdict("full: faster than every peer on every shape",
