@@ -50,7 +50,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/fuzz.c tests/threads.c tests/kernels.c tests/explain.c tests/bits.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/machine.c bench/probe.c bench/selfcheck.c tests/oracle.c
+           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
+           tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEERS   := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
            bench/machine.c bench/data.c

@@ -24,6 +24,7 @@
 #include "attn.h"
 #include "bench/clock.h"
 #include "bench/json.h"
+#include "bench/kernels.h"
 #include "bench/options.h"
 #include "bench/presets.h"
 #include "bench/report.h"
@@ -34,7 +35,7 @@
 #define QUICK_MIN_TIME 0.3
 #define MIN_TIME 1.0
 
-enum { MAX_IMPLS = 8, NAME_BYTES = 24 };
+enum { MAX_IMPLS = 8, NAME_BYTES = 24, MAX_TILE_DIM = 65536 };
 
 typedef struct impl_list {
     char names[MAX_IMPLS][NAME_BYTES];
@@ -176,6 +177,21 @@ static int command_info(bench_context *x)
     return 0;
 }
 
+/* With --shape only its head_dim counts. */
+static int command_kernels(bench_context *x, const bench_options *o)
+{
+    static case_list list;
+    int64_t head_dim = 0;
+    if (o->json || o->output_dir)
+        return complain("kernels writes --csv FILE only, not", o->json ? "--json" : "--output-dir"),
+               2;
+    if (o->shape && (!shape_case(o->shape, &list) || list.cases[0].head_dim > MAX_TILE_DIM))
+        return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
+                        o->shape), 2;
+    if (o->shape) head_dim = list.cases[0].head_dim;
+    return kernels_command(x, head_dim, o->csv);
+}
+
 /* ---- measuring */
 
 /* 1 = something was timed and nothing was wrong. */
@@ -269,6 +285,7 @@ static int dispatch(const bench_options *o, bench_context *x, int argc, char **a
     impl_list impls;
     if (!parse_impls(o->impl, &impls)) return 2;
     if (is_command(o, "info")) return command_info(x);
+    if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "selfcheck")) return selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &list)) return 2;
     if (o->list) {

@@ -41,13 +41,15 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 
 void options_print_help(void)
 {
-    printf("usage: bench [option...] [info | selfcheck | preset...]\n\n");
+    printf("usage: bench [option...] [info | kernels | selfcheck | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
         printf("  %-34s %s\n", left, table[i].what);
     }
     printf("\n  %-34s %s\n", "info", "this machine: measured peaks, kernel sets, usable paths");
+    printf("  %-34s %s\n", "kernels",
+           "single kernels of each set (--kernels, --shape for its D, --csv)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
 }
 

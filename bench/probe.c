@@ -176,6 +176,13 @@ static double measure_read_gbs(void)
     return best;
 }
 
+const probe_peak *probe_unit_of(const probe_result *p, const char *set)
+{
+    for (int i = 0; i < p->num_units; i++)
+        if (!strncmp(p->units[i].name, set, strlen(p->units[i].name))) return &p->units[i];
+    return &p->best;
+}
+
 void probe_machine(probe_result *out)
 {
     memset(out, 0, sizeof *out);

@@ -20,6 +20,9 @@ typedef struct probe_result {
     double read_gbs; /* of one thread reading memory far larger than the caches; 0 = no memory */
 } probe_result;
 
+/* The unit that a kernel set uses: the one whose name its own begins with, else the best. */
+const probe_peak *probe_unit_of(const probe_result *p, const char *set);
+
 /* Takes about half a second. */
 void probe_machine(probe_result *out);
 

@@ -1,5 +1,6 @@
 /* selfcheck.c - the bench shows that it would notice: wrong results, wrong counts, wrong times.
  * SPDX-License-Identifier: MIT */
+#define ATTN_KERNEL_API
 #include "selfcheck.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 
 #include "../attn.h"
 #include "clock.h"
+#include "kernels.h"
 #include "measure.h"
 #include "model.h"
 #include "presets.h"
@@ -43,6 +45,37 @@ static void check_refusal(bench_context *context)
         }
     }
     context->spoil = 0;
+}
+
+/* ---- so must a wrong kernel */
+
+enum { CHECKED_DIM = 24 };
+
+static int kernel_refused(const attn_kernels *set, int entry, int spoil)
+{
+    kernel_result r;
+    return kernel_measure(NULL, set, CHECKED_DIM, entry, spoil, &r) && r.wrong;
+}
+
+static void do_nothing(float *s, int n, float cap2, float icap2)
+{
+    (void)s, (void)n, (void)cap2, (void)icap2;
+}
+
+static void check_kernels(void)
+{
+    for (int k = 0; attn_kernels_get(k); k++) {
+        for (int i = 0; kernel_name(i); i++) {
+            const attn_kernels *const set = attn_kernels_get(k);
+            expect(!kernel_refused(set, i, 0), "a right kernel is timed", i);
+            expect(kernel_refused(set, i, 1), "a kernel that is off by one bit is refused", i);
+        }
+    }
+    attn_kernels idle = *attn_kernels_get(0);
+    idle.softcap = do_nothing;
+    int refused = 0;
+    for (int i = 0; kernel_name(i); i++) refused += kernel_refused(&idle, i, 0);
+    expect(refused == 1, "a kernel that does nothing is refused, and no other", refused);
 }
 
 /* ---- statistics and timing */
@@ -163,6 +196,7 @@ int selfcheck(bench_context *context)
     check_model();
     check_presets();
     check_refusal(context);
+    check_kernels();
     printf("%d passed, %d failed\n", passed, failed);
     return failed;
 }
