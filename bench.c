@@ -1,13 +1,15 @@
 /* bench.c - measures attn: presets or single shapes, table, JSON, CSV.
  * SPDX-License-Identifier: MIT
  *
- *     build/bench --quick                  both presets, reduced, under a minute (`make bench`)
+ *     build/bench --quick                  latency and llm, reduced, under a minute (`make bench`)
  *     build/bench latency llm              the whole presets
  *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
+ *     build/bench prefill                  each kernel set against its goals (`make performance`)
+ *     build/bench kernels                  the single kernels of each set
  *     build/bench info                     what this machine can do
  *
- * Parts: options, presets, run (data, check against the oracle, timing by measure), model (FLOPs
- * and bytes), probe (measured peaks), fields and report (table), json. */
+ * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, model
+ * (FLOPs and bytes), probe (measured peaks), fields and report (table), json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
@@ -82,18 +84,34 @@ static int index_of(const char *name, const char *const *names)
     return -1;
 }
 
+/* An option that would make a case something else than its name says; NULL = none. */
+static const char *misleading(const bench_options *o, const case_list *list)
+{
+    int fixed = 0;
+    for (int i = 0; i < list->n; i++) fixed |= list->cases[i].fixed;
+    if (!fixed) return NULL;
+    return o->causal ? "--causal" : o->dtype ? "--dtype" : o->layout ? "--layout" : NULL;
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, case_list *list)
 {
+    static const char *const layouts[] = {"bhsd", "bshd", NULL};
     static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
     static const char *const kinds[] = {"trig", "normal", NULL};
     const int dtype = o->dtype ? index_of(o->dtype, dtypes) : ATTN_F32;
     const int data = o->data ? index_of(o->data, kinds) : 0;
     if (dtype < 0) return complain("--dtype is f32, f16 or bf16, not", o->dtype);
+    const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
+    if (layout < 0) return complain("--layout is bhsd or bshd, not", o->layout);
+    if (misleading(o, list))
+        return complain("the cases of prefill are what they are; they do not take",
+                        misleading(o, list));
     if (data < 0) return complain("--data is trig or normal, not", o->data);
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
-        c->dtype = dtype;
+        if (o->dtype) c->dtype = dtype;
+        if (o->layout) c->layout = (case_layout)layout;
         if (o->causal) c->causal = 1;
         if (o->data) c->data = (data_kind)data;
         if (o->quick) c->iterations = 0;
@@ -105,9 +123,9 @@ static int apply_options(const bench_options *o, case_list *list)
     return 1;
 }
 
-static int collect_preset(const char *name, int quick, case_list *list)
+static int collect_preset(const char *name, const preset_choice *want, case_list *list)
 {
-    const int found = preset_cases(name, quick, list);
+    const int found = preset_cases(name, want, list);
     if (found == 0) return complain("no such preset or command:", name);
     if (found < 0) printf("preset %s: not available\n", name);
     return 1;
@@ -115,13 +133,14 @@ static int collect_preset(const char *name, int quick, case_list *list)
 
 static int collect_cases(const bench_options *o, case_list *list)
 {
+    const preset_choice want = {o->quick, o->kernels};
     int ok = 1;
     list->n = 0;
     for (int i = 0; ok && i < o->num_commands; i++)
-        ok = collect_preset(o->commands[i], o->quick, list);
+        ok = collect_preset(o->commands[i], &want, list);
     if (ok && o->num_commands == 0 && !o->shape) {
-        preset_cases("latency", o->quick, list);
-        preset_cases("llm", o->quick, list);
+        preset_cases("latency", &want, list);
+        preset_cases("llm", &want, list);
     }
     if (ok && o->shape && !shape_case(o->shape, list))
         ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1, not", o->shape);
@@ -194,20 +213,47 @@ static int command_kernels(bench_context *x, const bench_options *o)
 
 /* ---- measuring */
 
-/* 1 = something was timed and nothing was wrong. */
-static int run_all(bench_context *x, const case_list *list, const impl_list *impls,
-                   bench_result *results)
+/* How many cases from the first on are timed in turn. */
+static int group_length(const bench_case *first, int n)
 {
-    int n = 0, wrong = 0, timed = 0;
-    x->runs_left = list->n * impls->n;
+    int length = 1;
+    while (length < n && length < RUN_MAX_GROUP && first->group
+           && first[length].group == first->group
+           && !strcmp(first[length].scenario, first->scenario))
+        length++;
+    return length;
+}
+
+/* Whether a case runs with an implementation: with the preset's own, unless --impl says which. */
+static int takes_impl(const bench_options *o, const bench_case *c, const char *impl)
+{
+    return o->impl || !c->impl || !strcmp(c->impl, impl);
+}
+
+static int count_runs(const bench_options *o, const case_list *list, const impl_list *impls)
+{
+    int n = 0;
+    for (int i = 0; i < list->n; i++)
+        for (int j = 0; j < impls->n; j++) n += takes_impl(o, &list->cases[i], impls->names[j]);
+    return n;
+}
+
+/* x->runs_left runs; 1 = something was timed and nothing was wrong. */
+static int run_all(const bench_options *o, bench_context *x, const case_list *list,
+                   const impl_list *impls, bench_result *results)
+{
+    int n = 0, wrong = 0, timed = 0, length;
     report_table_head();
-    for (int i = 0; i < list->n; i++) {
+    for (int i = 0; i < list->n; i += length) {
+        length = group_length(&list->cases[i], list->n - i);
         for (int j = 0; j < impls->n; j++) {
-            bench_result *const r = &results[n++];
-            run_case(x, &list->cases[i], impls->names[j], r);
-            report_row(r);
-            wrong += run_was_wrong(r);
-            timed += !r->skipped[0];
+            if (!takes_impl(o, &list->cases[i], impls->names[j])) continue;
+            run_group(x, &list->cases[i], length, impls->names[j], &results[n]);
+            for (const int end = n + length; n < end; n++) {
+                report_row(&results[n]);
+                wrong += run_was_wrong(&results[n]);
+                timed += !results[n].skipped[0];
+            }
         }
     }
     report_summary(results, n);
@@ -242,7 +288,8 @@ static int write_files(const bench_options *o, const bench_record *record)
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
                          const impl_list *impls, int argc, char **argv)
 {
-    bench_result *const results = calloc((size_t)(list->n * impls->n) + 1, sizeof *results);
+    const int runs = count_runs(o, list, impls);
+    bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
     if (!results) return 1;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
@@ -251,9 +298,10 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
         x->threads > 1 ? "s" : "");
     report_formulas();
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
-    const int good = run_all(x, list, impls, results);
+    x->runs_left = runs;
+    const int good = run_all(o, x, list, impls, results);
     const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
-                                 list->n * impls->n};
+                                 runs};
     const int written = write_files(o, &record);
     free(results);
     return good && written ? 0 : 1;
@@ -281,9 +329,9 @@ static int is_command(const bench_options *o, const char *name)
 
 static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
 {
-    static case_list list; /* 20 KiB: off the stack */
+    static case_list list; /* 50 KiB: off the stack */
     impl_list impls;
-    if (!parse_impls(o->impl, &impls)) return 2;
+    if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls)) return 2;
     if (is_command(o, "info")) return command_info(x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "selfcheck")) return selfcheck(x) ? 1 : 0;

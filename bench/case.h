@@ -7,23 +7,36 @@
 
 #include "data.h"
 
+typedef enum case_layout {
+    LAYOUT_BHSD, /* [batch, head, seq, dim] */
+    LAYOUT_BSHD  /* [batch, seq, head, dim]: the rows of a head are heads * dim elements apart */
+} case_layout;
+
 typedef struct bench_case {
     const char *preset, *scenario; /* scenario: cases that one winner is named for */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v;
     int causal, dtype;
     data_kind data;
+    case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
+    const char *kernels;    /* NULL = those of the command line, or the best */
+    const char *impl;       /* NULL = those of the command line */
+    int group;              /* neighbours of one group are timed in turn; 0 = alone */
+    int fixed;              /* the name says mask, storage and layout: options may not change them */
 } bench_case;
 
 /* What the result holds is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
-    const char *preset, *scenario, *impl, *kernels, *dtype, *mask;
+    const char *preset, *scenario, *impl, *kernels, *dtype, *mask, *layout;
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
+    int64_t row_stride; /* elements from one row of q to the next */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
-    double tokens_per_s, gflops, pct_fma_peak, pct_avx2_peak, gbytes_per_s, pct_read_bw;
+    double tokens_per_s, gflops, pct_fma_peak, pct_set_peak, pct_avx2_peak, gbytes_per_s, pct_read_bw;
+    /* pct_set_peak: of the peak of the vector unit that the kernel set uses */
+    double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
     double max_err;       /* largest |o - oracle| over the sampled rows */
     double err_tolerance; /* the worst error in units of its tolerance */
     char skipped[280];    /* why it was not timed; "" = it was */

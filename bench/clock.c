@@ -18,6 +18,16 @@ double clock_seconds(void)
 #endif
 }
 
+double clock_cpu_seconds(void)
+{
+#ifdef CLOCK_PROCESS_CPUTIME_ID
+    struct timespec t;
+    if (!clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t))
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    return 0;
+}
+
 #ifdef __GNUC__
 /* The empty asm makes the compiler keep every single add; a register operand, since newer cores
  * fold adds of a constant away when they rename registers. */

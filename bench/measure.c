@@ -11,8 +11,8 @@ enum { MAX_SAMPLES = 1 << 16, MIN_SAMPLES = 3, MAX_CALLS_PER_SAMPLE = 1 << 16 };
 
 typedef struct samples {
     double *seconds, *cycles;
-    int n;
-    double total;
+    double cpu;   /* seconds of CPU time, all samples together */
+    int n, calls; /* calls: of one sample */
 } samples;
 
 double measure_once(measure_fn call, void *arg)
@@ -36,60 +36,90 @@ static double warm_up(const measure_plan *plan, measure_fn call, void *arg)
     return last;
 }
 
-static int take_sample(measure_fn call, void *arg, int calls, samples *s)
+/* Adds a sample of the job; its seconds, or -1 when a call fails. */
+static double take_sample(const measure_job *job, samples *s)
 {
-    const double before = clock_hertz();
+    const double before = clock_hertz(), cpu = clock_cpu_seconds();
     const double start = clock_seconds();
-    for (int i = 0; i < calls; i++)
-        if (call(arg)) return 0;
+    for (int i = 0; i < s->calls; i++)
+        if (job->call(job->arg)) return -1;
     const double seconds = clock_seconds() - start;
-    s->seconds[s->n] = seconds / calls;
-    s->cycles[s->n] = seconds / calls * 0.5 * (before + clock_hertz());
-    s->total += seconds;
+    s->cpu += clock_cpu_seconds() - cpu;
+    s->seconds[s->n] = seconds / s->calls;
+    s->cycles[s->n] = seconds / s->calls * 0.5 * (before + clock_hertz());
     s->n++;
-    return 1;
+    return seconds;
 }
 
-/* n samples anew, fewer when the time is up. */
-static int take_samples(const measure_plan *plan, measure_fn call, void *arg, int calls, int n,
-                        samples *s)
+/* A sample of each job anew, `rounds` times, fewer when the time is up. Seconds of all, or -1. */
+static double take_rounds(const measure_plan *plan, const measure_job *jobs, samples *s, int n,
+                          int rounds)
 {
-    s->n = 0;
-    s->total = 0;
-    for (int i = 0; i < n; i++) {
-        if (i > 0 && plan->max_time > 0 && s->total + s->total / i > plan->max_time) break;
-        if (!take_sample(call, arg, calls, s)) return 0;
+    double total = 0;
+    for (int j = 0; j < n; j++) s[j].n = 0, s[j].cpu = 0;
+    for (int i = 0; i < rounds; i++) {
+        if (i > 0 && plan->max_time > 0 && total + total / i > plan->max_time) break;
+        for (int j = 0; j < n; j++) {
+            const double seconds = take_sample(&jobs[j], &s[j]);
+            if (seconds < 0) return -1;
+            total += seconds;
+        }
     }
-    return 1;
+    return total;
 }
 
-static int take_all(const measure_plan *plan, measure_fn call, void *arg, int calls, samples *s)
+static int take_all(const measure_plan *plan, const measure_job *jobs, samples *s, int n)
 {
-    if (plan->iterations > 0) return take_samples(plan, call, arg, calls, plan->iterations, s);
-    for (int n = MIN_SAMPLES;; n *= 2) {
-        if (!take_samples(plan, call, arg, calls, n, s)) return 0;
-        if (s->total >= plan->min_time || s->n < n || n > MAX_SAMPLES / 2) return 1;
+    if (plan->iterations > 0) return take_rounds(plan, jobs, s, n, plan->iterations) >= 0;
+    for (int rounds = MIN_SAMPLES;; rounds *= 2) {
+        const double total = take_rounds(plan, jobs, s, n, rounds);
+        if (total < 0) return 0;
+        if (total >= plan->min_time || s->n < rounds || rounds > MAX_SAMPLES / 2) return 1;
     }
+}
+
+/* Memory and warm-up; 0 when memory is short or a call fails. */
+static int begin(const measure_plan *plan, const measure_job *job, samples *s)
+{
+    const int most = plan->iterations > MAX_SAMPLES ? plan->iterations : MAX_SAMPLES;
+    s->seconds = malloc(sizeof(double) * (size_t)most);
+    s->cycles = malloc(sizeof(double) * (size_t)most);
+    if (!s->seconds || !s->cycles) return 0;
+    const double last = warm_up(plan, job->call, job->arg);
+    s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
+    if (s->calls > MAX_CALLS_PER_SAMPLE) s->calls = MAX_CALLS_PER_SAMPLE;
+    return last >= 0;
+}
+
+static void describe(samples *s, measure_result *out)
+{
+    bench_stats cycles;
+    bench_stats_of(s->seconds, s->n, &out->seconds);
+    bench_stats_of(s->cycles, s->n, &cycles);
+    out->cycles_p50 = cycles.p50;
+    out->running = s->cpu / (out->seconds.mean * s->n * s->calls);
+    out->calls_per_sample = s->calls;
+}
+
+int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
+{
+    samples *const s = calloc((size_t)n, sizeof *s);
+    int ok = s != NULL;
+    for (int j = 0; ok && j < n; j++) ok = begin(plan, &jobs[j], &s[j]);
+    ok = ok && take_all(plan, jobs, s, n);
+    for (int j = 0; s && j < n; j++) {
+        if (ok) describe(&s[j], &jobs[j].result);
+        free(s[j].seconds);
+        free(s[j].cycles);
+    }
+    free(s);
+    return ok;
 }
 
 int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result *out)
 {
-    const size_t bytes = sizeof(double) * (size_t)(plan->iterations > MAX_SAMPLES
-                                                       ? plan->iterations : MAX_SAMPLES);
-    samples s = {malloc(bytes), malloc(bytes), 0, 0};
-    const double last = warm_up(plan, call, arg);
-    int calls = 1, ok = s.seconds && s.cycles && last >= 0;
-    if (last > 0 && last < SAMPLE_SECONDS) calls = (int)(SAMPLE_SECONDS / last) + 1;
-    if (calls > MAX_CALLS_PER_SAMPLE) calls = MAX_CALLS_PER_SAMPLE;
-    ok = ok && take_all(plan, call, arg, calls, &s) && s.n > 0;
-    if (ok) {
-        bench_stats cycles;
-        bench_stats_of(s.seconds, s.n, &out->seconds);
-        bench_stats_of(s.cycles, s.n, &cycles);
-        out->cycles_p50 = cycles.p50;
-        out->calls_per_sample = calls;
-    }
-    free(s.seconds);
-    free(s.cycles);
+    measure_job job = {.call = call, .arg = arg};
+    const int ok = measure_in_turn(plan, &job, 1);
+    if (ok) *out = job.result;
     return ok;
 }

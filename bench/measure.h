@@ -23,8 +23,16 @@ typedef struct measure_plan {
 typedef struct measure_result {
     bench_stats seconds; /* of one call */
     double cycles_p50;   /* median of one call's clock cycles; 0 = unknown */
+    double running;      /* CPU time / time of all samples: of one thread below 1 when it had to
+                          * share its CPU or slept; 0 = unknown */
     int calls_per_sample;
 } measure_result;
+
+typedef struct measure_job {
+    measure_fn call;
+    void *arg;
+    measure_result result; /* written */
+} measure_job;
 
 /* Seconds of one call, or -1 when it fails. */
 double measure_once(measure_fn call, void *arg);
@@ -33,5 +41,10 @@ double measure_once(measure_fn call, void *arg);
  * 20 microseconds, as many as last that long (the clock's own cost is about 0.03). The clock rate
  * is taken before and after every sample. */
 int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result *out);
+
+/* The same for n calls that are compared with one another: the first sample of each, then the
+ * second of each and so on, so that a machine that slows down slows down all of them. min_time and
+ * max_time are for all together. */
+int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n);
 
 #endif

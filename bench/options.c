@@ -22,6 +22,7 @@ static const struct {
     {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
     {"--causal", FLAG, AT(causal), "", "causal mask, aligned to the last key"},
     {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
+    {"--layout", TEXT, AT(layout), " bhsd|bshd", "order of batch, seq, head, dim in memory (bhsd)"},
     {"--threads", COUNT, AT(threads), " N", "worker threads (1)"},
     {"--impl", TEXT, AT(impl), " a,b", "implementations to compare (naive,tiled)"},
     {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
@@ -112,7 +113,6 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
 int options_parse(bench_options *o, int argc, char **argv)
 {
     memset(o, 0, sizeof *o);
-    o->impl = "naive,tiled";
     o->threads = 1;
     o->warmup = o->iters = -1;
     o->min_time = -1;

@@ -8,12 +8,13 @@
 enum { OPTIONS_MAX_NAMES = 8 };
 
 typedef struct bench_options {
-    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets, info, selfcheck */
+    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets, info, kernels, selfcheck */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
-    const char *impl;       /* comma-separated names */
+    const char *impl;       /* comma-separated names; NULL = the preset's, or naive,tiled */
     const char *kernels;    /* NULL = the best */
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
+    const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */
     const char *json, *csv, *output_dir;
     int causal, quick, list, help;

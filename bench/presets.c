@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../attn.h"
+
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
 static bench_case *append(case_list *list, const char *preset, const char *scenario)
@@ -38,11 +40,11 @@ static void latency_case(case_list *list, const char *scenario, int batch, int h
     snprintf(c->name, sizeof c->name, "b%d h%d s%d d%d", batch, heads, length, head_dim);
 }
 
-static void latency_cases(case_list *list, int quick)
+static void latency_cases(case_list *list, const preset_choice *want)
 {
     static const int lengths[] = {128, 256, 512, 1024}, dims[] = {32, 64}, heads[] = {4, 8, 16};
     static const int batches[] = {2, 4, 8, 16};
-    if (quick) {
+    if (want->quick) {
         latency_case(list, "latency", 1, 8, 128, 64);
         latency_case(list, "latency", 1, 8, 512, 64);
         latency_case(list, "latency, batched", 4, 8, 256, 64);
@@ -73,11 +75,11 @@ static void llm_case(case_list *list, int decode, int batch, int heads_q, int he
              heads_kv);
 }
 
-static void llm_cases(case_list *list, int quick)
+static void llm_cases(case_list *list, const preset_choice *want)
 {
     static const int heads_kv[] = {32, 8}, prompts[] = {2048, 4096, 8192}, caches[] = {2048, 4096};
     static const int prompt_batches[] = {1, 4}, cache_batches[] = {1, 4, 8};
-    if (quick) {
+    if (want->quick) {
         llm_case(list, 0, 1, 8, 2, 256); /* small enough for a CPU without FMA */
         llm_case(list, 0, 1, 8, 2, 2048);
         llm_case(list, 1, 1, 32, 8, 2048);
@@ -94,12 +96,107 @@ static void llm_cases(case_list *list, int quick)
     }
 }
 
+/* ---- prefill: full and causal by length, width, storage type and layout, for each kernel set that
+ * is made for this CPU's vector unit. Rows of one group are compared with one another by the goals
+ * and so timed in turn. */
+
+typedef struct prefill_row {
+    int group; /* + 1 when causal; 0 = alone */
+    int head_dim, seq;
+    int dtype;
+    case_layout layout;
+} prefill_row;
+
+static const prefill_row prefill_rows[] = {
+    {0, 128, 512, ATTN_F32, LAYOUT_BHSD},   {0, 128, 1024, ATTN_F32, LAYOUT_BHSD},
+    {2, 128, 2048, ATTN_F32, LAYOUT_BHSD},  {2, 128, 2048, ATTN_F16, LAYOUT_BHSD},
+    {2, 128, 2048, ATTN_BF16, LAYOUT_BHSD}, {2, 128, 2048, ATTN_F32, LAYOUT_BSHD},
+    {2, 80, 2048, ATTN_F32, LAYOUT_BHSD},   {2, 96, 2048, ATTN_F32, LAYOUT_BHSD},
+    {2, 112, 2048, ATTN_F32, LAYOUT_BHSD},  {0, 128, 4096, ATTN_F32, LAYOUT_BHSD},
+    {0, 128, 8192, ATTN_F32, LAYOUT_BHSD},  {0, 64, 512, ATTN_F32, LAYOUT_BHSD},
+    {4, 64, 2048, ATTN_F32, LAYOUT_BHSD},   {4, 64, 2048, ATTN_F16, LAYOUT_BHSD},
+    {4, 64, 2048, ATTN_BF16, LAYOUT_BHSD},  {4, 64, 2048, ATTN_F32, LAYOUT_BSHD},
+    {0, 64, 4096, ATTN_F32, LAYOUT_BHSD},   {0, 256, 2048, ATTN_F32, LAYOUT_BHSD},
+    {0, 256, 4096, ATTN_F32, LAYOUT_BHSD},
+};
+static const prefill_row prefill_quick[] = {{0, 128, 2048, ATTN_F32, LAYOUT_BHSD}};
+
+enum { PREFILL_SAMPLES = 21, PREFILL_GROUP_HEADS = 8 };
+#define PREFILL_FLOPS 5e9 /* of one call at least: 40 ms and more on one core of 2023 */
+
+/* 8 in groups, where row strides of [seq][head][dim] are then multiples of 1 KiB; else a power of
+ * two that makes the call long enough. */
+static int prefill_heads(const prefill_row *row)
+{
+    const double flops = 4.0 * row->seq * row->seq * row->head_dim;
+    int heads = 1;
+    while (heads * flops < PREFILL_FLOPS) heads *= 2;
+    return row->group ? PREFILL_GROUP_HEADS : heads;
+}
+
+static void prefill_case(case_list *list, const prefill_row *row, int causal, const char *kernels)
+{
+    static const char *const dtypes[] = {"", " f16", " bf16"};
+    static const char *const layouts[] = {"", " strided"};
+    bench_case *const c = append(list, "prefill", kernels);
+    c->batch = 1;
+    c->heads_q = c->heads_kv = prefill_heads(row);
+    c->seq_q = c->seq_kv = row->seq;
+    c->head_dim = c->head_dim_v = row->head_dim;
+    c->causal = causal;
+    c->dtype = row->dtype;
+    c->layout = row->layout;
+    c->kernels = kernels;
+    c->impl = "tiled";
+    c->group = row->group ? row->group + causal : 0;
+    c->fixed = 1;
+    c->iterations = PREFILL_SAMPLES;
+    snprintf(c->name, sizeof c->name, "%s d%d s%d%s%s", causal ? "causal" : "full", row->head_dim,
+             row->seq, dtypes[row->dtype], layouts[row->layout]);
+}
+
+static void prefill_set(case_list *list, int quick, const char *kernels)
+{
+    const prefill_row *const rows = quick ? prefill_quick : prefill_rows;
+    const int n = quick ? LENGTH(prefill_quick) : LENGTH(prefill_rows);
+    int end;
+    for (int begin = 0; begin < n; begin = end) {
+        for (end = begin + 1; end < n && rows[end].group && rows[end].group == rows[begin].group;)
+            end++;
+        for (int causal = 0; causal < 2; causal++)
+            for (int i = begin; i < end; i++) prefill_case(list, &rows[i], causal, kernels);
+    }
+}
+
+/* Neither a narrow set, whose tiles are for few rows, nor a portable one. */
+static int native(const char *kernels)
+{
+    return !strstr(kernels, "_narrow") && strncmp(kernels, "portable", strlen("portable"));
+}
+
+static void prefill_cases(case_list *list, const preset_choice *want)
+{
+    const int before = list->n;
+    if (want->kernels) {
+        prefill_set(list, want->quick, want->kernels);
+        return;
+    }
+    for (int i = 0; attn_kernels_get(i); i++) {
+        const char *const name = attn_kernels_name(attn_kernels_get(i));
+        if (native(name)) prefill_set(list, want->quick, name);
+    }
+    if (list->n == before)
+        prefill_set(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
+}
+
 static const struct {
     const char *name, *what;
-    void (*add)(case_list *list, int quick); /* NULL = not available */
+    void (*add)(case_list *list, const preset_choice *want); /* NULL = not available */
 } presets[] = {
     {"latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep", latency_cases},
     {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases},
+    {"prefill", "the rows of tools/goals.txt, each native kernel set: lengths, widths, storage, "
+                "layout", prefill_cases},
     {"gemma", "head_dim 256, interleaved heads", NULL},
     {"dilated", "dilated attention", NULL},
     {"extreme", "up to 1048576 tokens", NULL},
@@ -109,12 +206,12 @@ static const struct {
     {"factors", "one factor at a time", NULL},
 };
 
-int preset_cases(const char *name, int quick, case_list *list)
+int preset_cases(const char *name, const preset_choice *want, case_list *list)
 {
     for (int i = 0; i < LENGTH(presets); i++) {
         if (strcmp(presets[i].name, name)) continue;
         if (!presets[i].add) return -1;
-        presets[i].add(list, quick);
+        presets[i].add(list, want);
         return 1;
     }
     return 0;

@@ -5,16 +5,20 @@
 
 #include "case.h"
 
-enum { PRESETS_MAX_CASES = 128 };
+enum { PRESETS_MAX_CASES = 256 };
 
 typedef struct case_list {
     bench_case cases[PRESETS_MAX_CASES];
     int n;
 } case_list;
 
-/* Appends the cases of a preset, all or the reduced list of --quick.
- * 1 = done; 0 = no such preset; -1 = it is planned but not available. */
-int preset_cases(const char *name, int quick, case_list *list);
+typedef struct preset_choice {
+    int quick;           /* the reduced list */
+    const char *kernels; /* NULL, or the only set wanted by presets that compare sets */
+} preset_choice;
+
+/* Appends the cases of a preset. 1 = done; 0 = no such preset; -1 = planned but not available. */
+int preset_cases(const char *name, const preset_choice *want, case_list *list);
 
 /* Appends the case of a text "B,Hq,Hkv,Sq,Skv,D[,Dv]"; 0 = not such a text. */
 int shape_case(const char *text, case_list *list);

@@ -110,7 +110,8 @@ void report_formulas(void)
         "P50,\n  causal pairs counted exactly; GB/s = bytes of q, k, v, o, lse / P50\n");
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
         "  %%read: of the measured read rate; err/tol: worst error of sampled rows against a double"
-        "\n  oracle in units of its tolerance; cold: the first call, before any warm-up\n\n");
+        "\n  oracle in units of its tolerance; cold: the first call, before any warm-up;\n"
+        "  %%cpu: share of the time in which the CPU was ours\n\n");
 }
 
 void report_table_head(void)
@@ -134,7 +135,7 @@ void report_row(const bench_result *r)
 {
     if (r->skipped[0]) {
         colour(YELLOW);
-        say("%-24s %-6s skipped: %s", r->name, r->impl, r->skipped);
+        say("%-26s %-6s skipped: %s", r->name, r->impl, r->skipped);
         colour(PLAIN);
         say("\n");
         return;

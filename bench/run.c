@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
- * only then warm-up and timing. */
+ * only then warm-up and timing; of a group all but the timing first. */
 #include "run.h"
 
 #include <math.h>
@@ -32,12 +32,19 @@ typedef struct bench_run {
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     size_t o_bytes, workspace_bytes;
+    double bytes_before; /* that the runs before it in its group take */
 } bench_run;
 
 static int skip(bench_result *r, const char *format, double a, double b)
 {
     snprintf(r->skipped, sizeof r->skipped, format, a, b);
     return 0;
+}
+
+static const char *layout_text(case_layout layout)
+{
+    static const char *const names[] = {"bhsd", "bshd"};
+    return names[layout];
 }
 
 static const char *dtype_text(int dtype)
@@ -57,6 +64,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->kernels = "";
     r->dtype = dtype_text(c->dtype);
     r->mask = c->causal ? "causal" : "full";
+    r->layout = layout_text(c->layout);
     r->batch = c->batch;
     r->heads_q = c->heads_q;
     r->heads_kv = c->heads_kv;
@@ -67,11 +75,28 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->threads = x->threads;
 }
 
+/* Packed strides of either layout; attn_tensor and attn_output name them alike. */
+#define SET_STRIDES(t, heads, rows, dim, layout)                                                   \
+    do {                                                                                           \
+        (t)->stride_batch = (ptrdiff_t)((heads) * (rows) * (dim));                                 \
+        (t)->stride_head = (ptrdiff_t)((layout) == LAYOUT_BSHD ? (dim) : (rows) * (dim));          \
+        (t)->stride_seq = (ptrdiff_t)((layout) == LAYOUT_BSHD ? (heads) * (dim) : (dim));          \
+    } while (0)
+
+static void set_strides(const bench_case *c, attn_params *p)
+{
+    SET_STRIDES(&p->q, c->heads_q, c->seq_q, c->head_dim, c->layout);
+    SET_STRIDES(&p->k, c->heads_kv, c->seq_kv, c->head_dim, c->layout);
+    SET_STRIDES(&p->v, c->heads_kv, c->seq_kv, c->head_dim_v, c->layout);
+    SET_STRIDES(&p->o, c->heads_q, c->seq_q, c->head_dim_v, c->layout);
+}
+
 /* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
 static int set_params(const bench_context *x, const char *impl, bench_run *run, bench_result *r)
 {
     attn_params *const p = &run->p;
     const bench_case *const c = run->c;
+    const char *const kernels = c->kernels ? c->kernels : x->kernels;
     char text[96], why[280];
     p->batch = c->batch;
     p->num_heads_q = c->heads_q;
@@ -82,11 +107,13 @@ static int set_params(const bench_context *x, const char *impl, bench_run *run, 
     p->head_dim_v = c->head_dim_v;
     p->causal = c->causal;
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    set_strides(c, p);
+    r->row_stride = (int64_t)p->q.stride_seq;
     p->num_workers = x->threads;
     if (x->workers) p->parallel_for = pool_parallel_for;
     p->parallel_user = x->workers;
-    snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, x->kernels ? " kernels=" : "",
-             x->kernels ? x->kernels : "");
+    snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, kernels ? " kernels=" : "",
+             kernels ? kernels : "");
     if (attn_params_from_string(p, text, why, sizeof why) == ATTN_OK) return 1;
     snprintf(r->skipped, sizeof r->skipped, "%s", why);
     return 0;
@@ -98,10 +125,15 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
            * (size_t)(dtype == ATTN_F32 ? 4 : 2);
 }
 
+static double run_bytes(const bench_run *run)
+{
+    return run->model.tensor_bytes + (double)run->workspace_bytes;
+}
+
 /* 0 when the case needs more memory than it may take. */
 static int within_memory(const bench_context *x, const bench_run *run, bench_result *r)
 {
-    const double need = run->model.tensor_bytes + (double)run->workspace_bytes;
+    const double need = run->bytes_before + run_bytes(run);
     const double limit = MEMORY_SHARE * (double)x->machine.memory_usable;
     if (run->info.impl == ATTN_IMPL_NAIVE && (double)run->workspace_bytes > NAIVE_WORKSPACE_LIMIT)
         return skip(r, "logits take %.2f GiB, the limit is %.2f GiB",
@@ -170,18 +202,22 @@ static int call(void *argument)
 
 /* ---- verification */
 
-/* Row `row` of all batch * heads * seq_q rows against the oracle; NaN is infinitely wrong. */
+/* Row `row` of all batch * heads * seq_q rows, heads before rows in either layout, against the
+ * oracle; NaN is infinitely wrong. */
 static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
                       bench_result *r)
 {
     const bench_case *const c = run->c;
     const int64_t h = row / c->seq_q % c->heads_q, b = row / c->seq_q / c->heads_q;
+    const ptrdiff_t start = (ptrdiff_t)b * run->p.o.stride_batch
+                            + (ptrdiff_t)h * run->p.o.stride_head
+                            + (ptrdiff_t)(row % c->seq_q) * run->p.o.stride_seq;
     oracle_result want = {0};
     want.o = o;
     want.o_tolerance = tolerance;
     if (oracle_row_full(&run->p, b, h, row % c->seq_q, &want)) return 0;
     for (int64_t d = 0; d < c->head_dim_v; d++) {
-        const double got = oracle_load(c->dtype, run->o, (ptrdiff_t)(row * c->head_dim_v + d));
+        const double got = oracle_load(c->dtype, run->o, start + (ptrdiff_t)d);
         const double allowed = tolerance[d] + oracle_storage_error(c->dtype, o[d]);
         const double error = fabs(got - o[d]);
         if (!(error <= r->max_err)) r->max_err = error == error ? error : INFINITY;
@@ -224,6 +260,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
     const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
+    const probe_peak *const unit = probe_unit_of(&x->probe, r->kernels);
     r->samples = m->seconds.n;
     r->ms_min = 1e3 * m->seconds.min;
     r->ms_mean = 1e3 * m->seconds.mean;
@@ -231,6 +268,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
+    r->pct_running = 100 * m->running / x->threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
     r->gbytes_per_s = run->model.bytes / seconds * 1e-9;
@@ -238,9 +276,11 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / x->threads;
+        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / x->threads;
         if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / x->threads;
     } else if (best->gflops > 0) {
         r->pct_fma_peak = 100 * gflops / best->gflops / x->threads;
+        r->pct_set_peak = 100 * gflops / unit->gflops / x->threads;
         if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / x->threads;
     }
     r->peak_rss_bytes = machine_peak_rss();
@@ -254,16 +294,32 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
-static int time_it(const bench_context *x, bench_run *run, bench_result *r)
+/* Times the runs whose result has no reason to skip them. */
+static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
-    measure_plan plan = {run->c->warmup, run->c->iterations, x->min_time, time_share(x)};
-    measure_result m;
-    if (plan.max_time < 0)
-        return skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
-    if (plan.max_time > 0 && 1e-3 * r->cold_ms > plan.max_time / 4) plan.warmup = 0;
-    if (!measure(&plan, call, run, &m)) return skip(r, "a timed call failed", 0, 0);
-    fill_result(x, run, &m, r);
-    return 1;
+    measure_job jobs[RUN_MAX_GROUP];
+    measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
+    double longest = 0;
+    int ready = 0;
+    for (int i = 0; i < n; i++) {
+        const measure_job job = {.call = call, .arg = &runs[i]};
+        if (results[i].skipped[0]) continue;
+        jobs[ready++] = job;
+        if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
+    }
+    if (!ready) return;
+    plan.min_time *= ready;
+    plan.max_time = time_share(x) * ready;
+    if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
+    const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, ready);
+    for (int i = 0, job = 0; i < n; i++) {
+        bench_result *const r = &results[i];
+        if (r->skipped[0]) continue;
+        if (timed) fill_result(x, &runs[i], &jobs[job++].result, r);
+        else if (plan.max_time < 0)
+            skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
+        else skip(r, "a timed call failed", 0, 0);
+    }
 }
 
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
@@ -293,26 +349,45 @@ static void spoil(bench_run *run)
     attn_convert(run->o, run->c->dtype, &first, ATTN_F32, 1);
 }
 
-static int run_steps(bench_context *x, const char *impl, bench_run *run, bench_result *r)
+/* All but the timing; what stands in the way is said in r->skipped. */
+static int prepare(bench_context *x, const char *impl, bench_run *run, bench_result *r)
 {
     if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
     if (!make_buffers(x, run, r) || !cold_call(x, run, r)) return 0;
     if (x->spoil) spoil(run);
-    return verify(run, r) && time_it(x, run, r);
+    return verify(run, r);
+}
+
+static void release(bench_run *run)
+{
+    free(run->q);
+    free(run->k);
+    free(run->v);
+    free(run->o);
+    free(run->workspace);
+    run->q = run->k = run->v = run->o = run->workspace = NULL;
+}
+
+void run_group(bench_context *context, const bench_case *cases, int n, const char *impl,
+               bench_result *results)
+{
+    bench_run runs[RUN_MAX_GROUP];
+    double bytes = 0;
+    memset(runs, 0, sizeof runs);
+    for (int i = 0; i < n; i++) {
+        runs[i].c = &cases[i];
+        runs[i].bytes_before = bytes;
+        describe(context, &cases[i], impl, &results[i]);
+        if (prepare(context, impl, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
+        else release(&runs[i]);
+    }
+    time_them(context, runs, n, results);
+    for (int i = 0; i < n; i++) release(&runs[i]);
+    context->runs_left -= n;
 }
 
 void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r)
 {
-    bench_run run;
-    memset(&run, 0, sizeof run);
-    run.c = c;
-    describe(context, c, impl, r);
-    run_steps(context, impl, &run, r);
-    context->runs_left--;
-    free(run.q);
-    free(run.k);
-    free(run.v);
-    free(run.o);
-    free(run.workspace);
+    run_group(context, c, 1, impl, r);
 }

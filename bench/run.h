@@ -26,6 +26,12 @@ typedef struct bench_context {
  * does not exist or a result that is wrong. */
 void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r);
 
+enum { RUN_MAX_GROUP = 8 };
+
+/* The same for n <= RUN_MAX_GROUP cases, timed in turn: all by the plan of the first. */
+void run_group(bench_context *context, const bench_case *cases, int n, const char *impl,
+               bench_result *results);
+
 /* Nonzero: r was skipped because its result was wrong. */
 int run_was_wrong(const bench_result *r);
 

@@ -1,11 +1,16 @@
 /* selfcheck.c - the bench shows that it would notice: wrong results, wrong counts, wrong times.
  * SPDX-License-Identifier: MIT */
+#if defined __unix__ || defined __APPLE__
+#define _POSIX_C_SOURCE 200809L
+#define SELFCHECK_SLEEPS 1
+#endif
 #define ATTN_KERNEL_API
 #include "selfcheck.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "../attn.h"
 #include "clock.h"
@@ -128,6 +133,100 @@ static void check_timing(void)
     expect(!measure(&counted, wait_a_while, &f, &r), "a failing call fails the measurement", 0);
 }
 
+#ifdef SELFCHECK_SLEEPS
+static int sleep_a_while(void *arg)
+{
+    const struct timespec t = {0, 2000000};
+    (void)arg;
+    return nanosleep(&t, NULL);
+}
+
+static void check_running(void)
+{
+    const measure_plan plan = {0, 5, 0, 0};
+    measure_result r;
+    expect(measure(&plan, sleep_a_while, NULL, &r), "a sleeping call works", 0);
+    expect(r.running > 0 && r.running < 0.5, "a sleeping call does not have the CPU", r.running);
+}
+#else
+static void check_running(void)
+{
+}
+#endif
+
+/* ---- calls in turn */
+
+typedef struct turn_call {
+    int *last, *broken;
+    int index, calls, of;
+} turn_call;
+
+static int take_turn(void *arg)
+{
+    turn_call *const t = arg;
+    const double start = clock_seconds();
+    if (t->calls++ && (*t->last + 1) % t->of != t->index) ++*t->broken; /* the first is warm-up */
+    *t->last = t->index;
+    while (clock_seconds() - start < 1e-4) {
+    }
+    return 0;
+}
+
+static void check_turns(void)
+{
+    const measure_plan plan = {1, 4, 0, 0};
+    int last = -1, broken = 0;
+    turn_call t[3];
+    measure_job jobs[3];
+    for (int i = 0; i < 3; i++) {
+        const turn_call one = {&last, &broken, i, 0, 3};
+        const measure_job job = {.call = take_turn, .arg = &t[i]};
+        t[i] = one;
+        jobs[i] = job;
+    }
+    expect(measure_in_turn(&plan, jobs, 3), "three calls in turn work", 0);
+    expect(broken == 0, "their samples alternate", broken);
+    expect(jobs[2].result.seconds.n == 4, "4 samples of each", jobs[2].result.seconds.n);
+}
+
+/* ---- layouts */
+
+static void check_layouts(bench_context *context)
+{
+    for (int layout = LAYOUT_BHSD; layout <= LAYOUT_BSHD; layout++) {
+        case_list list = {.n = 0};
+        bench_result r;
+        shape_case("2,4,2,40,48,32,16", &list);
+        list.cases[0].layout = (case_layout)layout;
+        list.cases[0].iterations = 1;
+        run_case(context, &list.cases[0], "tiled", &r);
+        expect(!r.skipped[0], "a result of either layout is right", r.err_tolerance);
+        expect(r.row_stride == (layout == LAYOUT_BSHD ? 4 * 32 : 32), "distance of rows",
+               (double)r.row_stride);
+        context->spoil = 1;
+        run_case(context, &list.cases[0], "tiled", &r);
+        context->spoil = 0;
+        expect(run_was_wrong(&r), "a spoilt result of either layout is refused", r.err_tolerance);
+    }
+}
+
+/* ---- a group: a wrong result does not stop the others */
+
+static void check_group(bench_context *context)
+{
+    case_list list = {.n = 0};
+    bench_result r[3];
+    for (int i = 0; i < 3; i++) {
+        shape_case("1,2,2,16,16,8", &list);
+        list.cases[i].iterations = 2;
+    }
+    list.cases[1].kernels = "none";
+    run_group(context, list.cases, 3, "tiled", r);
+    expect(!r[0].skipped[0] && r[1].skipped[0] && !r[2].skipped[0],
+           "of a group those that can be are timed", 0);
+    expect(r[0].samples == 2 && r[2].samples == 2, "each with its samples", (double)r[2].samples);
+}
+
 /* ---- counts on paper */
 
 static void check_model(void)
@@ -154,19 +253,40 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
+static const preset_choice whole = {0, NULL};
+
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
 {
     static case_list list;
     int n = 0;
     list.n = 0;
-    preset_cases(preset, 0, &list);
+    preset_cases(preset, &whole, &list);
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
         n += (!seq_q || c->seq_q == seq_q) && (!seq_kv || c->seq_kv == seq_kv)
              && (!batch || c->batch == batch);
     }
     return n;
+}
+
+/* For one set: every row full and causal; groups stay together and fit. */
+static void check_prefill(void)
+{
+    static case_list list;
+    const preset_choice one = {0, "portable"};
+    int longest = 0, strided = 0;
+    list.n = 0;
+    preset_cases("prefill", &one, &list);
+    for (int i = 0, length = 0; i < list.n; i++) {
+        const bench_case *const c = &list.cases[i];
+        length = i && c->group && c->group == c[-1].group ? length + 1 : 1;
+        if (length > longest) longest = length;
+        strided += c->layout == LAYOUT_BSHD;
+    }
+    expect(list.n == 38, "prefill: 19 rows, full and causal", list.n);
+    expect(strided == 4, "prefill: strided, two widths", strided);
+    expect(longest == 7 && longest <= RUN_MAX_GROUP, "prefill: groups fit", longest);
 }
 
 static void check_presets(void)
@@ -181,8 +301,8 @@ static void check_presets(void)
     expect(count_cases("llm", 1, 4096, 8) == 2, "llm: decode 4096 x 8, two head counts",
            count_cases("llm", 1, 4096, 8));
     expect(count_cases("llm", 0, 0, 0) == 24, "llm: 24 cases", count_cases("llm", 0, 0, 0));
-    expect(preset_cases("extreme", 0, &list) == -1, "a planned preset is not available", 0);
-    expect(preset_cases("none", 0, &list) == 0, "an unknown preset is none", 0);
+    expect(preset_cases("extreme", &whole, &list) == -1, "a planned preset is not available", 0);
+    expect(preset_cases("none", &whole, &list) == 0, "an unknown preset is none", 0);
     expect(!shape_case("1,2,3", &list), "a short shape is refused", 0);
     expect(!shape_case("1,2,3,4,5,6,7,8", &list), "a long shape is refused", 0);
     expect(!shape_case("1,2,2,0,5,6", &list), "a size of 0 is refused", 0);
@@ -193,8 +313,13 @@ int selfcheck(bench_context *context)
     passed = failed = 0;
     check_stats();
     check_timing();
+    check_running();
+    check_turns();
     check_model();
     check_presets();
+    check_prefill();
+    check_layouts(context);
+    check_group(context);
     check_refusal(context);
     check_kernels();
     printf("%d passed, %d failed\n", passed, failed);
