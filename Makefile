@@ -53,20 +53,20 @@ BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c
            bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
            tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
-PEERS   := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
-           bench/machine.c bench/data.c
+PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
+                bench/machine.c bench/data.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
-PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEERS))
+PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEER_SOURCES))
 
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
           check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
 
-.PHONY: all test bench examples single check conformance install uninstall help clean force \
-        programs compare-peers list-checks $(CHECKS)
+.PHONY: all test bench performance examples single check conformance install uninstall help clean \
+        force programs compare-peers list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -157,6 +157,9 @@ bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
+performance: $(BUILD)/bench ## docs/performance.md from a measurement, 5 minutes (PEERS=FILE)
+	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
+
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 	@echo "built: $(EXAMPLE_PROGRAMS)"
 
@@ -194,8 +197,9 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 
-check-bench: $(BUILD)/bench ## the bench refuses wrong results
+check-bench: $(BUILD)/bench ## the bench refuses wrong results, the page of goals tells right
 	$(RUN) $(BUILD)/bench selfcheck
+	sh tools/performance_test.sh
 
 check-math: ## exp2, log2, tanh, roots against their exact values
 	@mkdir -p $(BUILD)

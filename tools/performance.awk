@@ -1,0 +1,191 @@
+# performance.awk - the measured part of docs/performance.md.
+# SPDX-License-Identifier: MIT
+#
+# awk -f performance.awk goals.txt prefill.csv kernels.csv: the first file has goals, the others a
+# head line of column names. A row counts as disturbed when its thread had less than DISTURBED
+# percent of its CPU: a goal that it misses is undecided then, and so is one that compares it.
+
+BEGIN { DISTURBED = 97 }
+FNR == 1 { file++ }
+
+function trimmed(text)
+{
+    gsub(/^[ \t]+|[ \t\r]+$/, "", text)
+    return text
+}
+
+# The verdict is about the numbers as they are printed, with one decimal.
+function rounded(x) { return sprintf("%.1f", x) + 0 }
+
+file == 1 && !/^#/ && NF {
+    split($0, part, "|")
+    name = trimmed(part[1]); set = trimmed(part[2])
+    goal[name, set] = trimmed(part[3])
+    goal_name[++goals] = name; goal_set[goals] = set
+}
+
+file > 1 { gsub(/"/, ""); $0 = $0; split("", field); n = split($0, field, ",") }
+
+file > 1 && FNR == 1 {
+    split("", column)
+    for (i = 1; i <= n; i++) column[field[i]] = i
+    next
+}
+
+function get(key)
+{
+    if (key in column) return field[column[key]]
+    print "performance.awk: no column " key > "/dev/stderr"
+    exit failed = 1
+}
+
+function add_set(set)
+{
+    if (!(set in known)) set_name[++sets] = set
+    known[set] = 1
+}
+
+file == 2 {
+    key = get("case") SUBSEP get("kernels")
+    row_name[++rows] = get("case"); row_set[rows] = get("kernels")
+    share[key] = rounded(get("pct_set_peak")); gflops[key] = get("gflops")
+    running[key] = get("pct_running")
+    add_set(get("kernels"))
+    if (samples == "" || get("samples") + 0 < samples) samples = get("samples") + 0
+    dim = get("head_dim") + 0
+    if (!(dim in dim_known)) dim_list[++dims] = dim
+    dim_known[dim] = 1
+    if (get("workspace_bytes") / 1024 > space[get("kernels"), dim])
+        space[get("kernels"), dim] = get("workspace_bytes") / 1024
+}
+
+file == 3 && get("set") !~ /^portable/ {
+    id = get("set") SUBSEP get("kernel")
+    if (!(id in kernel_known)) { kernel_known[id] = 1; kernel_list[++kernels] = id }
+    if (get("pct_fma_peak") > 0) { unit[id] = "% of peak"; x = sprintf("%.1f", get("pct_fma_peak")) }
+    else if (get("cycles_per_exp") > 0) {
+        unit[id] = "cycles an exponential"; x = sprintf("%.2f", get("cycles_per_exp"))
+    } else { unit[id] = "bytes a cycle"; x = sprintf("%.1f", get("bytes_per_cycle")) }
+    kernel_value[id, get("head_dim") + 0] = x
+    if (!(get("head_dim") in kernel_dim_known)) kernel_dim[++kernel_dims] = get("head_dim") + 0
+    kernel_dim_known[get("head_dim")] = 1
+}
+
+function disturbed(key) { return running[key] > 0 && running[key] < DISTURBED }
+
+function goal_of(name, set)
+{
+    if ((name, set) in goal) return goal[name, set]
+    return (name, "*") in goal ? goal[name, "*"] : ""
+}
+
+# Sets wanted and wanted_text; 0 when there is no goal or its base was not measured.
+function find_goal(name, set,    text, word)
+{
+    text = goal_of(name, set)
+    wanted_text = "-"; base = ""
+    if (text == "") return 0
+    if (text !~ /^within /) { wanted = wanted_text = text + 0; return 1 }
+    split(text, word, " ")
+    base = text; sub(/^within [0-9.]+ of /, "", base)
+    wanted_text = word[2] " below " base
+    if (!((base, set) in share)) return 0
+    wanted = rounded(share[base, set] - word[2])
+    wanted_text = sprintf("%.1f (%s)", wanted, wanted_text)
+    return 1
+}
+
+# A goal is undecided when what it compares with is disturbed, or when a disturbed row misses it.
+function verdict_of(key, set)
+{
+    if (base != "" && disturbed(base SUBSEP set) || disturbed(key) && share[key] < wanted) {
+        undecided++
+        return "undecided"
+    }
+    if (share[key] >= wanted) { met++; return "met" }
+    missed++
+    return sprintf("missed by %.1f", wanted - share[key])
+}
+
+function say_row(name, set,    key, verdict)
+{
+    key = name SUBSEP set
+    verdict = "-"
+    if (find_goal(name, set)) verdict = verdict_of(key, set)
+    else if (wanted_text != "-") { verdict = "not measured: " base; unmeasured++ }
+    if (disturbed(key)) {
+        verdict = verdict sprintf("; had %.0f %% of the CPU", running[key])
+        disturbed_rows++
+    }
+    printf "| %s | %s | %.1f | %.1f | %s | %s |\n", name, set, share[key], gflops[key],
+        wanted_text, verdict
+}
+
+# Goals of sets that were measured, whose case was not.
+function say_missing(    g, s)
+{
+    for (g = 1; g <= goals; g++)
+        for (s = 1; s <= sets; s++) {
+            if (goal_name[g] == "workspace") continue
+            if (goal_set[g] != "*" && goal_set[g] != set_name[s]) continue
+            if ((goal_name[g], set_name[s]) in share) continue
+            printf "| %s | %s | - | - | %s | not measured |\n", goal_name[g], set_name[s],
+                goal[goal_name[g], goal_set[g]]
+            unmeasured++
+        }
+}
+
+function say_space(    s, d, limit, verdict)
+{
+    print "\n## Workspace of one thread\n"
+    print "What attn_workspace_size asks for, the most over the cases above.\n"
+    print "| set | head_dim | KiB | goal | |\n|---|---|---|---|---|"
+    limit = goal["workspace", "*"] + 0
+    for (s = 1; s <= sets; s++)
+        for (d = 1; d <= dims; d++) {
+            if (!((set_name[s], dim_list[d]) in space)) continue
+            x = space[set_name[s], dim_list[d]]
+            verdict = x <= limit ? "met" : sprintf("missed by %.0f KiB", x - limit)
+            printf "| %s | %d | %.0f | %d | %s |\n", set_name[s], dim_list[d], x, limit, verdict
+        }
+}
+
+function say_kernels(    i, d, id, part)
+{
+    print "\n## Single kernels\n"
+    print "`build/bench kernels`: tiles in L1 and L2, medians; softmax and exp_sum by exponential.\n"
+    printf "| set | kernel | unit |"
+    for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
+    printf "\n|---|---|---|"
+    for (d = 1; d <= kernel_dims; d++) printf "---|"
+    print ""
+    for (i = 1; i <= kernels; i++) {
+        id = kernel_list[i]
+        split(id, part, SUBSEP)
+        printf "| %s | %s | %s |", part[1], part[2], unit[id]
+        for (d = 1; d <= kernel_dims; d++) printf " %s |", kernel_value[id, kernel_dim[d]]
+        print ""
+    }
+}
+
+END {
+    if (failed) exit 1
+    if (!rows) {
+        print "performance.awk: nothing measured" > "/dev/stderr"
+        exit 1
+    }
+    print "## Prefill\n"
+    print "One thread; share: of the measured FMA peak of the set's vector unit, in clock cycles of the"
+    printf "same moment, median of %d calls. f16 and bf16 are storage types; ", samples
+    print "strided is\n[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
+    print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
+    for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
+    say_missing()
+    printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
+        unmeasured
+    if (disturbed_rows)
+        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too. Measure again.**\n",
+            disturbed_rows, rows
+    say_space()
+    say_kernels()
+}

@@ -1,0 +1,105 @@
+#!/bin/sh
+# performance.sh - measures the rows of tools/goals.txt and writes docs/performance.md.
+# SPDX-License-Identifier: MIT
+#
+# usage: tools/performance.sh [BUILD]      (make performance; BUILD holds bench)
+#
+#   PEERS=FILE      the section on peers is FILE (as tools/compare_peers --markdown writes it)
+#   BENCH_FLAGS     more options for `bench prefill`, e.g. "--iters 5"
+#   RUN             what runs a program, e.g. "taskset -c 1"
+#   MEASURED=DIR    measures nothing, takes prefill.csv, prefill.json, kernels.csv of DIR
+#   OUTPUT=FILE     written instead of docs/performance.md
+#
+# What stands between the markers of the notes and of the peers is kept; all else is written anew.
+set -u
+tools=$(dirname "$0")
+build=${1:-build}
+output=${OUTPUT:-$tools/../docs/performance.md}
+work=${MEASURED:-$build/performance}
+page=$build/performance.md
+
+fail()
+{
+    echo "performance.sh: $*" >&2
+    exit 1
+}
+
+# shellcheck disable=SC2086 # RUN and BENCH_FLAGS are words
+measure()
+{
+    mkdir -p "$work" || exit 1
+    ${RUN:-} "$build/bench" prefill ${BENCH_FLAGS:-} --csv "$work/prefill.csv" \
+        --json "$work/prefill.json" || fail "bench prefill failed: nothing written"
+    ${RUN:-} "$build/bench" kernels --csv "$work/kernels.csv" ||
+        fail "bench kernels failed: nothing written"
+}
+
+# text KEY, number KEY: of the line "machine" of the JSON, or of its top.
+text() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" "$work/prefill.json" | head -n 1; }
+number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$work/prefill.json" | head -n 1; }
+kib() { number "$1" | awk '{printf "%.0f KiB", $1 / 1024}'; }
+decimal() { number "$1" | awk '{printf "%.1f", $1}'; }
+
+# region NAME: its lines with the markers, from the page as it is; markers alone where it has none.
+region()
+{
+    begin="<!-- $1 -->" end="<!-- /$1 -->"
+    if [ -f "$output" ] && grep -qxF -- "$begin" "$output"; then
+        grep -qxF -- "$end" "$output" || fail "$output has $begin, but not $end: repair it first"
+        awk -v begin="$begin" -v end="$end" '
+            $0 == begin { on = 1 } on { print } $0 == end { on = 0 }' "$output"
+    else
+        printf '%s\n%s\n' "$begin" "$end"
+    fi
+}
+
+peers()
+{
+    if [ -z "${PEERS:-}" ]; then region peers; return; fi
+    [ -r "$PEERS" ] || fail "no file $PEERS"
+    echo '<!-- peers -->'
+    grep -vxF -e '<!-- peers -->' -e '<!-- /peers -->' -- "$PEERS"
+    echo '<!-- /peers -->'
+}
+
+head_of_page()
+{
+    cat <<END
+<!-- SPDX-License-Identifier: MIT -->
+# Performance
+
+Written by \`make performance\` from one run, but for the notes and the peers. Goals are goals: what
+the library is meant to reach, for a machine with AVX-512 and 1 MiB of L2
+(\`tools/goals.txt\`), not what it promises. Each number is a median.
+
+| | |
+|---|---|
+| machine | $(text cpu), $(number cpus) CPUs, $(text system) |
+| caches | L1d $(kib l1d_bytes), L2 $(kib l2_bytes), L3 $(kib l3_bytes) |
+| instructions | $(text isa) |
+| compiler | $(text compiler), \`$(text flags)\` |
+| attn | $(text attn_version), revision $(text revision) |
+| date | $(text timestamp) |
+| FMA peak, one thread | $(decimal fma_peak_gflops) GFLOP/s ($(text fma_peak_unit)), \
+$(decimal fma_peak_flops_per_cycle) FLOP a cycle |
+| reading memory, one thread | $(decimal read_gbytes_per_s) GB/s |
+
+END
+}
+
+write_page()
+{
+    notes=$(region notes) || exit 1
+    others=$(peers) || exit 1
+    measured=$(awk -f "$tools/performance.awk" "$tools/goals.txt" "$work/prefill.csv" \
+        "$work/kernels.csv") || fail "the tables cannot be made"
+    mkdir -p "$build" || exit 1
+    {
+        head_of_page
+        printf '%s\n\n## Notes\n\n%s\n\n## Peers\n\n%s\n' "$measured" "$notes" "$others"
+    } > "$page" && mv "$page" "$output" || fail "cannot write $output"
+}
+
+[ -n "${MEASURED:-}" ] || measure
+write_page
+echo "wrote $output: $(grep '^Goals: ' "$output")"

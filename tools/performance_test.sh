@@ -1,0 +1,99 @@
+#!/bin/sh
+# performance_test.sh - performance.sh on measurements made up for it: verdicts, kept regions.
+# SPDX-License-Identifier: MIT
+set -u
+tools=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+expect() # expect WHAT COMMAND...
+{
+    what=$1
+    shift
+    if "$@" > /dev/null 2>&1; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1))
+    echo "FAILED: $what"
+}
+
+has() { grep -qF -- "$1" "$work/page.md"; }
+lacks() { ! has "$1"; }
+fails() { ! "$@"; }
+render() { MEASURED=$work OUTPUT=$work/page.md sh "$tools/performance.sh" "$work/build"; }
+
+# case set share cpu dim workspace
+row() { printf '"%s","%s",%s,100,21,%s,%s,%s\n' "$1" "$2" "$3" "$4" "$5" "$6"; }
+
+rows()
+{
+    echo case,kernels,pct_set_peak,gflops,samples,pct_running,head_dim,workspace_bytes
+    row 'full d128 s2048' avx512 95.46 99.9 128 1048576     # 95.5 as printed: met
+    row 'full d128 s2048' avx2 95.94 99.9 128 1049600       # 95.9: missed by 0.1; 1025 KiB
+    row 'full d128 s2048 f16' avx512 93.5 99.9 128 1048576  # 2.0 below: met
+    row 'full d128 s2048 f16' avx2 93.8 99.9 128 1048576    # 2.1 below: missed
+    row 'full d80 s2048' avx512 91.4 99.9 80 1              # 4.1 below
+    row 'full d128 s512' avx512 91.9 50 128 1               # disturbed
+    row 'full d128 s512' avx2 92.0 50 128 1                 # disturbed and met all the same
+    row 'causal d128 s2048' avx512 93.0 50 128 1
+    row 'causal d128 s2048 f16' avx512 99.0 99.9 128 1      # its base is disturbed
+    row 'causal d64 s2048 f16' avx512 80 99.9 64 1          # its base is missing
+    row 'full d64 s512' avx512 80 99.9 64 1                 # no goal
+}
+
+rows > "$work/prefill.csv"
+cat > "$work/kernels.csv" <<'END'
+set,rows,keys,head_dim,kernel,cycles,cycles_per_element,pct_fma_peak,ns_per_exp,cycles_per_exp,bytes_per_cycle
+"avx2",24,128,64,"qk",1,1,98.25,0,0,0
+"avx2",24,128,128,"qk",1,1,97.5,0,0,0
+"avx2",24,128,64,"exp_sum",1,1,0,1,1.125,0
+"portable",16,128,64,"pack",1,1,0,0,0,7.5
+END
+echo '{ "timestamp": "T", "machine": {"cpu": "Some CPU", "l1d_bytes": 32768, "ghz": 3},' \
+    > "$work/prefill.json"
+
+expect "the page is written" render
+expect "a goal reached as printed is met" has '| full d128 s2048 | avx512 | 95.5 | 100.0 | 95.5 | met |'
+expect "a miss has its points" has '| full d128 s2048 | avx2 | 95.9 | 100.0 | 96 | missed by 0.1 |'
+expect "within 2 of another case" has '| full d128 s2048 f16 | avx512 | 93.5 | 100.0 | 93.5 (2 below full d128 s2048) | met |'
+expect "each set has its own base" has '| 93.9 (2 below full d128 s2048) | missed by 0.1 |'
+expect "within 4" has '| 91.5 (4 below full d128 s2048) | missed by 0.1 |'
+expect "a disturbed miss is undecided" has '| full d128 s512 | avx512 | 91.9 | 100.0 | 92 | undecided; had 50 % of the CPU |'
+expect "a disturbed row can meet" has '| full d128 s512 | avx2 | 92.0 | 100.0 | 92 | met; had 50 % of the CPU |'
+expect "a disturbed base decides nothing" has '| 91.0 (2 below causal d128 s2048) | undecided |'
+expect "a base that is missing" has 'not measured: causal d64 s2048 |'
+expect "no goal, no verdict" has '| full d64 s512 | avx512 | 80.0 | 100.0 | - | - |'
+expect "a goal without a row" has '| causal d128 s8192 | avx2 | - | - | 95.5 | not measured |'
+expect "the count" has 'Goals: 4 met, 3 missed, 2 undecided, '
+expect "the warning" has 'Disturbed: in 3 of 11 rows'
+expect "workspace at the limit" has '| avx512 | 128 | 1024 | 1024 | met |'
+expect "workspace above it" has '| avx2 | 128 | 1025 | 1024 | missed by 1 KiB |'
+expect "kernels by width" has '| avx2 | qk | % of peak | 98.2 | 97.5 |'
+expect "exponentials" has '| avx2 | exp_sum | cycles an exponential | 1.12 |'
+expect "no portable kernels" lacks '| portable |'
+expect "the machine" has '| machine | Some CPU'
+expect "goals are goals" has 'Goals are goals'
+
+printf '%s\n' 'a note & a \1' > "$work/note"
+sed -i "/^<!-- notes -->/r $work/note" "$work/page.md"
+printf '%s\n' '<!-- peers -->' 'other libraries' '<!-- /peers -->' > "$work/peers"
+PEERS=$work/peers expect "peers from a file" render
+expect "notes are kept" has 'a note & a \1'
+expect "the peers are there" has 'other libraries'
+expect "written again" render
+expect "notes are kept twice" has 'a note & a \1'
+expect "peers are kept" has 'other libraries'
+expect "markers once" test "$(grep -c -e '^<!-- /\{0,1\}peers -->' -e '^<!-- /\{0,1\}notes -->' \
+    "$work/page.md")" -eq 4
+cp "$work/page.md" "$work/kept"
+PEERS=$work/none expect "a missing file of peers is refused" fails render
+grep -vF '<!-- /notes -->' "$work/kept" > "$work/page.md"
+cp "$work/page.md" "$work/open"
+expect "an open region is refused" fails render
+expect "and nothing is lost" cmp "$work/open" "$work/page.md"
+cp "$work/kept" "$work/page.md"
+sed -i 's/pct_set_peak/other/' "$work/prefill.csv"
+expect "a column that is missing is refused" fails render
+expect "and the page stays" cmp "$work/kept" "$work/page.md"
+echo "performance.sh: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
