@@ -147,12 +147,17 @@ static int collect_cases(const bench_options *o, case_list *list)
     return ok && apply_options(o, list);
 }
 
-static void print_list(const case_list *list)
+static void print_presets(void)
 {
     const char *name, *what;
     int available;
     for (int i = 0; preset_describe(i, &name, &what, &available); i++)
         printf("preset %-9s %s%s\n", name, what, available ? "" : " (not available)");
+}
+
+static void print_list(const case_list *list)
+{
+    print_presets();
     for (int i = 0; i < list->n; i++)
         printf("case   %-9s %-18s %s\n", list->cases[i].preset, list->cases[i].scenario,
                list->cases[i].name);
@@ -350,6 +355,8 @@ int main(int argc, char **argv)
     if (!options_parse(&options, argc, argv)) return 2;
     if (options.help || argc == 1) {
         options_print_help();
+        printf("\n");
+        print_presets();
         return 0;
     }
     report_use_colour();

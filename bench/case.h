@@ -23,7 +23,7 @@ typedef struct bench_case {
     const char *kernels;    /* NULL = those of the command line, or the best */
     const char *impl;       /* NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
-    int fixed;              /* the name says mask, storage and layout: options may not change them */
+    int fixed;              /* mask, storage and layout are in the name: options leave them alone */
 } bench_case;
 
 /* What the result holds is what table, CSV and JSON show: see fields.c. */
@@ -34,8 +34,9 @@ typedef struct bench_result {
     int64_t row_stride; /* elements from one row of q to the next */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
-    double tokens_per_s, gflops, pct_fma_peak, pct_set_peak, pct_avx2_peak, gbytes_per_s, pct_read_bw;
-    /* pct_set_peak: of the peak of the vector unit that the kernel set uses */
+    double tokens_per_s, gflops, gbytes_per_s, pct_read_bw;
+    double pct_fma_peak, pct_avx2_peak;
+    double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
     double max_err;       /* largest |o - oracle| over the sampled rows */
     double err_tolerance; /* the worst error in units of its tolerance */

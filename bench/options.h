@@ -8,7 +8,7 @@
 enum { OPTIONS_MAX_NAMES = 8 };
 
 typedef struct bench_options {
-    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets, info, kernels, selfcheck */
+    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
     const char *impl;       /* comma-separated names; NULL = the preset's, or naive,tiled */

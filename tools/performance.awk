@@ -59,14 +59,19 @@ file == 2 {
         space[get("kernels"), dim] = get("workspace_bytes") / 1024
 }
 
+function kernel_cell(id, name, format, x)
+{
+    unit[id] = name
+    kernel_value[id, get("head_dim") + 0] = sprintf(format, x)
+}
+
 file == 3 && get("set") !~ /^portable/ {
     id = get("set") SUBSEP get("kernel")
     if (!(id in kernel_known)) { kernel_known[id] = 1; kernel_list[++kernels] = id }
-    if (get("pct_fma_peak") > 0) { unit[id] = "% of peak"; x = sprintf("%.1f", get("pct_fma_peak")) }
-    else if (get("cycles_per_exp") > 0) {
-        unit[id] = "cycles an exponential"; x = sprintf("%.2f", get("cycles_per_exp"))
-    } else { unit[id] = "bytes a cycle"; x = sprintf("%.1f", get("bytes_per_cycle")) }
-    kernel_value[id, get("head_dim") + 0] = x
+    if (get("pct_fma_peak") > 0) kernel_cell(id, "% of peak", "%.1f", get("pct_fma_peak"))
+    else if (get("cycles_per_exp") > 0)
+        kernel_cell(id, "cycles an exponential", "%.2f", get("cycles_per_exp"))
+    else kernel_cell(id, "bytes a cycle", "%.1f", get("bytes_per_cycle"))
     if (!(get("head_dim") in kernel_dim_known)) kernel_dim[++kernel_dims] = get("head_dim") + 0
     kernel_dim_known[get("head_dim")] = 1
 }
@@ -153,7 +158,7 @@ function say_space(    s, d, limit, verdict)
 function say_kernels(    i, d, id, part)
 {
     print "\n## Single kernels\n"
-    print "`build/bench kernels`: tiles in L1 and L2, medians; softmax and exp_sum by exponential.\n"
+    print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"
@@ -175,17 +180,17 @@ END {
         exit 1
     }
     print "## Prefill\n"
-    print "One thread; share: of the measured FMA peak of the set's vector unit, in clock cycles of the"
-    printf "same moment, median of %d calls. f16 and bf16 are storage types; ", samples
-    print "strided is\n[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
+    print "One thread; share: of the measured FMA peak of the set's vector unit, in clock cycles of"
+    printf "the same moment, median of %d calls. f16 and bf16 are storage types; strided is\n", samples
+    print "[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
     say_missing()
     printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
         unmeasured
     if (disturbed_rows)
-        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too. Measure again.**\n",
-            disturbed_rows, rows
+        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too.%s**\n",
+            disturbed_rows, rows, " Measure again."
     say_space()
     say_kernels()
 }

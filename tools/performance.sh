@@ -97,7 +97,8 @@ write_page()
     {
         head_of_page
         printf '%s\n\n## Notes\n\n%s\n\n## Peers\n\n%s\n' "$measured" "$notes" "$others"
-    } > "$page" && mv "$page" "$output" || fail "cannot write $output"
+    } > "$page" || fail "cannot write $page"
+    mv "$page" "$output" || fail "cannot write $output"
 }
 
 [ -n "${MEASURED:-}" ] || measure
