@@ -307,7 +307,7 @@ static void compare_fma(struct proof *r, float a, float result, float exact)
         prove_wrong(r, prove_word(a));
 }
 
-/* fma_soft alone, and four at a time, as neighbours of each other, both forms of attn_simd_sse2.c. */
+/* fma_soft alone; four at a time, neighbours of each other, by both forms of attn_simd_sse2.c. */
 struct fma_proof {
     struct proof soft, vector;
     float a[4], b[4], c[4], exact[4];
