@@ -181,7 +181,8 @@ END {
     }
     print "## Prefill\n"
     print "One thread; share: of the measured FMA peak of the set's vector unit, in clock cycles"
-    printf "of the same moment, median of %d calls. f16 and bf16 are storage types; strided is\n", samples
+    printf "of the same moment, median of %d calls. f16 and bf16 are storage types; strided is\n",
+        samples
     print "[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
