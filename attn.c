@@ -725,11 +725,32 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
     memcpy(l, sum, sizeof sum);
 }
 
+KERNEL void exp_block_body(int hw, const attn_exp *e)
+{
+    exp_sum_body(hw, e->s, e->n, 0.0f, e->m, e->l);
+}
+
+/* 16 at a time, which compilers vectorise. */
+KERNEL int finite_body(const float *x, int64_t n)
+{
+    uint32_t wrong[16] = { 0 }, any = 0;
+    int64_t k;
+    int i;
+    for (k = 0; k + 16 <= n; k += 16)
+        for (i = 0; i < 16; i++)
+            wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
+    for (; k < n; k++)
+        any |= !is_finite(x[k]);
+    for (i = 0; i < 16; i++)
+        any |= wrong[i];
+    return !any;
+}
+
 KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
     if (beside) /* only vector kernels gain from doing both at once */
-        exp_sum_body(hw, beside->s, beside->n, 0.0f, beside->m, beside->l);
+        exp_block_body(hw, beside);
     memset(s, 0, (size_t)n * LANES * sizeof *s);
     chains(hw, 0, s, n, k, k_stride, 1, qt, head_dim, lanes);
 }
@@ -892,6 +913,14 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     {                                                                                              \
         exp_sum_body(HW, s, n, dead, m, l);                                                        \
     }                                                                                              \
+    TARGET static void exp_block_##SET(const attn_exp *e)                                          \
+    {                                                                                              \
+        exp_block_body(HW, e);                                                                     \
+    }                                                                                              \
+    TARGET static int finite_##SET(const float *x, int64_t n)                                      \
+    {                                                                                              \
+        return finite_body(x, n);                                                                  \
+    }                                                                                              \
     TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
     {                                                                                              \
         rescale_body(x, alpha, count);                                                             \
@@ -920,7 +949,8 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     static const attn_kernels kernels_##SET = {                                                    \
         ATTN_KERNEL_ABI, LANES, NAME, widen_f16_##SET, widen_bf16_##SET, narrow_f16_##SET,         \
         narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
-        clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, rescale_##SET,    \
+        clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
+        finite_##SET, rescale_##SET,                                                               \
         pv_##SET, pv_select_##SET, merge_##SET, result_##SET                                       \
     };
 
@@ -2537,16 +2567,16 @@ typedef struct row_choice {
     const int32_t *list; /* NULL = row number c is c */
 } row_choice;
 
-static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t flat)
+/* The lane of row c and head number `head` of the choice. */
+static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t c = flat / choice->heads;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (flat < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
         return;
     l->choice = c;
-    l->head = choice->head0 + flat % choice->heads;
+    l->head = choice->head0 + head;
     l->i = choice->list ? choice->list[c] : c;
     l->used = l->i < t->s.q_len;
     l->pos = l->i + t->s.offset;
@@ -2598,7 +2628,12 @@ static int set_rows(tile *t, const row_choice *choice)
     const problem *pr = t->pr;
     const attn_params *p = &pr->p;
     const float *q[ATTN_KERNEL_MAX_ROWS];
+    int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
+    if (head < 0) { /* rounded towards 0 */
+        c--;
+        head += choice->heads;
+    }
     t->used = 0;
     t->span.begin = t->span.end = 0;
     t->lo = t->hi = t->all_from = 0;
@@ -2607,7 +2642,11 @@ static int set_rows(tile *t, const row_choice *choice)
     for (r = 0; r < t->pl->rows; r++) {
         lane *l = &t->lanes[r];
         float *space = t->stage + r * p->head_dim;
-        set_lane(t, l, choice, choice->first + r);
+        set_lane(t, l, choice, c, head);
+        if (++head == choice->heads) {
+            head = 0;
+            c++;
+        }
         if (l->used) {
             widen_hull(t, l);
             widen_lanes(&t->span, r);
@@ -2658,10 +2697,16 @@ static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
 
 /* ---- visibility of a tile */
 
+/* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
+static int all_see(const tile *t, int64_t j0, int n)
+{
+    return t->all_from <= j0 && t->all_to >= j0 + n;
+}
+
 static int range_class(const tile *t, int64_t j0, int n)
 {
     int r, full = 1, any = 0;
-    if (t->all_from <= j0 && t->all_to >= j0 + n)
+    if (all_see(t, j0, n))
         return ATTN_TILE_FULL;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
@@ -2743,6 +2788,8 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 {
     attn_lanes lanes = { 0, 0 };
     int r;
+    if (all_see(t, j0, n))
+        return t->span;
     for (r = t->span.begin; r < t->span.end; r++)
         if (t->lanes[r].used && t->lanes[r].lo < j0 + n && t->lanes[r].hi > j0)
             widen_lanes(&lanes, r);
@@ -2750,7 +2797,7 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 }
 
 /* Cuts the tile of keys j0..j0+n-1 into its canonical blocks. */
-static void set_blocks(tile *t, int64_t j0, int n, int class)
+static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
     t->block_count = 0;
@@ -2759,7 +2806,7 @@ static void set_blocks(tile *t, int64_t j0, int n, int class)
         end = end < n ? end : n;
         b->end = end;
         b->raised = 0;
-        b->lanes = class == ATTN_TILE_FULL ? t->span : lanes_in_range(t, j0 + begin, end - begin);
+        b->lanes = lanes_in_range(t, j0 + begin, end - begin);
     }
 }
 
@@ -2871,7 +2918,7 @@ static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
         t->pl->kernels->hide(s, t->alive + (j0 - t->alive_from) * rows, n);
         return;
     }
-    if (class == ATTN_TILE_FULL && t->used == rows)
+    if ((class == ATTN_TILE_FULL || all_see(t, j0, n)) && t->used == rows)
         return;
     for (r = 0; r < rows; r++) {
         lane_range(t, r, j0, n, &begin[r], &end[r]);
@@ -3029,28 +3076,12 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether all n numbers are finite; 16 at a time, which compilers vectorise. */
-static int all_finite(const float *x, int64_t n)
-{
-    uint32_t wrong[16] = { 0 }, any = 0;
-    int64_t k;
-    int i;
-    for (k = 0; k + 16 <= n; k += 16)
-        for (i = 0; i < 16; i++)
-            wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
-    for (; k < n; k++)
-        any |= !is_finite(x[k]);
-    for (i = 0; i < 16; i++)
-        any |= wrong[i];
-    return !any;
-}
-
 /* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
     return t->pr->p.force_redo ||
-           !all_finite(state_l(t, state), (values + 1) * t->pl->rows); /* o follows l */
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
 }
 
 /* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
@@ -3194,7 +3225,7 @@ static void add_blocks(tile *t, int64_t j0, int class)
 {
     const attn_kernels *kernels = t->pl->kernels;
     float *m = t->state, *l = state_l(t, t->state);
-    attn_exp ready = { NULL, 0, NULL, NULL, 0 };
+    attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     int begin = 0, i, found;
     for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
         block *b = &t->blocks[i];
@@ -3210,6 +3241,7 @@ static void add_blocks(tile *t, int64_t j0, int class)
         ready.n = n;
         ready.m = m;
         ready.l = l;
+        ready.lanes = b->lanes;
         ready.calm = found & ATTN_IS_CALM;
         if (t->dead < 0) {
             kernels->exp_sum(s, n, t->dead, m, l);
@@ -3217,7 +3249,7 @@ static void add_blocks(tile *t, int64_t j0, int class)
         }
     }
     if (ready.n)
-        kernels->exp_sum(ready.s, ready.n, t->dead, m, l);
+        kernels->exp_block(&ready);
 }
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
@@ -3250,7 +3282,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
         return;
     if (!t->state)
         t->state = begin_state(t);
-    set_blocks(t, j0, n, class);
+    set_blocks(t, j0, n);
     add_blocks(t, j0, class);
     if (!values)
         return;

@@ -521,13 +521,14 @@ typedef struct attn_lanes {
 } attn_lanes;
 
 /* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
- * multipliers idle. s = 2^fl(s - m), l += s in order, in all lanes, as exp_sum does with dead = +0.
- * calm: s and m are at most ATTN_CALM in magnitude, so that no special case can occur. */
+ * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
+ * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so that no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
     const float *m;
     float *l;
+    attn_lanes lanes; /* in the others every key is dead */
     int calm;
 } attn_exp;
 
@@ -575,6 +576,10 @@ struct attn_kernels {
     void (*maximum)(const float *s, int n, float *m);
     /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
     void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
+    /* The exponentials of a block without a product beside them. */
+    void (*exp_block)(const attn_exp *e);
+    /* Whether n numbers are all finite. */
+    int (*finite)(const float *x, int64_t n);
     /* x[k][lane] *= alpha[lane] for `count` rows. */
     void (*rescale)(float *x, const float *alpha, int64_t count);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at

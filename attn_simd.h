@@ -104,11 +104,39 @@ INLINE void FN(exp_key)(int calm, float *s, const float *m, float *l)
     }
 }
 
-static void FN(exp_keys)(const attn_exp *e, int from)
+/* Vectors that hold the lanes; the first of them at *at. */
+INLINE int FN(width)(attn_lanes lanes, int *at)
 {
-    int j;
-    for (j = from; j < e->n; j++)
-        FN(exp_key)(0, e->s + j * ROWS, e->m, e->l);
+    *at = lanes.begin / VL * VL;
+    return (lanes.end - *at + VL - 1) / VL;
+}
+
+/* Keys from `from` on, alone. */
+INLINE void FN(exp_keys)(int calm, const attn_exp *e, int from)
+{
+    int begin, v, j;
+    const int end = FN(width)(e->lanes, &begin) * VL + begin;
+    for (v = begin; v < end; v += VL) {
+        const vf m = v_load(e->m + v);
+        const vf top = calm ? m : v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+        vf sum = v_load(e->l + v);
+        float *s = e->s + from * ROWS + v;
+        for (j = from; j < e->n; j++, s += ROWS) {
+            const vf x = v_sub(v_load(s), top);
+            const vf p = calm ? FN(exp2_calm)(x) : FN(exp2)(x);
+            sum = v_add(sum, p);
+            v_store(s, p);
+        }
+        v_store(e->l + v, sum);
+    }
+}
+
+static void FN(exp_block)(const attn_exp *e)
+{
+    if (e->calm)
+        FN(exp_keys)(1, e, 0);
+    else
+        FN(exp_keys)(0, e, 0);
 }
 
 /* ---- both matrix products */
@@ -169,7 +197,7 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
         FN(chains)(width, CHAINS(width), fresh, select, mode, c + i * ROWS, x + i * xi, xi, xt, b,
                    n, beside, (int)i);
     if (mode != ALONE)
-        FN(exp_keys)(beside, (int)i);
+        FN(exp_keys)(mode == CALM, beside, (int)i);
     for (; i + 2 <= count; i += 2)
         FN(chains)(width, 2, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
                    beside, 0);
@@ -178,20 +206,15 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
                    beside, 0);
 }
 
-/* Vectors that hold the lanes; the first of them at *at. */
-INLINE int FN(width)(attn_lanes lanes, int *at)
-{
-    *at = lanes.begin / VL * VL;
-    return (lanes.end - *at + VL - 1) / VL;
-}
-
 static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    int at;
+    int at, beside_at;
     const int width = FN(width)(lanes, &at);
-    if (width < NV && beside)
-        FN(exp_keys)(beside, 0);
+    if (beside && (width < NV || FN(width)(beside->lanes, &beside_at) < NV)) {
+        FN(exp_block)(beside);
+        beside = NULL;
+    }
     s += at;
     qt += at;
     if (NV > 1 && width == 1)
@@ -316,6 +339,19 @@ static int FN(running_max)(const float *s, int n, float *m, float *l, float *alp
         calm &= vm_all(v_lt(v_larger(large[v], to), v_set1(ATTN_CALM)));
     }
     return (raised ? ATTN_RAISED : 0) | (calm ? ATTN_IS_CALM : 0);
+}
+
+static int FN(finite)(const float *x, int64_t n)
+{
+    const vf infinity = FN(bits)(0x7f800000u);
+    vf large = v_zero();
+    int64_t i;
+    float rest[VL] = { 0 };
+    for (i = 0; i + VL <= n; i += VL)
+        large = v_larger(large, v_load(x + i));
+    memcpy(rest, x + i, (size_t)(n - i) * sizeof *rest);
+    large = v_larger(large, v_load(rest));
+    return vm_all(v_lt(large, infinity));
 }
 
 static void FN(rescale)(float *x, const float *alpha, int64_t count)
@@ -490,10 +526,10 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
 }
 
 static const attn_kernels FN(kernels) = {
-    ATTN_KERNEL_ABI, ROWS,            ISA_NAME,    FN(widen_f16),  FN(widen_bf16), FN(narrow_f16),
-    FN(narrow_bf16), FN(pack),        FN(qk),      FN(softcap),    FN(add_scaled), FN(clip),
-    FN(hide),        FN(running_max), FN(maximum), FN(exp_sum),    FN(rescale),    FN(pv),
-    FN(pv_select),   FN(merge),       FN(result)
+    ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
+    FN(narrow_bf16), FN(pack),        FN(qk),        FN(softcap),   FN(add_scaled), FN(clip),
+    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(exp_block),  FN(finite),
+    FN(rescale),     FN(pv),          FN(pv_select), FN(merge),     FN(result)
 };
 
 #endif

@@ -295,7 +295,8 @@ static void check_block(const sizes *z)
     float *alpha = matrix(rows), *alpha_few = matrix(portable->rows), *m_few, *l_few;
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    attn_exp beside = {s, n, NULL, NULL, 0}, beside_few = {s_few, n, NULL, NULL, 0};
+    attn_exp beside = {s, n, NULL, NULL, {0, rows}, 0};
+    attn_exp beside_few = {s_few, n, NULL, NULL, {0, portable->rows}, 0};
     int found, found_few;
     running_state(&m, &l);
     for (int r = 0; r < rows; r++) /* so that few lanes decide on a rise */
@@ -314,11 +315,19 @@ static void check_block(const sizes *z)
         alpha[(z->first + r) % rows] = 1;
     check_lanes("running_max alpha", alpha, alpha_few, 1, z->first);
     beside.calm = found & ATTN_IS_CALM;
-    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside);
-    portable->qk(b, take_lanes(qt, z->dim, rows, z->first), k, z->stride, z->n, z->dim, all,
-                 &beside_few);
-    forget_lanes(a, b, z->n, z->first, lanes);
-    check_lanes("qk beside exponentials", a, b, z->n, z->first);
+    beside.lanes = random_lanes();
+    if (rng_chance(80)) {
+        tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside);
+        portable->qk(b, take_lanes(qt, z->dim, rows, z->first), k, z->stride, z->n, z->dim, all,
+                     &beside_few);
+        forget_lanes(a, b, z->n, z->first, lanes);
+        check_lanes("qk beside exponentials", a, b, z->n, z->first);
+    } else {
+        tested->exp_block(&beside);
+        portable->exp_block(&beside_few);
+    }
+    forget_lanes(s, s_few, n, z->first, beside.lanes);
+    forget_lanes(l, l_few, 1, z->first, beside.lanes);
     check_lanes("exponentials beside qk: p", s, s_few, n, z->first);
     check_lanes("exponentials beside qk: l", l, l_few, 1, z->first);
 }
@@ -350,6 +359,20 @@ static void check_masks(const sizes *z)
     tested->hide(c, alive, z->n);
     portable->hide(d, alive_few, z->n);
     check_lanes("hide", c, d, z->n, z->first);
+}
+
+static void check_finite(const sizes *z)
+{
+    const int64_t n = 1 + rng_int(0, 100);
+    float *x = vector(n), *at = x + rng_int(0, n - 1);
+    static const uint32_t strange[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u};
+    (void)z;
+    *at = float_from_bits(rng_chance(50) ? 0x7f7fffffu : 0xff7fffffu);
+    CHECK(tested->finite(x, n), "%d numbers, one the largest, are not finite", (int)n);
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        *at = float_from_bits(strange[i]);
+        CHECK(!tested->finite(x, n), "%08x of %d numbers is finite", (unsigned)strange[i], (int)n);
+    }
 }
 
 /* Both products of P and V; in pv_select a dead key, p = -1, meets a NaN. */
@@ -468,7 +491,7 @@ static const struct {
 } functions[] = {
     {"storage types", check_storage}, {"pack", check_pack}, {"qk", check_qk},           {"softcap", check_softcap},
     {"add_scaled", check_add_scaled}, {"clip and hide", check_masks}, {"a block", check_block},
-    {"pv", check_pv},           {"maximum", check_maximum}, {"exp_sum", check_exp_sum},
+    {"pv", check_pv},           {"maximum", check_maximum}, {"finite", check_finite}, {"exp_sum", check_exp_sum},
     {"merge", check_merge},     {"result", check_result},
 };
 
