@@ -505,6 +505,7 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
         for (d = 0; d < head_dim_v; d += VL) {
             const int count = head_dim_v - d < VL ? (int)(head_dim_v - d) : VL;
             vf square[VL];
+            float piece[VL];
             UNROLL for (i = 0; i < VL; i++) {
                 const float *row = o + (d + (i < count ? i : 0)) * ROWS + v * VL;
                 vf x = v_add(v_mul(v_load(row), r), v_zero()); /* -0 becomes +0 */
@@ -512,11 +513,11 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
                 square[i] = v_select(empty, v_zero(), x);
             }
             v_transpose(square);
-            for (i = 0; i < VL; i++) {
-                if (count == VL) {
+            if (count == VL) {
+                UNROLL for (i = 0; i < VL; i++)
                     v_store(to[i] + d, square[i]);
-                } else {
-                    float piece[VL];
+            } else {
+                UNROLL for (i = 0; i < VL; i++) {
                     v_store(piece, square[i]);
                     memcpy(to[i] + d, piece, (size_t)count * sizeof *piece);
                 }
