@@ -142,8 +142,9 @@ static void FN(exp_block)(const attn_exp *e)
 /* ---- both matrix products */
 
 /* Chains of one register tile that is `width` vectors wide: the narrow ones get more chains, so that
- * the latency of the fused multiply-add stays hidden. */
-#define CHAINS(width) ((width) == 1 && NV > 1 ? 8 : MR)
+ * the latency of the fused multiply-add stays hidden; those that select, which is rare, get fewer,
+ * as they need registers for the masks. */
+#define CHAINS(width, select) ((select) ? MR / 2 : (width) == 1 && NV > 1 ? 8 : MR)
 #define MAX_CHAINS (MR > 8 ? MR : 8)
 #define EACH_WIDE UNROLL for (v = 0; v < width; v++)
 
@@ -193,8 +194,8 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
                            const attn_exp *beside)
 {
     int64_t i;
-    for (i = 0; i + CHAINS(width) <= count; i += CHAINS(width))
-        FN(chains)(width, CHAINS(width), fresh, select, mode, c + i * ROWS, x + i * xi, xi, xt, b,
+    for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select))
+        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi, xt, b,
                    n, beside, (int)i);
     if (mode != ALONE)
         FN(exp_keys)(mode == CALM, beside, (int)i);
@@ -295,7 +296,7 @@ INLINE vm FN(exceeds)(vf block, vf m)
 }
 
 /* The rare part of running_max: some lane rises. */
-static void FN(raise)(const float *bm, float *m, float *l, float *alpha)
+static __attribute__((noinline)) void FN(raise)(const float *bm, float *m, float *l, float *alpha)
 {
     int v;
     EACH_V {

@@ -130,7 +130,7 @@ INLINE void transpose_avx512(__m512 *x)
 #define ISA avx512_narrow
 #define ISA_NAME "avx512_narrow"
 #define NV 1
-#define MR 16
+#define MR 8 /* 16 would need more pointers to key rows than there are registers */
 #include "attn_simd.h"
 
 #if defined __clang__

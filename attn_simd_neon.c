@@ -17,6 +17,7 @@
 #else
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off") /* gcc contracts intrinsics, too */
+#pragma GCC optimize("no-schedule-insns") /* all factors loaded first: accumulators spill */
 #endif
 #include <arm_neon.h>
 #include "attn_simd.h"
