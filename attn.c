@@ -2261,7 +2261,7 @@ typedef struct plan {
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
     int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
     /* offsets into a slot, in bytes */
-    int64_t stage, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2], matrix, row_tiles;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2], matrix, row_tiles;
     /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
@@ -2294,6 +2294,8 @@ typedef struct tile {
     const plan *pl;
     key_tile *keys;
     float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    const float **row_in; /* [rows] queries */
+    float **row_out;  /* [rows] results */
     float *s_tile;    /* [keys][rows] logits, then probabilities */
     float *x_tile;    /* [keys][rows] bias or distances */
     float *lane_values;
@@ -2336,6 +2338,7 @@ typedef struct call {
 
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
+#define ITEM_ROWS 96
 #define ITEM_BYTES ((int64_t)1 << 20) /* of an item's slot: the L2 cache, shared with K and V */
 
 static int64_t aligned(int64_t bytes)
@@ -2446,6 +2449,8 @@ static void plan_slot(const problem *pr, plan *pl)
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
     pl->stage = place(&at, times(rows, dim), sizeof(float));
+    pl->row_in = place(&at, rows, sizeof(const float *));
+    pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
     pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 14 */
@@ -2460,20 +2465,36 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Several row tiles an item where they share copies of K and V tiles, as many as fit into
- * ITEM_BYTES with the merge tree of the actual length and leave four items to a worker. */
+/* Row tiles of an item: they share each tile of K and V, and its copy. ITEM_ROWS rows keep K and V
+ * in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, of 48 nothing); a copy is worth
+ * ITEM_TILES of them. */
+static int most_item_tiles(const problem *pr, const plan *pl)
+{
+    const int64_t tiles = ceil_div(times(pr->max_q_len, pr->group), pl->rows);
+    const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
+    const int64_t wanted = copies ? ITEM_TILES : min64(ITEM_TILES, ITEM_ROWS / pl->rows);
+    return pl->impl == ATTN_IMPL_TILED ? (int)max64(1, min64(tiles, wanted)) : 1;
+}
+
+/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
+ * 2^20 keys; but where copies want many row tiles, the actual ones. */
+static int64_t tree_keys(const problem *pr, const plan *pl)
+{
+    const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
+    return copies && pl->item_tiles > 1 ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
+}
+
+/* As many row tiles an item as fit into ITEM_BYTES and leave four items to a worker. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
-    int n = ITEM_TILES;
-    if (pl->impl != ATTN_IMPL_TILED || !(pl->pitch[KEYS] || pl->pitch[VALUES]))
-        return;
-    pl->state_slots = tree_slots(pr, pr->max_kv_len);
-    plan_row_tile(pr, pl);
-    for (; n > 1; n--) {
-        pl->item_tiles = n;
+    pl->item_tiles = most_item_tiles(pr, pl);
+    for (;; pl->item_tiles--) {
+        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        plan_row_tile(pr, pl);
         plan_items(pr, pl);
         plan_slot(pr, pl);
-        if (pl->slot_bytes <= ITEM_BYTES && pl->items >= 4 * (int64_t)pr->p.num_workers)
+        if (pl->item_tiles == 1 ||
+            (pl->slot_bytes <= ITEM_BYTES && pl->items >= 4 * (int64_t)pr->p.num_workers))
             return;
     }
 }
@@ -2485,17 +2506,9 @@ static void make_plan(const problem *pr, plan *pl)
     pl->impl = choose_impl(p);
     pl->rows = p->kernels->rows;
     pl->keys = p->tile_keys;
-    pl->item_tiles = 1;
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
     plan_sharing(pr, pl);
-    if (pl->item_tiles < 2) {
-        pl->item_tiles = 1;
-        pl->state_slots = tree_slots(pr, max64(pr->max_kv_len, TREE_KEYS));
-        plan_row_tile(pr, pl);
-        plan_items(pr, pl);
-        plan_slot(pr, pl);
-    }
     pl->shared_bytes = 0;
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
@@ -2509,8 +2522,8 @@ static void make_plan(const problem *pr, plan *pl)
  * --------------------------------------------------------------------------------------------- */
 
 /* n numbers from data[at..] as f32. */
-static void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data, int64_t at,
-                     int64_t n)
+static void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                     int64_t at, int64_t n)
 {
     if (dtype == ATTN_F32)
         memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
@@ -2544,6 +2557,8 @@ static tile *open_tile(const call *c, char *slot, int index)
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
     t->stage = (float *)(void *)(slot + pl->stage);
+    t->row_in = (const float **)(void *)(slot + pl->row_in);
+    t->row_out = (float **)(void *)(slot + pl->row_out);
     t->s_tile = (float *)(void *)(slot + pl->s);
     t->x_tile = (float *)(void *)(slot + pl->x);
     t->lane_values = (float *)(void *)(slot + pl->lane_values);
@@ -2627,7 +2642,7 @@ static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
     const attn_params *p = &pr->p;
-    const float *q[ATTN_KERNEL_MAX_ROWS];
+    const float **q = t->row_in;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
     if (head < 0) { /* rounded towards 0 */
@@ -3169,18 +3184,21 @@ static void write_results(tile *t, float *state)
     const attn_params *p = &t->pr->p;
     const int64_t dv = p->head_dim_v;
     const int in_place = p->o.dtype == ATTN_F32;
-    float *out[ATTN_KERNEL_MAX_ROWS];
-    int64_t at[ATTN_KERNEL_MAX_ROWS];
+    float **out = t->row_out;
     int r;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
-        at[r] = l->used ? ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i) : 0;
-        out[r] = l->used && in_place ? (float *)p->o.data + at[r] : t->stage + r * dv;
+        out[r] = t->stage + r * dv;
+        if (l->used && in_place)
+            out[r] = (float *)p->o.data + ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i);
     }
     t->pl->kernels->result(out, state_o(t, state), state_l(t, state), t->pr->keep_factor, dv);
-    for (r = 0; r < t->pl->rows && !in_place; r++)
-        if (t->lanes[r].used)
-            store_run(t->pl->kernels, p->o.dtype, p->o.data, at[r], out[r], dv);
+    for (r = 0; r < t->pl->rows && !in_place; r++) {
+        const lane *l = &t->lanes[r];
+        if (l->used)
+            store_run(t->pl->kernels, p->o.dtype, p->o.data,
+                      ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i), out[r], dv);
+    }
 }
 
 /* The root state of a tile becomes rows of the outputs. */

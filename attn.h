@@ -522,7 +522,7 @@ typedef struct attn_lanes {
 
 /* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
  * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
- * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so that no special case can occur. */
+ * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */

@@ -141,7 +141,7 @@ static void FN(exp_block)(const attn_exp *e)
 
 /* ---- both matrix products */
 
-/* Chains of one register tile that is `width` vectors wide: the narrow ones get more chains, so that
+/* Chains of one register tile that is `width` vectors wide: narrow ones get more chains, so that
  * the latency of the fused multiply-add stays hidden; those that select, which is rare, get fewer,
  * as they need registers for the masks. */
 #define CHAINS(width, select) ((select) ? MR / 2 : (width) == 1 && NV > 1 ? 8 : MR)
@@ -195,8 +195,8 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
 {
     int64_t i;
     for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select))
-        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi, xt, b,
-                   n, beside, (int)i);
+        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
+                   xt, b, n, beside, (int)i);
     if (mode != ALONE)
         FN(exp_keys)(mode == CALM, beside, (int)i);
     for (; i + 2 <= count; i += 2)
