@@ -2261,7 +2261,8 @@ typedef struct plan {
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
     int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
     /* offsets into a slot, in bytes */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2], matrix, row_tiles;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
+    int64_t matrix, row_tiles;
     /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */

@@ -25,8 +25,8 @@
  * CONVENTIONS
  *
  * Memory. The library never allocates. The caller gives one workspace per call, at least as large
- *   as attn_workspace_size says; it may have any alignment and any content. Stack use is about
- *   2 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ *   as attn_workspace_size says; it may have any alignment and any content. Stack use is 2
+ *   to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
  *   independent pieces of work; compiled with OpenMP and without the callback it uses OpenMP; else
  *   it runs in the calling thread. Every function may run in many threads at once if workspace and

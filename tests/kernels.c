@@ -489,10 +489,11 @@ static const struct {
     const char *name;
     void (*check)(const sizes *z);
 } functions[] = {
-    {"storage types", check_storage}, {"pack", check_pack}, {"qk", check_qk},           {"softcap", check_softcap},
-    {"add_scaled", check_add_scaled}, {"clip and hide", check_masks}, {"a block", check_block},
-    {"pv", check_pv},           {"maximum", check_maximum}, {"finite", check_finite}, {"exp_sum", check_exp_sum},
-    {"merge", check_merge},     {"result", check_result},
+    {"storage types", check_storage}, {"pack", check_pack},       {"qk", check_qk},
+    {"softcap", check_softcap},       {"add_scaled", check_add_scaled},
+    {"clip and hide", check_masks},   {"a block", check_block},   {"pv", check_pv},
+    {"maximum", check_maximum},       {"finite", check_finite},   {"exp_sum", check_exp_sum},
+    {"merge", check_merge},           {"result", check_result},
 };
 
 static void check_functions(void)
