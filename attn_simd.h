@@ -290,9 +290,9 @@ static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
 }
 
 /* Lanes that have begun and whose block maximum exceeds m by more than the threshold. */
-INLINE vm FN(exceeds)(vf block, vf m)
+INLINE vm FN(exceeds)(vf high, vf m)
 {
-    return vm_and(v_gt(m, NEGATIVE_INFINITY), v_gt(block, v_add(m, v_set1(ATTN_THRESHOLD))));
+    return vm_and(v_gt(m, NEGATIVE_INFINITY), v_gt(high, v_add(m, v_set1(ATTN_THRESHOLD))));
 }
 
 /* The rare part of running_max: some lane rises. */
@@ -300,9 +300,9 @@ static __attribute__((noinline)) void FN(raise)(const float *bm, float *m, float
 {
     int v;
     EACH_V {
-        const vf old = v_load(m + v * VL), block = v_load(bm + v * VL);
-        const vm up = FN(exceeds)(block, old);
-        const vf to = v_select(up, block, v_zero());
+        const vf old = v_load(m + v * VL), high = v_load(bm + v * VL);
+        const vm up = FN(exceeds)(high, old);
+        const vf to = v_select(up, high, v_zero());
         vf from = v_select(up, old, v_zero()), a;
         PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
         a = FN(exp2)(v_sub(from, to)); /* exactly 1 where nothing is raised */
@@ -313,22 +313,22 @@ static __attribute__((noinline)) void FN(raise)(const float *bm, float *m, float
 
 static int FN(running_max)(const float *s, int n, float *m, float *l, float *alpha)
 {
-    vf block[NV], large[NV];
+    vf high[NV], large[NV];
     float bm[ROWS];
     int raised = 0, calm = 1, j, v;
     EACH_V {
-        block[v] = NEGATIVE_INFINITY;
+        high[v] = NEGATIVE_INFINITY;
         large[v] = v_zero();
     }
     for (j = 0; j < n; j++, s += ROWS)
         EACH_V {
             const vf x = v_load(s + v * VL);
-            block[v] = v_max(x, block[v]);
+            high[v] = v_max(x, high[v]);
             large[v] = v_larger(large[v], x);
         }
     EACH_V {
-        v_store(bm + v * VL, block[v]);
-        raised |= vm_any(FN(exceeds)(block[v], v_load(m + v * VL)));
+        v_store(bm + v * VL, high[v]);
+        raised |= vm_any(FN(exceeds)(high[v], v_load(m + v * VL)));
     }
     if (raised)
         FN(raise)(bm, m, l, alpha);
