@@ -38,6 +38,7 @@
 #define MIN_TIME 1.0
 
 enum { MAX_IMPLS = 8, NAME_BYTES = 24, MAX_TILE_DIM = 65536 };
+enum { KERNEL_SAMPLES = 101, QUICK_KERNEL_SAMPLES = 21, QUICK_KERNEL_DIM = 128 };
 
 typedef struct impl_list {
     char names[MAX_IMPLS][NAME_BYTES];
@@ -201,18 +202,20 @@ static int command_info(bench_context *x)
     return 0;
 }
 
-/* With --shape only its head_dim counts. */
+/* With --shape only its head_dim counts; --quick is one width and few samples. */
 static int command_kernels(bench_context *x, const bench_options *o)
 {
     static case_list list;
-    int64_t head_dim = 0;
+    int64_t head_dim = o->quick ? QUICK_KERNEL_DIM : 0;
     if (o->json || o->output_dir)
         return complain("kernels writes --csv FILE only, not", o->json ? "--json" : "--output-dir"),
                2;
     if (o->shape && (!shape_case(o->shape, &list) || list.cases[0].head_dim > MAX_TILE_DIM))
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
                         o->shape), 2;
+    if (o->iters == 0) return complain("kernels needs --iters from 1, not", "0"), 2;
     if (o->shape) head_dim = list.cases[0].head_dim;
+    x->kernel_samples = o->iters > 0 ? o->iters : o->quick ? QUICK_KERNEL_SAMPLES : KERNEL_SAMPLES;
     return kernels_command(x, head_dim, o->csv);
 }
 

@@ -21,13 +21,13 @@ typedef struct kernel_result {
 /* Name of entry i of the kernel table; NULL beyond the last. */
 const char *kernel_name(int i);
 
-/* Checks entry i of a set against the portable set, then times it unless x is NULL. spoil flips the
- * lowest bit of one element of the result before the check. 0 = no memory. */
+/* Checks entry i of a set against the portable set, then times it unless x is NULL. spoil flips a
+ * bit of one element of the result before the check. 0 = no memory. */
 int kernel_measure(const bench_context *x, const attn_kernels *set, int64_t head_dim, int i,
                    int spoil, kernel_result *r);
 
-/* `bench kernels`: every entry of x->kernels, or of each set, for head_dim or 64, 128 and 256 (0);
- * csv may be NULL. Returns the exit status. */
+/* `bench kernels`: every entry of x->kernels, or of each set, for head_dim or 64, 128 and 256 (0),
+ * x->kernel_samples samples of each; csv may be NULL. Returns the exit status. */
 int kernels_command(bench_context *x, int64_t head_dim, const char *csv);
 
 #endif

@@ -50,7 +50,7 @@ void options_print_help(void)
     }
     printf("\n  %-34s %s\n", "info", "this machine: measured peaks, kernel sets, usable paths");
     printf("  %-34s %s\n", "kernels",
-           "single kernels of each set (--kernels, --shape for its D, --csv)");
+           "single kernels of each set (--kernels, --shape for its D, --iters, --csv)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
 }
 

@@ -16,6 +16,7 @@ typedef struct bench_context {
     const char *kernels; /* NULL = the best */
     uint64_t seed;
     double min_time;     /* seconds, see measure.h */
+    int kernel_samples;  /* timed samples of each kernel of `bench kernels` */
     double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
     int runs_left;       /* cases times implementations that share the time left */
     double pace[ATTN_IMPL_AUTO + 1]; /* seconds per FLOP of the last run by attn_impl; 0 = none */
