@@ -377,6 +377,13 @@ static void check_prefill(void)
     expect(list.n == 38, "prefill: 19 rows, full and causal", list.n);
     expect(strided == 4, "prefill: strided, two widths", strided);
     expect(longest == 7 && longest <= RUN_MAX_GROUP, "prefill: groups fit", longest);
+    list.n = 0;
+    preset_cases("prefill", &whole, &list);
+    const char *const best = attn_kernels_name(attn_kernels_get(0));
+    int slow = 0;
+    for (int i = 0; i < list.n; i++)
+        slow += !strcmp(list.cases[i].kernels, "sse2") && strcmp(best, "sse2");
+    expect(list.n >= 38 && slow == 0, "prefill: sse2 only where it is the best set", slow);
 }
 
 static void check_presets(void)

@@ -158,7 +158,9 @@ function say_space(    s, d, limit, verdict)
 function say_kernels(    i, d, id, part)
 {
     print "\n## Single kernels\n"
-    print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians.\n"
+    print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians. `_exp`: the"
+    print "exponentials of another block beside the product; `_lanes`: the upper half of the lanes,"
+    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"
