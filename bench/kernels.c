@@ -123,11 +123,22 @@ static void run_qk(const attn_kernels *f, tile *t)
     for (int b = 0; b < BLOCKS; b++) block_qk(f, t, b, NULL);
 }
 
+/* The exponentials of block b, in all lanes. */
+static attn_exp block_exp(const tile *t, int logits, int b, int maximum, int calm)
+{
+    attn_exp e = {NULL, ATTN_BLOCK, NULL, NULL, {0, 0}, 0};
+    e.s = block(t, logits, b);
+    e.m = numbers(t, maximum);
+    e.l = numbers(t, L);
+    e.lanes.end = t->rows;
+    e.calm = calm;
+    return e;
+}
+
 static void qk_beside(const attn_kernels *f, tile *t, int logits, int maximum, int calm)
 {
     for (int b = 0; b < BLOCKS; b++) {
-        const attn_exp beside = {block(t, logits, b), ATTN_BLOCK, numbers(t, maximum),
-                                 numbers(t, L), calm};
+        const attn_exp beside = block_exp(t, logits, b, maximum, calm);
         block_qk(f, t, b, &beside);
     }
 }
@@ -140,6 +151,14 @@ static void run_qk_exp(const attn_kernels *f, tile *t)
 static void run_qk_exp_calm(const attn_kernels *f, tile *t)
 {
     qk_beside(f, t, C, TOP, 1);
+}
+
+static void run_exp_block(const attn_kernels *f, tile *t)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        const attn_exp alone = block_exp(t, C, b, TOP, 1);
+        f->exp_block(&alone);
+    }
 }
 
 static void run_softcap(const attn_kernels *f, tile *t)
@@ -251,14 +270,13 @@ static void run_narrow_bf16(const attn_kernels *f, tile *t)
 /* Logits and maxima of all blocks, the exponentials of each beside the logits of the next. */
 static void tile_blocks(const attn_kernels *f, tile *t)
 {
-    attn_exp ready = {NULL, ATTN_BLOCK, numbers(t, M), numbers(t, L), 0};
+    attn_exp ready = block_exp(t, S, 0, M, 0);
     for (int b = 0; b < BLOCKS; b++) {
-        block_qk(f, t, b, ready.s ? &ready : NULL);
+        block_qk(f, t, b, b > 0 ? &ready : NULL);
         block_max(f, t, b);
-        ready.s = block(t, S, b);
-        ready.calm = t->found[b] & ATTN_IS_CALM;
+        ready = block_exp(t, S, b, M, t->found[b] & ATTN_IS_CALM);
     }
-    f->exp_sum(ready.s, ready.n, 0.0f, ready.m, ready.l);
+    f->exp_block(&ready);
 }
 
 /* Blocks without a rescale between them in one step. */
@@ -314,6 +332,7 @@ static const struct {
     {"running_max", run_running_max, 1, BYTES, 4, 0, calm_holds},
     {"maximum", run_maximum, 1, BYTES, 4, 0, NULL},
     {"exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL},
+    {"exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL},
     {"rescale", run_rescale, 0, BYTES, 8, 0, NULL},
     {"pv", run_pv, 0, PRODUCT, 1, 0, NULL},
     {"pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL},
