@@ -204,6 +204,69 @@ static void check_constant(void)
           (unsigned long)need[0], (unsigned long)need[1]);
 }
 
+/* ---- what the plan chooses: none of it changes a bit ------------------------------------------ */
+
+enum { MANY = 1536 }; /* rows: a multiple of every tile */
+
+/* One head of MANY rows; K and V of this width and distance between rows. */
+static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride, int workers)
+{
+    static float there[16];
+    attn_params p = {0};
+    attn_info info;
+    p.batch = p.num_heads_q = 1;
+    p.seq_len_q = MANY;
+    p.seq_len_kv = keys;
+    p.head_dim = dim;
+    p.num_workers = workers;
+    p.impl = ATTN_IMPL_TILED;
+    p.k.dtype = p.v.dtype = dtype;
+    p.k.stride_seq = p.v.stride_seq = stride;
+    p.q.data = p.k.data = p.v.data = there;
+    p.o.data = there;
+    CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+    return info;
+}
+
+/* 16-bit K and V are copied: row tiles share the copies, but leave four items to each worker and
+ * stay within 1 MiB. */
+static void check_sharing(void)
+{
+    for (int workers = 1; workers <= 64; workers *= 2)
+        for (int64_t dim = 16; dim <= 1024; dim *= 2) {
+            const attn_info info = planned(ATTN_F16, 8192, dim, 0, workers);
+            const int64_t alone = MANY / info.tile_rows;
+            CHECK(info.items == alone ||
+                      (info.items >= 4 * workers && info.workspace_bytes_per_worker <= 1 << 20),
+                  "%d workers, width %d: %d items, %lu bytes", workers, (int)dim, (int)info.items,
+                  (unsigned long)info.workspace_bytes_per_worker);
+            CHECK(workers > 1 || dim > 64 || info.items < alone, "width %d: nothing is shared",
+                  (int)dim);
+        }
+}
+
+/* Memory of a worker tells whether f32 rows are copied: those a multiple of 1 KiB apart are, unless
+ * they are contiguous. */
+static void check_copies(void)
+{
+    const size_t contiguous = planned(ATTN_F32, 4096, 256, 0, 64).workspace_bytes_per_worker;
+    const size_t apart = planned(ATTN_F32, 4096, 256, 272, 64).workspace_bytes_per_worker;
+    const size_t aliases = planned(ATTN_F32, 4096, 256, 512, 64).workspace_bytes_per_worker;
+    CHECK(contiguous == apart, "%lu bytes for contiguous rows, %lu else",
+          (unsigned long)contiguous, (unsigned long)apart);
+    CHECK(aliases > apart, "%lu bytes for rows 2 KiB apart, %lu else", (unsigned long)aliases,
+          (unsigned long)apart);
+}
+
+/* Shared or not, memory does not depend on the length where nothing is copied. */
+static void check_shared_length(void)
+{
+    const attn_info few = planned(ATTN_F32, 1024, 64, 0, 1);
+    const attn_info many = planned(ATTN_F32, 1 << 20, 64, 0, 1);
+    CHECK(few.workspace_bytes == many.workspace_bytes, "%lu bytes for 1024 keys, %lu for 2^20",
+          (unsigned long)few.workspace_bytes, (unsigned long)many.workspace_bytes);
+}
+
 /* ---- pairs, flops and bytes against brute force ---------------------------------------------- */
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -533,6 +596,9 @@ void test_explain(void)
         {"attn_info_format", check_format},
         {"versions", check_versions},
         {"kernel sets", check_sets},
+        {"row tiles that share copies", check_sharing},
+        {"rows that are copied", check_copies},
+        {"memory of shared row tiles", check_shared_length},
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         if (begin_case("%s", single[i].name))

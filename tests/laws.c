@@ -504,6 +504,64 @@ static void law_storage(int round)
     same(&a, &b, "storage types");
 }
 
+/* K or V in a form that is copied tile by tile, with NaN between the rows: 16-bit, or f32 rows 1 KiB
+ * apart, which compete for few cache lines. */
+static attn_tensor copied_form(const test_tensor *from, int dtype)
+{
+    const ptrdiff_t pitch = 256;
+    test_tensor to;
+    attn_tensor rows;
+    float *x;
+    tensor_make(&to, dtype, LAYOUT_PADDED, from->batch, from->heads, from->seq, from->dim);
+    copy_elements(from, &to, 1);
+    if (dtype != ATTN_F32)
+        return tensor_input(&to);
+    x = test_alloc((size_t)(from->seq * pitch) * sizeof *x);
+    for (int64_t h = 0; h < from->heads; h++)
+        for (int64_t j = 0; j < from->seq; j++)
+            for (int64_t d = 0; d < from->dim; d++)
+                x[j * pitch + h * from->dim + d] = tensor_get(from, 0, h, j, d);
+    rows = tensor_input(&to);
+    rows.data = x;
+    rows.stride_head = (ptrdiff_t)from->dim;
+    rows.stride_seq = pitch;
+    return rows;
+}
+
+/* Row tiles that share copies of K and V against row tiles alone: 64 workers leave nothing to
+ * share. Lengths of whole chunks fill the merge tree, and key_base cuts it where it is fullest. */
+static void law_copies(int round)
+{
+    static const int64_t dims[] = {1, 16, 17, 31, 33}, chunks[] = {1, 2, 4};
+    const int dtype = round % 3, shape = round / 3 % 3; /* ATTN_F32, F16, BF16 */
+    test_shape s = {.batch = 1, .heads_q = 8, .heads_kv = 2, .dtype_k = dtype, .dtype_v = dtype};
+    test_problem a, b;
+    int64_t *base = test_alloc(sizeof *base);
+    s.seq_q = rng_int(40, 60);
+    s.seq_kv = RNG_PICK(chunks) * 1024 - (rng_chance(50) ? 0 : rng_int(1, 300));
+    s.dim = RNG_PICK(dims);
+    s.dim_v = RNG_PICK(dims);
+    *base = 1024 * rng_int(0, 5) + (rng_chance(50) ? 0 : rng_int(0, 1023));
+    problem_make(&b, &s);
+    b.p.impl = ATTN_IMPL_TILED;
+    b.p.causal = shape == 1;
+    b.p.window = shape == 2 ? ATTN_WINDOW : 0;
+    b.p.window_left = shape == 2 ? rng_int(0, 200) : 0;
+    b.p.key_base = rng_chance(70) ? base : NULL;
+    b.p.alignment = ATTN_ALIGN_BOTTOM_RIGHT;
+    twin(&b, &a);
+    for (int which = 0; which < 2; which++) {
+        test_tensor *from = which ? &a.v : &a.k, packed;
+        tensor_make(&packed, ATTN_F32, LAYOUT_PACKED, 1, s.heads_kv, s.seq_kv, from->dim);
+        copy_elements(from, &packed, 1);
+        *from = packed;
+        *(which ? &a.p.v : &a.p.k) = tensor_input(&packed);
+        *(which ? &b.p.v : &b.p.k) = copied_form(&packed, dtype);
+    }
+    a.p.num_workers = 64;
+    same(&a, &b, "row tiles alone and with copies");
+}
+
 /* ---- calls cut into parts -------------------------------------------------------------------- */
 
 int run_part(const attn_params *p, const char *what)
@@ -764,6 +822,7 @@ static const struct {
     {"layouts", law_layouts, 30},
     {"GQA and repeated heads", law_gqa, 20},
     {"storage types and f32", law_storage, 20},
+    {"row tiles that share copies", law_copies, 18},
     {"batch entries one by one", law_batch, 40},
     {"heads one by one", law_heads, 20},
     {"rows in pieces", law_rows, 40},

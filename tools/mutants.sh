@@ -50,7 +50,7 @@ substitute() {
 }
 
 limited() {
-    if command -v timeout > /dev/null; then timeout 200 "$@"; else "$@"; fi
+    if command -v timeout > /dev/null; then timeout 100 "$@"; else "$@"; fi
 }
 
 lines() {
