@@ -504,8 +504,8 @@ static void law_storage(int round)
     same(&a, &b, "storage types");
 }
 
-/* K or V in a form that is copied tile by tile, with NaN between the rows: 16-bit, or f32 rows 1 KiB
- * apart, which compete for few cache lines. */
+/* K or V in a form that is copied tile by tile, with NaN between the rows: 16-bit, or f32 rows that
+ * lie 1 KiB apart and compete for few cache lines. */
 static attn_tensor copied_form(const test_tensor *from, int dtype)
 {
     const ptrdiff_t pitch = 256;
@@ -738,16 +738,23 @@ static void law_key_base(int round)
 
 /* ---- work that is not done ----------------------------------------------------------------------
  * A table that counts the keys of all qk calls: tiles without a visible pair must not be among
- * them. */
+ * them. And pv_select belongs to the second pass, which only a NaN or an infinity asks for. */
 
 static const attn_kernels *counted;
-static int64_t keys_seen;
+static int64_t keys_seen, selections;
 
 static void counting_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                         int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
     keys_seen += n;
     counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+}
+
+static void counting_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                               int64_t head_dim_v, attn_lanes lanes)
+{
+    selections++;
+    counted->pv_select(o, p, v, v_stride, n, head_dim_v, lanes);
 }
 
 static int is_seen_by(const attn_params *p, int64_t i, int64_t end, int64_t j)
@@ -792,17 +799,34 @@ static void law_work(int round)
     if (T.impl == ATTN_IMPL_NAIVE)
         return;
     t.p.impl = ATTN_IMPL_TILED;
-    t.p.tile_keys = 16;
+    t.p.tile_keys = round % 2 ? 16 : 128;
     counted = attn_kernels_find(T.kernels);
     table = *counted;
     table.qk = counting_qk;
-    keys_seen = 0;
+    table.pv_select = counting_pv_select;
+    keys_seen = selections = 0;
     T.table = &table;
     problem_run(&t);
     T.table = NULL;
     most = most_keys(&t.p, table.rows) * (T.force_redo ? 2 : 1);
     CHECK(keys_seen <= most, "%s: %lld keys were multiplied, %lld may be", features[one].name,
           (long long)keys_seen, (long long)most);
+    CHECK(T.force_redo || selections == 0, "%s: done again for numbers", features[one].name);
+}
+
+/* Rows before the first sequence belong to none, also where one row's heads fill several tiles; and
+ * tiles begin with any head of a group. */
+static void law_late_start(int round)
+{
+    static const int64_t groups[] = {5, 7, 64, 100};
+    static const int32_t cuts_q[] = {1, 4, 9}, cuts_kv[] = {2, 7, 19};
+    const test_shape s = {.batch = 2, .heads_q = 2 * groups[round % 4], .heads_kv = 2, .seq_q = 9,
+                          .seq_kv = 19, .dim = 8, .dim_v = 4, .varlen = 1, .dtype_o = round % 3};
+    test_problem t;
+    problem_make(&t, &s);
+    t.p.cu_seqlens_q = cuts_q;
+    t.p.cu_seqlens_kv = cuts_kv;
+    problem_check(&t);
 }
 
 /* ---- the group ------------------------------------------------------------------------------- */
@@ -831,7 +855,8 @@ static const struct {
     {"tiles and redo", law_tiles, 50},
     {"naive_whole", law_naive_whole, 20},
     {"key_base of whole chunks", law_key_base, 20},
-    {"empty tiles are not visited", law_work, 27},
+    {"empty tiles are not visited", law_work, 36},
+    {"rows before the first sequence", law_late_start, 8},
     {"partial states merged", law_merge, 24},
     {"attn_lse_merge", law_lse_merge, 24},
     {"empty parts merged", law_empty_parts, 12},

@@ -21,11 +21,11 @@ library="attn.c attn_simd_avx512.c attn_simd_avx2.c attn_simd_neon.c attn_simd_s
 defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
 flags="-std=c99 -ffp-contract=off -O1 -w"
 
-# Numbered lines "N ## file ## old ## new ## set:groups ## note ## section" of the list.
+# Numbered lines "N ## file ## old ## new ## set:groups ## note ## section" of list $1.
 mutants() {
     awk '
         /^# section:/ { section = $3 }
-        / ## / && !/^#/ { print ++n " ## " $0 " ## " section }' "$list"
+        / ## / && !/^#/ { print ++n " ## " $0 " ## " section }' "$1"
 }
 
 field() {
@@ -145,7 +145,7 @@ build_mutant() {
 
 # Its verdict goes to $out/N/verdict.
 one() {
-    line=$(mutants | sed -n "${1}p")
+    line=$(sed -n "${1}p" "$out/tree/list")
     at=$out/$1
     rm -rf "$at"
     mkdir -p "$at"
@@ -190,7 +190,8 @@ out=${1:-build/mutants}
 mkdir -p "$out/tree" || exit 1
 rm -f "$out/arm/test"
 cp attn.h attn_simd.h $library "$out/tree" || exit 1
-chosen=$(mutants | if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi)
+mutants "$list" > "$out/tree/list"
+chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")
 [ -n "$chosen" ] || { echo "mutants: no line contains any of: $*"; exit 1; }
 wanted=$(echo "$chosen" | awk '{ split($0, part, " ## "); print part[5] }' | sort -u)
 
