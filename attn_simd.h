@@ -87,6 +87,14 @@ INLINE vf FN(exp2)(vf x)
     return v_select(v_nan(x), FN(bits)(0x7fffffffu), y);
 }
 
+/* What is subtracted from a row's logits: m, +0 where no logit came yet. */
+INLINE vf FN(origin)(vf m)
+{
+    vf from = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+    PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
+    return from;
+}
+
 /* ---- exponentials beside a product */
 
 /* One key of attn_exp. l stays in memory: the accumulators of the product fill the registers. */
@@ -96,7 +104,7 @@ INLINE void FN(exp_key)(int calm, float *s, const float *m, float *l)
     EACH_V {
         vf from = v_load(m + v * VL), p;
         if (!calm)
-            from = v_select(v_eq(from, NEGATIVE_INFINITY), v_zero(), from);
+            from = FN(origin)(from);
         p = v_sub(v_load(s + v * VL), from);
         p = calm ? FN(exp2_calm)(p) : FN(exp2)(p);
         v_store(l + v * VL, v_add(v_load(l + v * VL), p));
@@ -118,7 +126,7 @@ INLINE void FN(exp_keys)(int calm, const attn_exp *e, int from)
     const int end = FN(width)(e->lanes, &begin) * VL + begin;
     for (v = begin; v < end; v += VL) {
         const vf m = v_load(e->m + v);
-        const vf top = calm ? m : v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+        const vf top = calm ? m : FN(origin)(m);
         vf sum = v_load(e->l + v);
         float *s = e->s + from * ROWS + v;
         for (j = from; j < e->n; j++, s += ROWS) {
@@ -275,8 +283,7 @@ static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
 {
     int j, v;
     EACH_V {
-        const vf top = v_load(m + v * VL), hidden = v_set1(dead);
-        const vf from = v_select(v_eq(top, NEGATIVE_INFINITY), v_zero(), top);
+        const vf from = FN(origin)(v_load(m + v * VL)), hidden = v_set1(dead);
         vf sum = v_load(l + v * VL);
         float *row = s + v * VL;
         for (j = 0; j < n; j++, row += ROWS) {
@@ -480,7 +487,7 @@ static void FN(merge)(float *a, float *b, int64_t head_dim_v)
         float *lower = a + v * VL, *upper = b + v * VL;
         const vf ma = v_load(lower), mb = v_load(upper);
         const vf m = v_max(ma, mb);
-        const vf from = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
+        const vf from = FN(origin)(m);
         const vf wa = FN(exp2)(v_sub(ma, from)), wb = FN(exp2)(v_sub(mb, from));
         v_store(upper, m);
         for (d = 0; d <= head_dim_v; d++) { /* l, then o */
