@@ -97,6 +97,8 @@
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
 #define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+#define WIDE_TILE_KEYS 128 /* of a tile of many rows: logits of 24 KiB, so that they stay in L1 */
+#define NARROW_TILE_KEYS 256
 #define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
 
 static int64_t min64(int64_t a, int64_t b)
@@ -1336,8 +1338,8 @@ static void resolve_numbers(problem *pr)
     }
     if (p->kernels == NULL)
         p->kernels = best_kernels(times(pr->max_q_len, pr->group));
-    if (p->tile_keys == 0) /* logits of 24 KiB, so that they stay in L1 */
-        p->tile_keys = p->kernels->rows > 24 ? 128 : 256;
+    if (p->tile_keys == 0)
+        p->tile_keys = p->kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
 }
 
 /* What has to be computed. */
@@ -2241,6 +2243,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 
 /* ------------------------------------------------------------------------------------------------
  * 9  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
+ *    A run in too small a workspace takes the small plan, which needs least.
  *
  *    workspace = | alignment | call | logits of all heads (naive_whole) | slot 0 | slot 1 | ...
  *
@@ -2252,6 +2255,7 @@ typedef struct plan {
     const attn_kernels *kernels;
     int impl;                /* TILED or NAIVE */
     int rows, keys;          /* of a tile */
+    int small;               /* little memory before speed */
     int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
     int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
     int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
@@ -2474,7 +2478,7 @@ static int most_item_tiles(const problem *pr, const plan *pl)
     const int64_t tiles = ceil_div(times(pr->max_q_len, pr->group), pl->rows);
     const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
     const int64_t wanted = copies ? ITEM_TILES : min64(ITEM_TILES, ITEM_ROWS / pl->rows);
-    return pl->impl == ATTN_IMPL_TILED ? (int)max64(1, min64(tiles, wanted)) : 1;
+    return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
 /* Keys that the merge tree has room for. So many that memory does not depend on the length up to
@@ -2482,7 +2486,8 @@ static int most_item_tiles(const problem *pr, const plan *pl)
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
     const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
-    return copies && pl->item_tiles > 1 ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
+    const int actual = pl->small || (copies && pl->item_tiles > 1);
+    return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
 /* As many row tiles an item as fit into ITEM_BYTES and leave four items to a worker. */
@@ -2500,13 +2505,14 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-static void make_plan(const problem *pr, plan *pl)
+static void make_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
+    pl->small = small;
     pl->kernels = p->kernels;
     pl->impl = choose_impl(p);
     pl->rows = p->kernels->rows;
-    pl->keys = p->tile_keys;
+    pl->keys = small ? (int)min64(p->tile_keys, WIDE_TILE_KEYS) : p->tile_keys;
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
     plan_sharing(pr, pl);
@@ -3722,18 +3728,27 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-static void plan_call(const problem *pr, plan *pl)
-{
-    make_plan(pr, pl);
-    pl->modified = has_modifier(&pr->p);
-}
-
 /* Bytes for so many workers; 0 when there is nothing to do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
         return 0;
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
+}
+
+static void plan_call(const problem *pr, plan *pl, int small)
+{
+    make_plan(pr, pl, small);
+    pl->modified = has_modifier(&pr->p);
+}
+
+/* The best plan, or the small one where not even one worker of the best fits. Fewer rows, keys, row
+ * tiles and tree slots need less each: so the workspace of a call holds any shorter one. */
+static void plan_within(const problem *pr, plan *pl, size_t bytes)
+{
+    plan_call(pr, pl, 0);
+    if ((uint64_t)bytes < (uint64_t)workspace_bytes(pr, pl, 1))
+        plan_call(pr, pl, 1);
 }
 
 /* The backend that takes the call, or NULL; *why (may be NULL) gets its reason for refusing. */
@@ -3786,7 +3801,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
-    plan_call(&pr, &pl);
+    plan_within(&pr, &pl, workspace ? bytes : 0);
     status = check_size_limit(&pr, &pl, why);
     if (!status && !willing_backend(&pr.p, NULL))
         status = check_workspace(&pr, &pl, workspace, bytes, why);
@@ -3815,7 +3830,7 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    plan_call(&pr, &pl);
+    plan_call(&pr, &pl, 0);
     status = check_size_limit(&pr, &pl, &why);
     if (!status && willing_backend(&pr.p, NULL))
         status = pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
@@ -3853,7 +3868,7 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     status = validate(p, &c->pr, 1, &why);
     if (status)
         return status;
-    plan_call(&c->pr, &c->pl);
+    plan_within(&c->pr, &c->pl, bytes);
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
@@ -4009,7 +4024,7 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    plan_call(&pr, &pl);
+    plan_call(&pr, &pl, 0);
     status = check_size_limit(&pr, &pl, &why);
     if (!status)
         explain_call(p, &pr, &pl, info);

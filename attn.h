@@ -24,9 +24,9 @@
  *
  * CONVENTIONS
  *
- * Memory. The library never allocates. The caller gives one workspace per call, at least as large
- *   as attn_workspace_size says; it may have any alignment and any content. Stack use is 2
- *   to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ * Memory. The library never allocates. The caller gives one workspace per call, best as large as
+ *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
+ *   Stack use is 2 to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
  *   independent pieces of work; compiled with OpenMP and without the callback it uses OpenMP; else
  *   it runs in the calling thread. Every function may run in many threads at once if workspace and
@@ -368,8 +368,11 @@ ATTN_API const char *attn_version(void);
  * match. */
 ATTN_API size_t attn_params_size(void);
 
-/* Bytes of workspace that attn_forward needs for *p (pointers to data are not read, lengths and
- * offsets are). A smaller workspace still works down to what one worker needs. */
+/* Bytes of workspace that are best for attn_forward of *p (pointers to data are not read, lengths
+ * and offsets are). Less works too, somewhat slower, down to what one worker needs: fewer workers,
+ * then smaller tiles. So a workspace for the longest sequences serves shorter ones, one for a
+ * prefill also its decode steps, if all else stays. (impl = AUTO may change to NAIVE: ask for
+ * both.) */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */

@@ -521,6 +521,7 @@ static void check_workspace(void)
 {
     attn_params p = right_call(PLAIN);
     attn_info info;
+    size_t least;
     char sentence[300];
     if (!begin_case("workspace of the wrong size"))
         return;
@@ -536,8 +537,12 @@ static void check_workspace(void)
     CHECK(strstr(sentence, "workspace") != NULL, "'%s'", sentence);
     p.num_workers = 1;
     CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain");
-    check_refusal(&p, info.workspace_bytes - 1, ATTN_ERR_WORKSPACE, sentence, sizeof sentence);
+    least = test_least_workspace(&p);
+    CHECK(least > 1000 && least <= info.workspace_bytes, "%lu bytes are enough",
+          (unsigned long)least);
+    check_refusal(&p, least - 1, ATTN_ERR_WORKSPACE, sentence, sizeof sentence);
     CHECK(strstr(sentence, "workspace") != NULL, "'%s'", sentence);
+    CHECK(attn_forward(&p, workspace, least) == ATTN_OK, "the least that attn_check takes");
     CHECK(attn_forward(&p, workspace, info.workspace_bytes) == ATTN_OK, "one worker's need");
 }
 

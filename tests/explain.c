@@ -228,6 +228,65 @@ static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride,
     return info;
 }
 
+/* Whether the workspace for so many queries and keys holds every call of fewer. */
+static void check_room(int64_t queries, int64_t keys, int dtype, int64_t dim, int64_t dim_v,
+                       int workers)
+{
+    static float there[16];
+    static const int64_t lengths[] = {1, 2, 8, 12, 24, 25, 64, 100, 256, 1024, 2048, 4096};
+    const int count = (int)(sizeof lengths / sizeof *lengths);
+    attn_params p = {.batch = 1, .num_heads_q = 8, .num_heads_kv = 2};
+    size_t room = 0;
+    char why[200];
+    p.head_dim = dim;
+    p.head_dim_v = dim_v;
+    p.k.dtype = p.v.dtype = dtype;
+    p.q.data = p.k.data = p.v.data = p.o.data = there;
+    p.num_workers = workers;
+    p.seq_len_q = queries;
+    p.seq_len_kv = keys;
+    CHECK(attn_workspace_size(&p, &room) == ATTN_OK, "attn_workspace_size failed");
+    for (int n = 0; n < count && lengths[n] <= keys; n++)
+        for (int m = 0; m < count && lengths[m] <= queries; m++) {
+            p.seq_len_q = lengths[m];
+            p.seq_len_kv = lengths[n];
+            CHECK(strcmp(attn_check(&p, there, room, why, sizeof why), "ok") == 0,
+                  "room for %d queries of %d keys, %d of %d: %s", (int)queries, (int)keys,
+                  (int)lengths[m], (int)lengths[n], why);
+        }
+}
+
+/* A workspace for the longest sequences holds every shorter call. */
+static void check_shorter(void)
+{
+    static const int64_t dims[][2] = {{128, 128}, {256, 8}, {8, 256}, {64, 40}};
+    for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+        for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+            for (int64_t queries = 1; queries < 5000; queries += 1 + queries / 3)
+                for (int n = 0; n < 4; n++)
+                    check_room(queries, n / 2 ? 70000 : 1000, dtype, dims[d][0], dims[d][1],
+                               n % 2 ? 3 : 1);
+}
+
+/* The best set comes first, its narrow form for no more rows than it has. */
+static void check_choice(void)
+{
+    const attn_kernels *wide = attn_kernels_get(0), *narrow = attn_kernels_get(1);
+    const int both = narrow != NULL && narrow->rows < wide->rows &&
+                     strncmp(narrow->name, wide->name, strlen(wide->name)) == 0;
+    for (int64_t rows = 1; rows < 100; rows++) {
+        attn_params p = {.batch = 1, .num_heads_q = 1, .seq_len_kv = 8, .head_dim = 8};
+        static float there[16];
+        attn_info info;
+        const attn_kernels *expected = both && rows <= narrow->rows ? narrow : wide;
+        p.seq_len_q = rows;
+        p.q.data = p.k.data = p.v.data = p.o.data = there;
+        CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+        CHECK(strcmp(info.kernels_name, expected->name) == 0, "%d rows: %s, not %s", (int)rows,
+              info.kernels_name, expected->name);
+    }
+}
+
 /* 16-bit K and V are copied: row tiles share the copies, but leave four items to each worker and
  * stay within 1 MiB. */
 static void check_sharing(void)
@@ -598,6 +657,8 @@ void test_explain(void)
         {"kernel sets", check_sets},
         {"row tiles that share copies", check_sharing},
         {"rows that are copied", check_copies},
+        {"shorter calls in the same workspace", check_shorter},
+        {"kernel set by rows", check_choice},
         {"memory of shared row tiles", check_shared_length},
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)

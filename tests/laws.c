@@ -710,6 +710,16 @@ static void law_tiles(int round)
     }
 }
 
+static void law_least_workspace(int round)
+{
+    static const char *const first[] = {"long", "f16", "bf16", NULL};
+    test_problem a, b;
+    make_background(&a, first[round % 4], 1, NULL);
+    twin(&a, &b);
+    if (problem_run(&a) && CHECK(test_run_least(&b.p) == ATTN_OK, "refused"))
+        CHECK(problem_same_bits(&a, &b), "the least workspace gives other bits");
+}
+
 static void law_naive_whole(int round)
 {
     test_problem a, b;
@@ -853,6 +863,7 @@ static const struct {
     {"prompt in pieces", law_prompt, 30},
     {"kv_begin and moved pointers", law_begin, 30},
     {"tiles and redo", law_tiles, 50},
+    {"the least workspace", law_least_workspace, 40},
     {"naive_whole", law_naive_whole, 20},
     {"key_base of whole chunks", law_key_base, 20},
     {"empty tiles are not visited", law_work, 36},

@@ -39,7 +39,8 @@ static void check_stage(int round)
     test_problem t;
     test_shape s = shape_random();
     int64_t rows;
-    s.seq_q = rng_int(4, 30);
+    s.seq_q = rng_int(4, 40);
+    s.heads_q = s.heads_kv * rng_int(1, 3);
     problem_make(&t, &s);
     t.p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
     t.p.logits.stage = round / 2 % 4;

@@ -59,6 +59,30 @@ attn_status test_run(const attn_params *p)
     return status;
 }
 
+size_t test_least_workspace(const attn_params *p)
+{
+    char text[64];
+    size_t least = 0, enough = 0;
+    CHECK(attn_workspace_size(p, &enough) == ATTN_OK, "attn_workspace_size failed");
+    while (least < enough) {
+        const size_t middle = least + (enough - least) / 2;
+        if (strcmp(attn_check(p, text, middle, text, sizeof text), "ok") == 0)
+            enough = middle;
+        else
+            least = middle + 1;
+    }
+    return least;
+}
+
+attn_status test_run_least(const attn_params *p)
+{
+    const attn_params q = test_params(p);
+    const int mark = test_mark();
+    const attn_status status = run_in(&q, test_least_workspace(&q), 5);
+    test_release_to(mark);
+    return status;
+}
+
 /* ---- problems ------------------------------------------------------------------------------ */
 
 static int64_t random_length(int64_t most)

@@ -220,6 +220,9 @@ attn_params test_params(const attn_params *p);
  * filled with NaN, between canaries, which are checked. Returns the status of attn_forward, or of
  * attn_workspace_size when that failed. */
 attn_status test_run(const attn_params *p);
+/* The smallest workspace that attn_check takes, and a run in it. */
+size_t test_least_workspace(const attn_params *p);
+attn_status test_run_least(const attn_params *p);
 
 /* Runs nothing: compares what *p points to (o, lse; state with p->partial) against the oracle, one
  * CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
