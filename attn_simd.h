@@ -14,7 +14,7 @@
  *   v_load(p) v_store(p, x) v_set1(f) v_zero()
  *   v_fma(a, b, c) a * b + c rounded once;  v_add v_sub v_mul v_div
  *   v_max(a, b)    a > b ? a : b, so that a NaN gives b
- *   v_gt v_lt v_eq(a, b)  ordered, quiet;  v_nan(x)  unordered with itself
+ *   v_gt v_lt v_eq(a, b)  ordered;  v_nan(x)  unordered with itself
  *   v_select(m, a, b)     m ? a : b;  vm_and(m, n);  vm_any(m);  vm_all(m)
  *   v_pow2(y, t)   the bits of y plus the bits of t shifted left by 23, modulo 2^32
  *   v_dead(b, x, y)       sign bit of b ? x : y;  v_copysign(x, s)  x >= +0 with the sign bit of s

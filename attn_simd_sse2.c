@@ -43,8 +43,8 @@
 #define v_mul(a, b) _mm_mul_ps(a, b)
 #define v_div(a, b) _mm_div_ps(a, b)
 #define v_max(a, b) _mm_max_ps(a, b)
-#define v_gt(a, b) sse2_less(b, a)
-#define v_lt(a, b) sse2_less(a, b)
+#define v_gt(a, b) _mm_cmplt_ps(b, a)
+#define v_lt(a, b) _mm_cmplt_ps(a, b)
 #define v_eq(a, b) _mm_cmpeq_ps(a, b)
 #define v_nan(x) _mm_cmpunord_ps(x, x)
 #define v_select(m, a, b) _mm_or_ps(_mm_and_ps(m, a), _mm_andnot_ps(m, b))
@@ -133,13 +133,6 @@ INLINE void sse2_to_f16(uint16_t *p, __m128 x)
 INLINE void sse2_to_bf16(uint16_t *p, __m128 x)
 {
     sse2_store_half(p, sse2_round(v_int(x), 16));
-}
-
-/* a < b, false for NaN without an exception, which cmpltps would raise. */
-INLINE __m128 sse2_less(__m128 a, __m128 b)
-{
-    const __m128 numbers = _mm_cmpord_ps(a, b);
-    return _mm_cmplt_ps(_mm_and_ps(a, numbers), _mm_and_ps(b, numbers));
 }
 
 /* ---- a * b + c rounded once

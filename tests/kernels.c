@@ -8,6 +8,7 @@
  */
 #include "test.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, ROUNDS = 60 };
@@ -252,6 +253,33 @@ static void check_add_scaled(const sizes *z)
     check_lanes("add_scaled", a, b, z->n, z->first);
 }
 
+/* s + x * factor just beside the middle between two neighbours in binary32, nearer than binary64
+ * can tell, from subnormal to large: a sum rounded to binary64 first would go the other way half of
+ * the time. (1 + 2^-k) * (1 - 2^-k) = 1 - 2^-2k, and 2k > 29. */
+static void check_add_midway(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = matrix((int64_t)z->n * rows), *x = matrix((int64_t)z->n * rows);
+    float *factor = matrix(rows), *b;
+    for (int r = 0; r < rows; r++) {
+        const int k = (int)rng_int(15, 23), shift = (int)rng_int(-40, -30);
+        factor[r] = (float)ldexp(1 - ldexp(1, -k), shift);
+        for (int i = 0; i < z->n; i++) {
+            const int subnormal = rng_chance(30);
+            const int last = subnormal ? -149 : (int)rng_int(-149, 60); /* exponent of the last bit */
+            const double top = (double)rng_int(subnormal ? 1 : 1 << 23, (1 << 24) - 1);
+            const double sign_a = rng_chance(50) ? 1 : -1, sign_x = rng_chance(50) ? 1 : -1;
+            a[i * rows + r] = (float)(sign_a * ldexp(top, last));
+            x[i * rows + r] = (float)(sign_x * ldexp(1 + ldexp(1, -k), last - 1 - shift));
+        }
+    }
+    b = take_lanes(a, z->n, rows, z->first);
+    tested->add_scaled(a, x, factor, z->n);
+    portable->add_scaled(b, take_lanes(x, z->n, rows, z->first),
+                         take_lanes(factor, 1, rows, z->first), z->n);
+    check_lanes("add_scaled, midway", a, b, z->n, z->first);
+}
+
 /* Running maximum and sum of rows that have begun, or not. */
 static void running_state(float **m, float **l)
 {
@@ -289,7 +317,7 @@ static int is_calm(const float *s, int64_t n, const float *m)
 /* The maximum, then the exponentials of the block beside a product of other keys. */
 static void check_block(const sizes *z)
 {
-    const int rows = tested->rows, n = 1 + z->n % 16;
+    const int rows = tested->rows, n = (int)rng_int(1, 16);
     const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
     float *s = block_matrix(n), *s_few = take_lanes(s, n, rows, z->first), *m, *l;
     float *alpha = matrix(rows), *alpha_few = matrix(portable->rows), *m_few, *l_few;
@@ -491,6 +519,7 @@ static const struct {
 } functions[] = {
     {"storage types", check_storage}, {"pack", check_pack},       {"qk", check_qk},
     {"softcap", check_softcap},       {"add_scaled", check_add_scaled},
+    {"sums midway", check_add_midway},
     {"clip and hide", check_masks},   {"a block", check_block},   {"pv", check_pv},
     {"maximum", check_maximum},       {"finite", check_finite},   {"exp_sum", check_exp_sum},
     {"merge", check_merge},           {"result", check_result},
