@@ -1037,6 +1037,7 @@ static const attn_kernels *get_portable(void)
 }
 
 /* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+const attn_kernels *attn_kernels_avx2_few(void);
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
@@ -1049,6 +1050,7 @@ static const struct kernel_source {
 #ifdef ATTN_SIMD_AVX2
     { "avx2", attn_kernels_avx2, 0 },
     { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
+    { "avx2_few", attn_kernels_avx2_few, 1 },
 #endif
 #ifdef ATTN_SIMD_NEON
     { "neon", attn_kernels_neon, 0 },

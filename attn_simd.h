@@ -265,6 +265,138 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
     FN(pv_lanes)(1, o, p, v, v_stride, n, head_dim_v, lanes);
 }
 
+/* ---- few rows: decoding */
+
+#ifdef WL
+/* With few rows a broadcast key element feeds few lanes. So here keys are the lanes of Q K^T, after
+ * a transposition, and columns those of P V: WL of them. What is left over takes the way of many
+ * rows; the chain of each element is the same. */
+/* Keys 0..15, elements d..d+WL-1, as square[element][key]. */
+INLINE void FN(turn)(float (*square)[ATTN_BLOCK], const float *k, ptrdiff_t k_stride)
+{
+    int g, i;
+    for (g = 0; g < ATTN_BLOCK; g += WL) {
+        wf x[WL];
+        UNROLL for (i = 0; i < WL; i++)
+            x[i] = w_load(k + (g + i) * k_stride);
+        w_transpose(x);
+        UNROLL for (i = 0; i < WL; i++)
+            w_store(square[i] + g, x[i]);
+    }
+}
+
+/* x[row][WL or 16] to lane-fastest, and back. */
+INLINE void FN(to_lanes)(float *to, const float *from, int stride, int n)
+{
+    int i, j, r;
+    for (j = 0; j < n; j += VL)
+        for (r = 0; r < ROWS; r += VL) {
+            vf x[VL];
+            UNROLL for (i = 0; i < VL; i++)
+                x[i] = v_load(from + (r + i) * stride + j);
+            v_transpose(x);
+            UNROLL for (i = 0; i < VL; i++)
+                v_store(to + (j + i) * ROWS + r, x[i]);
+        }
+}
+
+INLINE void FN(from_lanes)(float *to, const float *from, int stride, int n)
+{
+    int i, j, r;
+    for (j = 0; j < n; j += VL)
+        for (r = 0; r < ROWS; r += VL) {
+            vf x[VL];
+            UNROLL for (i = 0; i < VL; i++)
+                x[i] = v_load(from + (j + i) * ROWS + r);
+            v_transpose(x);
+            UNROLL for (i = 0; i < VL; i++)
+                v_store(to + (r + i) * stride + j, x[i]);
+        }
+}
+
+static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                       int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+{
+    float square[WL][ATTN_BLOCK], sums[ROWS][ATTN_BLOCK];
+    wf acc[ROWS][ATTN_BLOCK / WL];
+    const int64_t whole = n == ATTN_BLOCK ? head_dim / WL * WL : 0;
+    int64_t d;
+    int i, g, r;
+    if (whole == 0) {
+        FN(qk)(s, qt, k, k_stride, n, head_dim, lanes, beside);
+        return;
+    }
+    if (beside)
+        FN(exp_block)(beside);
+    UNROLL for (r = 0; r < ROWS; r++)
+        UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
+            acc[r][g] = w_zero();
+    for (d = 0; d < whole; d += WL) {
+        FN(turn)(square, k + d, k_stride);
+        for (i = 0; i < WL; i++) {
+            wf y[ATTN_BLOCK / WL];
+            UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
+                y[g] = w_load(square[i] + g * WL);
+            UNROLL for (r = 0; r < ROWS; r++) {
+                const wf q = w_set1(qt[(d + i) * ROWS + r]);
+                UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
+                    acc[r][g] = w_fma(q, y[g], acc[r][g]);
+            }
+        }
+    }
+    UNROLL for (r = 0; r < ROWS; r++)
+        UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
+            w_store(sums[r] + g * WL, acc[r][g]);
+    FN(to_lanes)(s, sums[0], ATTN_BLOCK, ATTN_BLOCK);
+    if (whole < head_dim)
+        FN(all_chains)(NV, 0, 0, ALONE, s, n, k + whole, k_stride, 1, qt + whole * ROWS,
+                       head_dim - whole, NULL);
+}
+
+/* STRIP vectors of columns for all keys. */
+INLINE void FN(pv_strip)(int count, float *o, const float *p, const float *v, ptrdiff_t v_stride, int n)
+{
+    float rows[ROWS][COLUMNS * WL];
+    wf acc[ROWS][COLUMNS];
+    int c, j, r;
+    FN(from_lanes)(rows[0], o, COLUMNS * WL, count * WL);
+    UNROLL for (r = 0; r < ROWS; r++)
+        UNROLL for (c = 0; c < count; c++)
+            acc[r][c] = w_load(rows[r] + c * WL);
+    for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
+        wf x[COLUMNS];
+        UNROLL for (c = 0; c < count; c++)
+            x[c] = w_load(v + c * WL);
+        UNROLL for (r = 0; r < ROWS; r++) {
+            const wf w = w_set1(p[r]);
+            UNROLL for (c = 0; c < count; c++)
+                acc[r][c] = w_fma(w, x[c], acc[r][c]);
+        }
+    }
+    UNROLL for (r = 0; r < ROWS; r++)
+        UNROLL for (c = 0; c < count; c++)
+            w_store(rows[r] + c * WL, acc[r][c]);
+    FN(to_lanes)(o, rows[0], COLUMNS * WL, count * WL);
+}
+
+static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                       int64_t head_dim_v, attn_lanes lanes)
+{
+    int64_t d = 0;
+    for (; d + COLUMNS * WL <= head_dim_v; d += COLUMNS * WL)
+        FN(pv_strip)(COLUMNS, o + d * ROWS, p, v + d, v_stride, n);
+    for (; d + WL <= head_dim_v; d += WL)
+        FN(pv_strip)(1, o + d * ROWS, p, v + d, v_stride, n);
+    if (d < head_dim_v)
+        FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes);
+}
+#define QK qk_few
+#define PV pv_few
+#else
+#define QK qk
+#define PV pv
+#endif
+
 /* ---- softmax */
 
 static void FN(maximum)(const float *s, int n, float *m)
@@ -536,9 +668,11 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
 
 static const attn_kernels FN(kernels) = {
     ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
-    FN(narrow_bf16), FN(pack),        FN(qk),        FN(softcap),   FN(add_scaled), FN(clip),
+    FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
     FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(exp_block),  FN(finite),
-    FN(rescale),     FN(pv),          FN(pv_select), FN(merge),     FN(result)
+    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result)
 };
+#undef QK
+#undef PV
 
 #endif
