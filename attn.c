@@ -750,6 +750,19 @@ KERNEL int finite_body(const float *x, int64_t n)
     return !any;
 }
 
+/* All at once: beside plain loops the rhythm does not matter. */
+static void ask_ahead(attn_ahead *a)
+{
+    for (; a && a->lines > 0; a->lines--) {
+        PREFETCH(a->row + a->at);
+        a->at += ALIGNMENT;
+        if (a->at >= a->bytes) {
+            a->at = 0;
+            a->row += a->stride;
+        }
+    }
+}
+
 KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
@@ -885,8 +898,9 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     }                                                                                              \
     TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
                                 int n, int64_t head_dim, attn_lanes lanes,                         \
-                                const attn_exp *beside)                                            \
+                                const attn_exp *beside, attn_ahead *ahead)                         \
     {                                                                                              \
+        ask_ahead(ahead);                                                                          \
         qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
     }                                                                                              \
     TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
@@ -930,8 +944,10 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
         rescale_body(x, alpha, count);                                                             \
     }                                                                                              \
     TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, attn_lanes lanes)                       \
+                                int n, int64_t head_dim_v, attn_lanes lanes,                       \
+                                attn_ahead *ahead)                                                 \
     {                                                                                              \
+        ask_ahead(ahead);                                                                          \
         chains(HW, 0, o, head_dim_v, v, 1, v_stride, p, n, lanes);                                 \
     }                                                                                              \
     TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
@@ -1037,7 +1053,6 @@ static const attn_kernels *get_portable(void)
 }
 
 /* Best first; each answers with its table, or NULL if this CPU cannot run it. */
-const attn_kernels *attn_kernels_avx2_few(void);
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
@@ -1050,7 +1065,6 @@ static const struct kernel_source {
 #ifdef ATTN_SIMD_AVX2
     { "avx2", attn_kernels_avx2, 0 },
     { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
-    { "avx2_few", attn_kernels_avx2_few, 1 },
 #endif
 #ifdef ATTN_SIMD_NEON
     { "neon", attn_kernels_neon, 0 },
@@ -2288,7 +2302,7 @@ typedef struct key_tile {
     const float *rows[2];  /* row j0 of K and V; NULL until asked for */
     ptrdiff_t stride[2];   /* floats between rows */
     float *copy[2];
-    int64_t asked;         /* keys before this one were prefetched, or used already */
+    int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
 } key_tile;
 
 /* A canonical block of keys inside a tile, cut short by the tile's ends. */
@@ -2722,33 +2736,19 @@ static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
     return t->keys->rows[which] + (j - t->keys->j0) * *stride;
 }
 
-static void prefetch_rows(const tile *t, int which, int64_t j, int64_t end)
+/* Rows j..end-1 of K or V, to be asked for. */
+static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     const attn_tensor *x = which == KEYS ? &t->pr->p.k : &t->pr->p.v;
     const int64_t each = (int64_t)storages[x->dtype].bytes;
-    const int64_t bytes = each * (which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v);
-    for (; j < end; j++) {
-        const int64_t first = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
-        const char *row = (const char *)x->data + each * first;
-        int64_t at;
-        for (at = 0; at < bytes; at += ALIGNMENT)
-            PREFETCH(row + at);
-    }
-}
-
-/* While keys j0..j0+n-1 are at work: those a tile later, once for all row tiles. The CPU's own
- * prefetcher stops at the end of each page, of 8 rows at head_dim 128. Measured (AVX-512, D=128, L2
- * of 1 MiB): 8192 keys 80 to 88 % of the peak, 512 keys causal 75 to 79, and nowhere less. */
-static void prefetch_ahead(const tile *t, int64_t j0, int n)
-{
-    key_tile *keys = t->keys;
-    const int64_t from = max64(keys->asked, keys->j0 + keys->n);
-    const int64_t end = min64(j0 + n + t->pl->keys, t->hi);
-    if (from >= end)
-        return;
-    prefetch_rows(t, KEYS, from, end);
-    prefetch_rows(t, VALUES, from, end);
-    keys->asked = end;
+    const int64_t first = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
+    attn_ahead a;
+    a.row = (const char *)x->data + each * first;
+    a.stride = (ptrdiff_t)(each * x->stride_seq);
+    a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v);
+    a.at = 0;
+    a.lines = max64(0, end - j) * ceil_div(a.bytes, ALIGNMENT);
+    return a;
 }
 
 /* ---- visibility of a tile */
@@ -2988,7 +2988,7 @@ static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
  * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
  * comes after the masks, because it need not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
-                        attn_lanes lanes, const attn_exp *beside)
+                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     const attn_params *p = &t->pr->p;
     ptrdiff_t stride;
@@ -2998,7 +2998,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
-    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside);
+    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
     for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
         if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
             modifiers[m].apply(t, s, j0, n);
@@ -3014,7 +3014,7 @@ static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
 {
     const attn_lanes all = { 0, t->pl->rows };
     open_keys(t, j0, n);
-    tile_logits(t, s, j0, n, class, stage, all, NULL);
+    tile_logits(t, s, j0, n, class, stage, all, NULL, NULL);
 }
 
 /* ---- dropout */
@@ -3269,22 +3269,26 @@ static void write_rows(tile *t, float *state)
 
 /* p of n keys times V into o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
-                         attn_lanes lanes)
+                         attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
+    const int64_t dim = t->pr->p.head_dim_v;
     ptrdiff_t stride;
     const float *v = key_rows(t, VALUES, j0, &stride);
-    (t->dead < 0 ? kernels->pv_select : kernels->pv)(o, probabilities, v, stride, n,
-                                                     t->pr->p.head_dim_v, lanes);
+    if (t->dead < 0)
+        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+    else
+        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
 }
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
  * exponentials of a block run beside the logits of the next one. */
-static void add_blocks(tile *t, int64_t j0, int class)
+static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
     float *m = t->state, *l = state_l(t, t->state);
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
+    const int64_t lines = ahead->lines;
     int begin = 0, i, found;
     for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
         block *b = &t->blocks[i];
@@ -3292,9 +3296,9 @@ static void add_blocks(tile *t, int64_t j0, int class)
         const int n = b->end - begin;
         if (b->lanes.begin == b->lanes.end)
             continue;
+        ahead->lines = lines * n / t->blocks[t->block_count - 1].end;
         tile_logits(t, s, j0 + begin, n, class, ATTN_LOGITS_SOFTMAX, b->lanes,
-                    ready.n ? &ready : NULL);
-        prefetch_ahead(t, j0 + begin, n);
+                    ready.n ? &ready : NULL, ahead);
         found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
         b->raised = found & ATTN_RAISED;
         ready.s = s;
@@ -3314,9 +3318,10 @@ static void add_blocks(tile *t, int64_t j0, int class)
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
  * between them in one step. */
-static void add_values(tile *t, int64_t j0)
+static void add_values(tile *t, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
+    const int64_t lines = ahead->lines;
     float *o = state_o(t, t->state);
     int begin = 0, i = 0;
     while (i < t->block_count) {
@@ -3328,8 +3333,9 @@ static void add_values(tile *t, int64_t j0)
                   t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
              i++)
             end = t->blocks[i].end;
+        ahead->lines = lines * (end - begin) / t->blocks[t->block_count - 1].end;
         if (lanes.begin < lanes.end)
-            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes);
+            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes, ahead);
         begin = end;
     }
 }
@@ -3337,18 +3343,22 @@ static void add_values(tile *t, int64_t j0)
 /* Keys j0..j0+n-1 enter the state of the current chunk. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
-    const int class = tile_class(t, j0, n);
+    const int class = tile_class(t, j0, n), leads = t->keys->asked < j0 + n;
+    const int64_t next = j0 + n, end = leads ? min64(next + t->pl->keys, t->hi) : next;
+    attn_ahead v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    attn_ahead k = rows_ahead(t, KEYS, next, end);
     if (class == ATTN_TILE_EMPTY)
         return;
+    t->keys->asked = max64(t->keys->asked, next);
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    add_blocks(t, j0, class);
+    add_blocks(t, j0, class, &v);
     if (!values)
         return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    add_values(t, j0);
+    add_values(t, j0, &k);
 }
 
 /* The tile of keys j0..end-1 enters the states of `count` row tiles. */
@@ -3532,7 +3542,7 @@ static float *naive_values(tile *t, const naive_tile *n)
         if (t->pr->drop_below)
             drop_keys(t, n->logits + j * rows, j, count);
         open_keys(t, j, count);
-        add_products(t, state_o(t, state), n->logits + j * rows, j, count, all);
+        add_products(t, state_o(t, state), n->logits + j * rows, j, count, all, NULL);
     }
     return state;
 }

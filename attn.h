@@ -537,6 +537,16 @@ typedef struct attn_exp {
 
 #define ATTN_CALM 60.0f
 
+/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+typedef struct attn_ahead {
+    const char *row;
+    ptrdiff_t stride; /* bytes between rows */
+    int64_t bytes;    /* of a row that are read */
+    int64_t at;       /* of this row, asked for already */
+    int64_t lines;
+} attn_ahead;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -559,9 +569,9 @@ struct attn_kernels {
     /* qt[d][lane] = fl(q[lane][d] * c). */
     void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
     /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes
-     * at least; the others may keep what they held. beside: NULL = nothing. */
+     * at least; the others may keep what they held. beside, ahead: NULL = nothing. */
     void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside);
+               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
     /* s = fl(cap2 * tanh(fl(s * icap2))). */
     void (*softcap)(float *s, int n, float cap2, float icap2);
     /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
@@ -586,9 +596,9 @@ struct attn_kernels {
     /* x[k][lane] *= alpha[lane] for `count` rows. */
     void (*rescale)(float *x, const float *alpha, int64_t count);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead. */
+     * least; to the others every key is dead. ahead: NULL = nothing. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes);
+               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
     void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                       int64_t head_dim_v, attn_lanes lanes);

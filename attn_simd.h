@@ -147,6 +147,24 @@ static void FN(exp_block)(const attn_exp *e)
         FN(exp_keys)(0, e, 0);
 }
 
+/* The share of one of `parts` parts of what a product asks for ahead. */
+INLINE void FN(ask)(attn_ahead *a, int64_t parts)
+{
+    int64_t n;
+    if (!a)
+        return;
+    n = (a->lines + parts - 1) / parts;
+    a->lines -= n;
+    for (; n > 0; n--) {
+        __builtin_prefetch(a->row + a->at, 0, 2);
+        a->at += 64;
+        if (a->at >= a->bytes) {
+            a->at = 0;
+            a->row += a->stride;
+        }
+    }
+}
+
 /* ---- both matrix products */
 
 /* Chains of one register tile that is `width` vectors wide: narrow ones get more chains, so that
@@ -199,12 +217,14 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
 /* Any number of chains; `beside` is done when it returns. */
 INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, int64_t count,
                            const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
-                           const attn_exp *beside)
+                           const attn_exp *beside, attn_ahead *ahead)
 {
     int64_t i;
-    for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select))
+    for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
+        FN(ask)(ahead, (count - i) / CHAINS(width, select));
         FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
                    xt, b, n, beside, (int)i);
+    }
     if (mode != ALONE)
         FN(exp_keys)(mode == CALM, beside, (int)i);
     for (; i + 2 <= count; i += 2)
@@ -216,7 +236,7 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
 }
 
 static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                   int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                   int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     int at, beside_at;
     const int width = FN(width)(lanes, &at);
@@ -227,65 +247,52 @@ static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride
     s += at;
     qt += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (!beside)
-        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL);
+        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (beside->calm)
-        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside);
+        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
     else
-        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside);
+        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
 }
 
 INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
-                         int n, int64_t head_dim_v, attn_lanes lanes)
+                         int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
     int at;
     const int width = FN(width)(lanes, &at);
     o += at;
     p += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
+        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
+        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
     else
-        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL);
+        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
 }
 
 static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                   int64_t head_dim_v, attn_lanes lanes)
+                   int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    FN(pv_lanes)(0, o, p, v, v_stride, n, head_dim_v, lanes);
+    FN(pv_lanes)(0, o, p, v, v_stride, n, head_dim_v, lanes, ahead);
 }
 
 static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                           int64_t head_dim_v, attn_lanes lanes)
 {
-    FN(pv_lanes)(1, o, p, v, v_stride, n, head_dim_v, lanes);
+    FN(pv_lanes)(1, o, p, v, v_stride, n, head_dim_v, lanes, NULL);
 }
 
 /* ---- few rows: decoding */
 
-#ifdef WL
-/* With few rows a broadcast key element feeds few lanes. So here keys are the lanes of Q K^T, after
- * a transposition, and columns those of P V: WL of them. What is left over takes the way of many
- * rows; the chain of each element is the same. */
-/* Keys 0..15, elements d..d+WL-1, as square[element][key]. */
-INLINE void FN(turn)(float (*square)[ATTN_BLOCK], const float *k, ptrdiff_t k_stride)
-{
-    int g, i;
-    for (g = 0; g < ATTN_BLOCK; g += WL) {
-        wf x[WL];
-        UNROLL for (i = 0; i < WL; i++)
-            x[i] = w_load(k + (g + i) * k_stride);
-        w_transpose(x);
-        UNROLL for (i = 0; i < WL; i++)
-            w_store(square[i] + g, x[i]);
-    }
-}
+#ifdef FEW
+/* With few lanes in use a broadcast element of K or V feeds few multipliers. So up to FEW lanes take
+ * another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V. The
+ * chain of each element is the same. What is left over goes the way of many rows. */
 
-/* x[row][WL or 16] to lane-fastest, and back. */
+/* to[i][lane] = from[lane][i], and back, for i = 0..n-1; from has `stride` floats a row. */
 INLINE void FN(to_lanes)(float *to, const float *from, int stride, int n)
 {
     int i, j, r;
@@ -314,81 +321,149 @@ INLINE void FN(from_lanes)(float *to, const float *from, int stride, int n)
         }
 }
 
-static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                       int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+/* The first of so many lanes that hold these. */
+INLINE int FN(first_of)(attn_lanes lanes, int count)
 {
-    float square[WL][ATTN_BLOCK], sums[ROWS][ATTN_BLOCK];
-    wf acc[ROWS][ATTN_BLOCK / WL];
-    const int64_t whole = n == ATTN_BLOCK ? head_dim / WL * WL : 0;
+    return lanes.begin + count <= ROWS ? lanes.begin : ROWS - count;
+}
+
+/* Elements 0..VL-1 of a block of keys: turned[element][key]. */
+INLINE void FN(turn)(float (*turned)[ATTN_BLOCK], const float *k, ptrdiff_t k_stride)
+{
+    int g, i;
+    for (g = 0; g < ATTN_BLOCK; g += VL) {
+        vf x[VL];
+        UNROLL for (i = 0; i < VL; i++)
+            x[i] = v_load(k + (g + i) * k_stride);
+        v_transpose(x);
+        UNROLL for (i = 0; i < VL; i++)
+            v_store(turned[i] + g, x[i]);
+    }
+}
+
+#define BLOCK_V (ATTN_BLOCK / VL)
+#define EACH_ROW UNROLL for (r = 0; r < rows; r++)
+#define EACH_KEY UNROLL for (g = 0; g < BLOCK_V; g++)
+
+/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of VL. */
+INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
+                        ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+{
+    float turned[VL][ATTN_BLOCK], sums[ROWS][ATTN_BLOCK];
+    vf acc[FEW][BLOCK_V];
     int64_t d;
     int i, g, r;
-    if (whole == 0) {
-        FN(qk)(s, qt, k, k_stride, n, head_dim, lanes, beside);
-        return;
-    }
-    if (beside)
-        FN(exp_block)(beside);
-    UNROLL for (r = 0; r < ROWS; r++)
-        UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
-            acc[r][g] = w_zero();
-    for (d = 0; d < whole; d += WL) {
-        FN(turn)(square, k + d, k_stride);
-        for (i = 0; i < WL; i++) {
-            wf y[ATTN_BLOCK / WL];
-            UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
-                y[g] = w_load(square[i] + g * WL);
-            UNROLL for (r = 0; r < ROWS; r++) {
-                const wf q = w_set1(qt[(d + i) * ROWS + r]);
-                UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
-                    acc[r][g] = w_fma(q, y[g], acc[r][g]);
+    EACH_ROW EACH_KEY acc[r][g] = v_zero();
+    for (d = 0; d < whole; d += VL) {
+        FN(ask)(ahead, (whole - d) / VL);
+        FN(turn)(turned, k + d, k_stride);
+        for (i = 0; i < VL; i++) {
+            vf y[BLOCK_V];
+            EACH_KEY y[g] = v_load(turned[i] + g * VL);
+            EACH_ROW {
+                const vf q = v_set1(qt[(d + i) * ROWS + at + r]);
+                EACH_KEY acc[r][g] = v_fma(q, y[g], acc[r][g]);
             }
         }
     }
-    UNROLL for (r = 0; r < ROWS; r++)
-        UNROLL for (g = 0; g < ATTN_BLOCK / WL; g++)
-            w_store(sums[r] + g * WL, acc[r][g]);
+    memset(sums, 0, sizeof sums);
+    EACH_ROW EACH_KEY v_store(sums[at + r] + g * VL, acc[r][g]);
     FN(to_lanes)(s, sums[0], ATTN_BLOCK, ATTN_BLOCK);
-    if (whole < head_dim)
-        FN(all_chains)(NV, 0, 0, ALONE, s, n, k + whole, k_stride, 1, qt + whole * ROWS,
-                       head_dim - whole, NULL);
 }
 
-/* STRIP vectors of columns for all keys. */
-INLINE void FN(pv_strip)(int count, float *o, const float *p, const float *v, ptrdiff_t v_stride, int n)
+/* The same for up to FEW lanes. */
+INLINE void FN(qk_block)(float *s, const float *qt, const float *k, ptrdiff_t k_stride,
+                         int64_t whole, attn_lanes lanes, attn_ahead *ahead)
 {
-    float rows[ROWS][COLUMNS * WL];
-    wf acc[ROWS][COLUMNS];
+    const int count = lanes.end - lanes.begin;
+    if (count == 1)
+        FN(qk_rows)(1, lanes.begin, s, qt, k, k_stride, whole, ahead);
+    else if (count == 2)
+        FN(qk_rows)(2, lanes.begin, s, qt, k, k_stride, whole, ahead);
+    else if (count <= 4 || FEW == 4)
+        FN(qk_rows)(4, FN(first_of)(lanes, 4), s, qt, k, k_stride, whole, ahead);
+    else
+        FN(qk_rows)(FEW, FN(first_of)(lanes, FEW), s, qt, k, k_stride, whole, ahead);
+}
+
+static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                       int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                       attn_ahead *ahead)
+{
+    const int64_t whole = head_dim / VL * VL;
+    const int keys = lanes.end - lanes.begin > FEW || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
+    int j;
+    for (j = 0; j < keys; j += ATTN_BLOCK)
+        FN(qk_block)(s + j * ROWS, qt, k + j * k_stride, k_stride, whole, lanes, ahead);
+    if (keys > 0 && whole < head_dim)
+        FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
+                       head_dim - whole, NULL, NULL);
+    if (keys < n)
+        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
+               beside, ahead);
+    else if (beside)
+        FN(exp_block)(beside);
+}
+
+/* `vectors` of columns, all keys, lanes at..at+rows-1. calls: how many such follow, this included */
+INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p, const float *v,
+                        ptrdiff_t v_stride, int n, attn_ahead *ahead, int64_t calls)
+{
+    enum { MOST = 8 };
+    float columns[ROWS][MOST * VL];
+    vf acc[FEW][MOST];
     int c, j, r;
-    FN(from_lanes)(rows[0], o, COLUMNS * WL, count * WL);
-    UNROLL for (r = 0; r < ROWS; r++)
-        UNROLL for (c = 0; c < count; c++)
-            acc[r][c] = w_load(rows[r] + c * WL);
+    FN(from_lanes)(columns[0], o, MOST * VL, vectors * VL);
+    EACH_ROW UNROLL for (c = 0; c < vectors; c++)
+        acc[r][c] = v_load(columns[at + r] + c * VL);
     for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
-        wf x[COLUMNS];
-        UNROLL for (c = 0; c < count; c++)
-            x[c] = w_load(v + c * WL);
-        UNROLL for (r = 0; r < ROWS; r++) {
-            const wf w = w_set1(p[r]);
-            UNROLL for (c = 0; c < count; c++)
-                acc[r][c] = w_fma(w, x[c], acc[r][c]);
+        vf x[MOST];
+        if (j % ATTN_BLOCK == 0)
+            FN(ask)(ahead, ((calls - 1) * n + n - j + ATTN_BLOCK - 1) / ATTN_BLOCK);
+        UNROLL for (c = 0; c < vectors; c++)
+            x[c] = v_load(v + c * VL);
+        EACH_ROW {
+            const vf w = v_set1(p[at + r]);
+            UNROLL for (c = 0; c < vectors; c++)
+                acc[r][c] = v_fma(w, x[c], acc[r][c]);
         }
     }
-    UNROLL for (r = 0; r < ROWS; r++)
-        UNROLL for (c = 0; c < count; c++)
-            w_store(rows[r] + c * WL, acc[r][c]);
-    FN(to_lanes)(o, rows[0], COLUMNS * WL, count * WL);
+    EACH_ROW UNROLL for (c = 0; c < vectors; c++)
+        v_store(columns[at + r] + c * VL, acc[r][c]);
+    FN(to_lanes)(o, columns[0], MOST * VL, vectors * VL);
+}
+
+INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float *o, const float *p,
+                              const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+                              attn_ahead *ahead)
+{
+    int64_t d = 0;
+    for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
+        FN(pv_rows)(rows, vectors, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
+                    (head_dim_v - d) / (vectors * VL));
+    for (; d + VL <= head_dim_v; d += VL)
+        FN(pv_rows)(rows, 1, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
+                    (head_dim_v - d) / VL);
+    return d;
 }
 
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                       int64_t head_dim_v, attn_lanes lanes)
+                       int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
+    const int count = lanes.end - lanes.begin;
     int64_t d = 0;
-    for (; d + COLUMNS * WL <= head_dim_v; d += COLUMNS * WL)
-        FN(pv_strip)(COLUMNS, o + d * ROWS, p, v + d, v_stride, n);
-    for (; d + WL <= head_dim_v; d += WL)
-        FN(pv_strip)(1, o + d * ROWS, p, v + d, v_stride, n);
+    if (count == 1)
+        d = FN(pv_columns)(1, 8, lanes.begin, o, p, v, v_stride, n, head_dim_v, ahead);
+    else if (count == 2)
+        d = FN(pv_columns)(2, 4, lanes.begin, o, p, v, v_stride, n, head_dim_v, ahead);
+    else if (count <= 4)
+        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, FN(first_of)(lanes, 4), o, p, v, v_stride, n,
+                           head_dim_v, ahead);
+    else if (count <= FEW)
+        d = FN(pv_columns)(FEW, 2, FN(first_of)(lanes, FEW), o, p, v, v_stride, n, head_dim_v,
+                           ahead);
     if (d < head_dim_v)
-        FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes);
+        FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
 #define QK qk_few
 #define PV pv_few

@@ -123,120 +123,7 @@ INLINE void transpose_avx2(__m256 *x)
 #define ISA_NAME "avx2_narrow"
 #define NV 1
 #define MR 8
-#include "attn_simd.h"
-#undef ISA
-#undef ISA_NAME
-#undef NV
-#undef MR
-
-/* ---- few rows: half vectors of rows, whole ones of keys and columns */
-
-#define WL 8
-#define wf __m256
-#define w_load(p) _mm256_loadu_ps(p)
-#define w_store(p, x) _mm256_storeu_ps(p, x)
-#define w_set1(f) _mm256_set1_ps(f)
-#define w_zero() _mm256_setzero_ps()
-#define w_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define w_transpose(x) transpose_avx2(x)
-#undef VL
-#undef vf
-#undef vm
-#undef v_load
-#undef v_store
-#undef v_set1
-#undef v_zero
-#undef v_fma
-#undef v_add
-#undef v_sub
-#undef v_mul
-#undef v_div
-#undef v_max
-#undef v_gt
-#undef v_lt
-#undef v_eq
-#undef v_nan
-#undef v_select
-#undef vm_and
-#undef vm_any
-#undef vm_all
-#undef v_int
-#undef v_float
-#undef v_pow2
-#undef v_dead
-#undef v_copysign
-#undef v_abs
-#undef v_larger
-#undef v_ints
-#undef v_bytes
-#undef v_half
-#undef v_f16
-#undef v_bf16
-#undef v_to_f16
-#undef v_to_bf16
-#undef v_transpose
-
-#define VL 4
-#define vf __m128
-#define vm __m128
-#define v_load(p) _mm_loadu_ps(p)
-#define v_store(p, x) _mm_storeu_ps(p, x)
-#define v_set1(f) _mm_set1_ps(f)
-#define v_zero() _mm_setzero_ps()
-#define v_fma(a, b, c) _mm_fmadd_ps(a, b, c)
-#define v_add(a, b) _mm_add_ps(a, b)
-#define v_sub(a, b) _mm_sub_ps(a, b)
-#define v_mul(a, b) _mm_mul_ps(a, b)
-#define v_div(a, b) _mm_div_ps(a, b)
-#define v_max(a, b) _mm_max_ps(a, b)
-#define v_gt(a, b) _mm_cmp_ps(a, b, _CMP_GT_OQ)
-#define v_lt(a, b) _mm_cmp_ps(a, b, _CMP_LT_OQ)
-#define v_eq(a, b) _mm_cmp_ps(a, b, _CMP_EQ_OQ)
-#define v_nan(x) _mm_cmp_ps(x, x, _CMP_UNORD_Q)
-#define v_select(m, a, b) _mm_blendv_ps(b, a, m)
-#define vm_and(m, n) _mm_and_ps(m, n)
-#define vm_any(m) (_mm_movemask_ps(m) != 0)
-#define vm_all(m) (_mm_movemask_ps(m) == 0xf)
-#define v_int(x) _mm_castps_si128(x)
-#define v_float(x) _mm_castsi128_ps(x)
-#define v_pow2(y, t) v_float(_mm_add_epi32(v_int(y), _mm_slli_epi32(v_int(t), 23)))
-#define v_dead(b, x, y) _mm_blendv_ps(y, x, b)
-#define v_copysign(x, s) _mm_or_ps(x, _mm_and_ps(s, _mm_set1_ps(-0.0f)))
-#define v_abs(x) _mm_and_si128(v_int(x), _mm_set1_epi32(0x7fffffff))
-#define v_larger(a, x) v_float(_mm_max_epi32(v_int(a), v_abs(x)))
-#define v_ints(p) _mm_cvtepi32_ps(_mm_loadu_si128((const void *)(p)))
-#define v_bytes(p) _mm_setr_ps((p)[0], (p)[1], (p)[2], (p)[3])
-#define v_half(p) _mm_loadl_epi64((const void *)(p))
-#define v_f16(p) _mm_cvtph_ps(v_half(p))
-#define v_bf16(p) v_float(_mm_slli_epi32(_mm_cvtepu16_epi32(v_half(p)), 16))
-#define v_to_f16(p, x) to_f16_half(p, x)
-#define v_to_bf16(p, x) to_bf16_half(p, x)
-#define v_transpose(x) _MM_TRANSPOSE4_PS((x)[0], (x)[1], (x)[2], (x)[3])
-
-INLINE void store_half_few(uint16_t *p, __m128i h)
-{
-    const __m128i minus = _mm_cmpeq_epi16(h, _mm_set1_epi16((short)0x8000));
-    _mm_storel_epi64((void *)p, _mm_andnot_si128(minus, h));
-}
-
-INLINE void to_f16_half(uint16_t *p, __m128 x)
-{
-    store_half_few(p, _mm_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-
-INLINE void to_bf16_half(uint16_t *p, __m128 x)
-{
-    const __m128i u = _mm_castps_si128(x);
-    const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), _mm_set1_epi32(1));
-    const __m128i up = _mm_add_epi32(_mm_add_epi32(u, odd), _mm_set1_epi32(0x7fff));
-    store_half_few(p, _mm_packus_epi32(_mm_srli_epi32(up, 16), _mm_setzero_si128()));
-}
-
-#define ISA avx2_few
-#define ISA_NAME "avx2_few"
-#define NV 1
-#define MR 8
-#define COLUMNS 2
+#define FEW 4
 #include "attn_simd.h"
 
 #if defined __clang__
@@ -253,12 +140,6 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void)
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_avx2_narrow : NULL;
-}
-
-const attn_kernels *attn_kernels_avx2_few(void);
-const attn_kernels *attn_kernels_avx2_few(void)
-{
-    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_avx2_few : NULL;
 }
 #else
 ATTN_API const attn_kernels *attn_kernels_avx2(void)

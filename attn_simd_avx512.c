@@ -131,6 +131,7 @@ INLINE void transpose_avx512(__m512 *x)
 #define ISA_NAME "avx512_narrow"
 #define NV 1
 #define MR 8 /* 16 would need more pointers to key rows than there are registers */
+#define FEW 8
 #include "attn_simd.h"
 
 #if defined __clang__

@@ -104,6 +104,7 @@ INLINE void transpose_neon(float32x4_t *x)
 #define ISA_NAME "neon_narrow"
 #define NV 2
 #define MR 8
+#define FEW 4
 #include "attn_simd.h"
 
 #if !defined __clang__

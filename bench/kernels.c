@@ -115,7 +115,7 @@ static void run_pack(const attn_kernels *f, tile *t)
 static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
 {
     f->qk(block(t, S, b), t->array[QT], t->k + b * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          ATTN_BLOCK, t->dim, t->lanes, beside);
+          ATTN_BLOCK, t->dim, t->lanes, beside, NULL);
 }
 
 static void run_qk(const attn_kernels *f, tile *t)
@@ -211,7 +211,7 @@ static void run_rescale(const attn_kernels *f, tile *t)
 static void blocks_pv(const attn_kernels *f, tile *t, int begin, int end)
 {
     f->pv(t->array[O], block(t, S, begin), t->v + begin * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          (end - begin) * ATTN_BLOCK, t->dim, t->lanes);
+          (end - begin) * ATTN_BLOCK, t->dim, t->lanes, NULL);
 }
 
 static void run_pv(const attn_kernels *f, tile *t)

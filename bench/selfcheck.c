@@ -97,23 +97,25 @@ static void narrow_down(uint16_t *to, const float *from, int64_t n)
 }
 
 static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                     attn_ahead *ahead)
 {
     (void)beside;
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL);
+    right->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
 }
 
 static void qk_lane_lost(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                         int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                         int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                     attn_ahead *ahead)
 {
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
     s[0] = 7;
 }
 
 static void pv_lane_lost(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                         int64_t head_dim_v, attn_lanes lanes)
+                         int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    right->pv(o, p, v, v_stride, n, head_dim_v, lanes);
+    right->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
     o[0] = 7;
 }
 

@@ -54,17 +54,17 @@ static struct {
 } seen;
 
 static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     seen.qk_calls++;
-    seen.real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    seen.real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
 }
 
 static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes)
+                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
     seen.most_keys = n > seen.most_keys ? n : seen.most_keys;
-    seen.real->pv(o, p, v, v_stride, n, head_dim_v, lanes);
+    seen.real->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
 }
 
 static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)

@@ -223,8 +223,8 @@ static void check_qk(const sizes *z)
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *some = take_lanes(qt, z->dim, rows, z->first);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, NULL);
-    portable->qk(b, some, k, z->stride, z->n, z->dim, all, NULL);
+    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, NULL, NULL);
+    portable->qk(b, some, k, z->stride, z->n, z->dim, all, NULL, NULL);
     forget_lanes(a, b, z->n, z->first, lanes);
     check_lanes("qk", a, b, z->n, z->first);
 }
@@ -345,9 +345,9 @@ static void check_block(const sizes *z)
     beside.calm = found & ATTN_IS_CALM;
     beside.lanes = random_lanes();
     if (rng_chance(80)) {
-        tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside);
+        tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside, NULL);
         portable->qk(b, take_lanes(qt, z->dim, rows, z->first), k, z->stride, z->n, z->dim, all,
-                     &beside_few);
+                     &beside_few, NULL);
         forget_lanes(a, b, z->n, z->first, lanes);
         check_lanes("qk beside exponentials", a, b, z->n, z->first);
     } else {
@@ -422,8 +422,8 @@ static void check_pv(const sizes *z)
         tested->pv_select(o, p, v, z->stride, z->n, z->dim, lanes);
         portable->pv_select(o_few, p_few, v, z->stride, z->n, z->dim, all);
     } else {
-        tested->pv(o, p, v, z->stride, z->n, z->dim, lanes);
-        portable->pv(o_few, p_few, v, z->stride, z->n, z->dim, all);
+        tested->pv(o, p, v, z->stride, z->n, z->dim, lanes, NULL);
+        portable->pv(o_few, p_few, v, z->stride, z->n, z->dim, all, NULL);
     }
     forget_lanes(o, o_few, z->dim, z->first, lanes);
     check_lanes(z->dead < 0 ? "pv_select" : "pv", o, o_few, z->dim, z->first);
@@ -590,7 +590,7 @@ static void note_pair(int lane_number, int key, int *any)
 }
 
 static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     int any = 0;
     for (int j = 0; j < n; j++)
@@ -599,7 +599,7 @@ static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stri
     watch.tiles++;
     watch.empty_tiles += !any;
     watch.largest = n > watch.largest ? n : watch.largest;
-    tested->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    tested->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
 }
 
 static int serial(void *user, int64_t n, attn_task_fn task, void *arg)

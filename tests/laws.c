@@ -754,10 +754,10 @@ static const attn_kernels *counted;
 static int64_t keys_seen, selections;
 
 static void counting_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     keys_seen += n;
-    counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
 }
 
 static void counting_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,

@@ -196,26 +196,29 @@ static void check_comparison(void)
 static const attn_kernels *real;
 
 static void qk_last_key(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
     for (int lane = 0; lane < real->rows; lane++)
         s[(n - 1) * real->rows + lane] = 0;
 }
 
 static void qk_last_dim(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim - 1, lanes, beside);
+    real->qk(s, qt, k, k_stride, n, head_dim - 1, lanes, beside, ahead);
 }
 
 static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                          int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                          int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside);
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
     if (n > 1) /* the address of the last key is off by one key */
         real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim,
-                 lanes, NULL);
+                 lanes, NULL, NULL);
 }
 
 static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim, float c)
@@ -266,10 +269,11 @@ static void add_clamped(float *s, const float *x, const float *factor, int n)
 
 /* What runs beside the product is forgotten. */
 static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
 {
     (void)beside;
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL);
+    real->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
 }
 
 static void clip_end(float *s, int n, const int *begin, const int *end)
@@ -334,24 +338,24 @@ static void rescale_none(float *x, const float *alpha, int64_t count)
 }
 
 static void pv_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, attn_lanes lanes)
+                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
     if (n > 1)
-        real->pv(o, p, v, v_stride, n - 1, head_dim_v, lanes);
+        real->pv(o, p, v, v_stride, n - 1, head_dim_v, lanes, ahead);
 }
 
 static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, attn_lanes lanes)
+                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
     if (head_dim_v > 1)
-        real->pv(o, p, v, v_stride, n, head_dim_v - 1, lanes);
+        real->pv(o, p, v, v_stride, n, head_dim_v - 1, lanes, ahead);
 }
 
 /* A dead key is multiplied by -1 instead of being left out. */
 static void select_nothing(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                            int64_t head_dim_v, attn_lanes lanes)
 {
-    real->pv(o, p, v, v_stride, n, head_dim_v, lanes);
+    real->pv(o, p, v, v_stride, n, head_dim_v, lanes, NULL);
 }
 
 static void merge_upper(float *a, float *b, int64_t head_dim_v)
