@@ -292,33 +292,33 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
  * another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V. The
  * chain of each element is the same. What is left over goes the way of many rows. */
 
-/* to[i][lane] = from[lane][i], and back, for i = 0..n-1; from has `stride` floats a row. */
-INLINE void FN(to_lanes)(float *to, const float *from, int stride, int n)
+/* to[i][lane] = from[lane][i] for i = 0..n-1, a multiple of VL. */
+INLINE void FN(to_lanes)(float *to, const float *from, int n)
 {
     int i, j, r;
     for (j = 0; j < n; j += VL)
         for (r = 0; r < ROWS; r += VL) {
             vf x[VL];
             UNROLL for (i = 0; i < VL; i++)
-                x[i] = v_load(from + (r + i) * stride + j);
+                x[i] = v_load(from + (r + i) * n + j);
             v_transpose(x);
             UNROLL for (i = 0; i < VL; i++)
                 v_store(to + (j + i) * ROWS + r, x[i]);
         }
 }
 
-INLINE void FN(from_lanes)(float *to, const float *from, int stride, int n)
+/* to[lane][i] = from[i][lane] for i = 0..VL-1. */
+INLINE void FN(from_lanes)(float *to, const float *from)
 {
-    int i, j, r;
-    for (j = 0; j < n; j += VL)
-        for (r = 0; r < ROWS; r += VL) {
-            vf x[VL];
-            UNROLL for (i = 0; i < VL; i++)
-                x[i] = v_load(from + (j + i) * ROWS + r);
-            v_transpose(x);
-            UNROLL for (i = 0; i < VL; i++)
-                v_store(to + (r + i) * stride + j, x[i]);
-        }
+    int i, r;
+    for (r = 0; r < ROWS; r += VL) {
+        vf x[VL];
+        UNROLL for (i = 0; i < VL; i++)
+            x[i] = v_load(from + i * ROWS + r);
+        v_transpose(x);
+        UNROLL for (i = 0; i < VL; i++)
+            v_store(to + (r + i) * VL, x[i]);
+    }
 }
 
 /* The first of so many lanes that hold these. */
@@ -349,26 +349,26 @@ INLINE void FN(turn)(float (*turned)[ATTN_BLOCK], const float *k, ptrdiff_t k_st
 INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
                         ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
 {
-    float turned[VL][ATTN_BLOCK], sums[ROWS][ATTN_BLOCK];
+    float square[ROWS][ATTN_BLOCK]; /* turned keys, then the sums */
     vf acc[FEW][BLOCK_V];
     int64_t d;
     int i, g, r;
     EACH_ROW EACH_KEY acc[r][g] = v_zero();
     for (d = 0; d < whole; d += VL) {
         FN(ask)(ahead, (whole - d) / VL);
-        FN(turn)(turned, k + d, k_stride);
+        FN(turn)(square, k + d, k_stride);
         for (i = 0; i < VL; i++) {
             vf y[BLOCK_V];
-            EACH_KEY y[g] = v_load(turned[i] + g * VL);
+            EACH_KEY y[g] = v_load(square[i] + g * VL);
             EACH_ROW {
                 const vf q = v_set1(qt[(d + i) * ROWS + at + r]);
                 EACH_KEY acc[r][g] = v_fma(q, y[g], acc[r][g]);
             }
         }
     }
-    memset(sums, 0, sizeof sums);
-    EACH_ROW EACH_KEY v_store(sums[at + r] + g * VL, acc[r][g]);
-    FN(to_lanes)(s, sums[0], ATTN_BLOCK, ATTN_BLOCK);
+    memset(square, 0, sizeof square);
+    EACH_ROW EACH_KEY v_store(square[at + r] + g * VL, acc[r][g]);
+    FN(to_lanes)(s, square[0], ATTN_BLOCK);
 }
 
 /* The same for up to FEW lanes. */
@@ -410,12 +410,13 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
                         ptrdiff_t v_stride, int n, attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
-    float columns[ROWS][MOST * VL];
+    float square[ROWS][VL];
     vf acc[FEW][MOST];
     int c, j, r;
-    FN(from_lanes)(columns[0], o, MOST * VL, vectors * VL);
-    EACH_ROW UNROLL for (c = 0; c < vectors; c++)
-        acc[r][c] = v_load(columns[at + r] + c * VL);
+    UNROLL for (c = 0; c < vectors; c++) {
+        FN(from_lanes)(square[0], o + c * VL * ROWS);
+        EACH_ROW acc[r][c] = v_load(square[at + r]);
+    }
     for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
         vf x[MOST];
         if (j % ATTN_BLOCK == 0)
@@ -428,9 +429,11 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
                 acc[r][c] = v_fma(w, x[c], acc[r][c]);
         }
     }
-    EACH_ROW UNROLL for (c = 0; c < vectors; c++)
-        v_store(columns[at + r] + c * VL, acc[r][c]);
-    FN(to_lanes)(o, columns[0], MOST * VL, vectors * VL);
+    UNROLL for (c = 0; c < vectors; c++) {
+        FN(from_lanes)(square[0], o + c * VL * ROWS);
+        EACH_ROW v_store(square[at + r], acc[r][c]);
+        FN(to_lanes)(o + c * VL * ROWS, square[0], VL);
+    }
 }
 
 INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float *o, const float *p,
