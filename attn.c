@@ -62,12 +62,10 @@
 #define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
 #define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
 #define UNUSED __attribute__((unused))
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
 #define UNUSED
-#define PREFETCH(p) ((void)(p))
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
@@ -2286,7 +2284,6 @@ typedef struct key_tile {
     const float *rows[2];  /* row j0 of K and V; NULL until asked for */
     ptrdiff_t stride[2];   /* floats between rows */
     float *copy[2];
-    int64_t asked;         /* keys before this one were prefetched, or used already */
 } key_tile;
 
 /* A canonical block of keys inside a tile, cut short by the tile's ends. */
@@ -2718,35 +2715,6 @@ static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
         load_keys(t, which);
     *stride = t->keys->stride[which];
     return t->keys->rows[which] + (j - t->keys->j0) * *stride;
-}
-
-static void prefetch_rows(const tile *t, int which, int64_t j, int64_t end)
-{
-    const attn_tensor *x = which == KEYS ? &t->pr->p.k : &t->pr->p.v;
-    const int64_t each = (int64_t)storages[x->dtype].bytes;
-    const int64_t bytes = each * (which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v);
-    for (; j < end; j++) {
-        const int64_t first = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
-        const char *row = (const char *)x->data + each * first;
-        int64_t at;
-        for (at = 0; at < bytes; at += ALIGNMENT)
-            PREFETCH(row + at);
-    }
-}
-
-/* While keys j0..j0+n-1 are at work: those a tile later, once for all row tiles. The CPU's own
- * prefetcher stops at the end of each page, of 8 rows at head_dim 128. Measured (AVX-512, D=128, L2
- * of 1 MiB): 8192 keys 80 to 88 % of the peak, 512 keys causal 75 to 79, and nowhere less. */
-static void prefetch_ahead(const tile *t, int64_t j0, int n)
-{
-    key_tile *keys = t->keys;
-    const int64_t from = max64(keys->asked, keys->j0 + keys->n);
-    const int64_t end = min64(j0 + n + t->pl->keys, t->hi);
-    if (from >= end)
-        return;
-    prefetch_rows(t, KEYS, from, end);
-    prefetch_rows(t, VALUES, from, end);
-    keys->asked = end;
 }
 
 /* ---- visibility of a tile */
@@ -3292,7 +3260,6 @@ static void add_blocks(tile *t, int64_t j0, int class)
             continue;
         tile_logits(t, s, j0 + begin, n, class, ATTN_LOGITS_SOFTMAX, b->lanes,
                     ready.n ? &ready : NULL);
-        prefetch_ahead(t, j0 + begin, n);
         found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
         b->raised = found & ATTN_RAISED;
         ready.s = s;
@@ -3368,7 +3335,6 @@ static void tiled_pass(tile *const *tiles, int count, int values)
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j = tiles[0]->lo, hi = tiles[0]->hi;
     int g;
-    tiles[0]->keys->asked = 0;
     for (g = 1; g < count; g++)
         if (tiles[g]->lo < tiles[g]->hi) {
             j = j < hi ? min64(j, tiles[g]->lo) : tiles[g]->lo;
