@@ -126,8 +126,8 @@ typedef enum attn_status {
     ATTN_ERR_CALLBACK     /* parallel_for or a backend failed; outputs are undefined */
 } attn_status;
 
-/* How numbers are stored: float, or uint16_t with the bits of IEEE binary16 or of bfloat16 (the upper
- * half of a float), in the machine's byte order. Arithmetic is in f32. */
+/* How numbers are stored: float, or uint16_t with the bits of IEEE binary16 or of bfloat16 (the
+ * upper half of a float), in the machine's byte order. Arithmetic is in f32. */
 typedef enum attn_dtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } attn_dtype;
 
 typedef enum attn_impl {
@@ -374,7 +374,7 @@ ATTN_API size_t attn_params_size(void);
  * and offsets are). Less works too, somewhat slower, with smaller tiles or fewer workers, down to
  * what one worker needs. So a workspace asked for with the largest seq_len_q and the largest
  * seq_len_kv serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
- * was the final length, its decode steps. (Not where impl = AUTO changes to NAIVE: ask for both.) */
+ * was the final length, its decode steps. (Where impl = AUTO changes to NAIVE, ask for both.) */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */

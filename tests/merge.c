@@ -163,8 +163,8 @@ void law_merge(int round)
     CHECK(problem_same_bits(&a, &b), "merged parts, finished, and one call");
 }
 
-/* A row whose values, all -1, are rescaled to zero by a dropped key of value 1: the products leave -0
- * or +0, as the key takes part with p = +0 or not at all. It does not show. */
+/* A row whose values, all -1, are rescaled to zero by a dropped key of value 1: the products leave
+ * -0 or +0, as the key takes part with p = +0 or not at all. It does not show. */
 void law_zero_sign(int round)
 {
     float q = 1, k[17] = {0}, v[17], m, l, o[2];
