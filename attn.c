@@ -1141,6 +1141,7 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 typedef struct problem {
     attn_params p; /* strides explicit, counts and scale filled in; checked by section 8 */
+    int size_query; /* of attn_workspace_size: outputs may still be unknown */
     int64_t group; /* query heads per kv head */
     int64_t max_q_len, max_kv_len;
     float factor;       /* c: scale * log2(e), the factor on q */
@@ -2227,6 +2228,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
     pr->p = *in;
+    pr->size_query = 0;
     status = check_sizes(&pr->p, why);
     if (!status)
         status = check_numbers(&pr->p, why);
@@ -2266,7 +2268,9 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  *    workspace = | alignment | call | logits of all heads (naive_whole) | slot 0 | slot 1 | ...
  *
  *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
- *    tree is given room for 2^20 keys at least, so that memory is constant up to that length.
+ *    tree is given room for 2^20 keys at least, so that memory is constant up to that length. But
+ *    where row tiles share copies of K and V, memory follows their number and the actual length,
+ *    within ITEM_BYTES.
  * --------------------------------------------------------------------------------------------- */
 
 typedef struct plan {
@@ -2290,6 +2294,7 @@ typedef struct plan {
     int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
     int workers;
     int modified;            /* a modifier of logits is on */
+    int by_pair;             /* so is a mask that may hide whole tiles between others */
 } plan;
 
 enum { KEYS, VALUES };
@@ -2421,7 +2426,7 @@ static void plan_items(const problem *pr, plan *pl)
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p)) /* no output at all: a size query before o is known */
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
@@ -2736,18 +2741,18 @@ static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
     return t->keys->rows[which] + (j - t->keys->j0) * *stride;
 }
 
-/* Rows j..end-1 of K or V, to be asked for. */
+/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     const attn_tensor *x = which == KEYS ? &t->pr->p.k : &t->pr->p.v;
     const int64_t each = (int64_t)storages[x->dtype].bytes;
-    const int64_t first = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
-    attn_ahead a;
-    a.row = (const char *)x->data + each * first;
+    attn_ahead a = { NULL, 0, 0, 0, 0 };
+    if (j >= end)
+        return a;
+    a.row = (const char *)x->data + each * ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
     a.stride = (ptrdiff_t)(each * x->stride_seq);
     a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v);
-    a.at = 0;
-    a.lines = max64(0, end - j) * ceil_div(a.bytes, ALIGNMENT);
+    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }
 
@@ -2813,6 +2818,14 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
     for (r = 0; r < t->pl->rows; r++)
         if (t->lanes[r].used)
             rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
+}
+
+static int has_pair_rule(const attn_params *p)
+{
+    int m, any = 0;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        any |= mask_rules[m].row && mask_rules[m].active(p);
+    return any;
 }
 
 /* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
@@ -3215,7 +3228,7 @@ static void write_partial(const tile *t, float *state)
         p->state.m[row] = state[r] + 0.0f;
         p->state.l[row] = state_l(t, state)[r];
         for (d = 0; d < p->head_dim_v; d++)
-            p->state.o[row * p->head_dim_v + d] = state_o(t, state)[d * rows + r];
+            p->state.o[row * p->head_dim_v + d] = state_o(t, state)[d * rows + r] + 0.0f;
     }
 }
 
@@ -3340,11 +3353,14 @@ static void add_values(tile *t, int64_t j0, attn_ahead *ahead)
     }
 }
 
-/* Keys j0..j0+n-1 enter the state of the current chunk. */
+/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
+ * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
+ * memory never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n), leads = t->keys->asked < j0 + n;
-    const int64_t next = j0 + n, end = leads ? min64(next + t->pl->keys, t->hi) : next;
+    const int64_t next = j0 + n;
+    const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
     attn_ahead k = rows_ahead(t, KEYS, next, end);
     if (class == ATTN_TILE_EMPTY)
@@ -3786,15 +3802,37 @@ static void plan_call(const problem *pr, plan *pl, int small)
 {
     make_plan(pr, pl, small);
     pl->modified = has_modifier(&pr->p);
+    pl->by_pair = has_pair_rule(&pr->p);
 }
 
-/* The best plan, or the small one where not even one worker of the best fits. Fewer rows, keys, row
- * tiles and tree slots need less each: so the workspace of a call holds any shorter one. */
-static void plan_within(const problem *pr, plan *pl, size_t bytes)
+/* How many of the plan's workers fit. */
+static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 {
+    const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
+    if ((uint64_t)bytes >= (uint64_t)most)
+        return pl->workers;
+    if ((uint64_t)bytes < (uint64_t)one)
+        return 0;
+    return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
+}
+
+/* The best plan, or the small one where that lets more workers run. Fewer rows, keys, row tiles and
+ * tree slots need less each: so the workspace of a call holds any shorter one. Returns how many
+ * workers run, 0 = the workspace is too small. */
+static int plan_within(const problem *pr, plan *pl, size_t bytes)
+{
+    int best, small;
     plan_call(pr, pl, 0);
-    if ((uint64_t)bytes < (uint64_t)workspace_bytes(pr, pl, 1))
-        plan_call(pr, pl, 1);
+    best = workers_within(pr, pl, bytes);
+    if (best == pl->workers)
+        return best;
+    plan_call(pr, pl, 1);
+    small = workers_within(pr, pl, bytes);
+    if (small > best)
+        return small;
+    if (best > 0)
+        plan_call(pr, pl, 0);
+    return best;
 }
 
 /* The backend that takes the call, or NULL; *why (may be NULL) gets its reason for refusing. */
@@ -3820,7 +3858,7 @@ static attn_status check_workspace(const problem *pr, const plan *pl, const void
     if (workspace ? (uint64_t)bytes >= (uint64_t)need : need == 0)
         return ATTN_OK;
     put(why, "workspace_bytes (");
-    put_int(why, workspace ? (int64_t)min64(INT64_MAX, (int64_t)(bytes & INT64_MAX)) : 0);
+    put_int(why, workspace ? (int64_t)bytes : 0);
     put(why, ") must be at least ");
     put_int(why, need);
     put(why, "; attn_workspace_size says what is best");
@@ -3876,6 +3914,7 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
+    pr.size_query = 1;
     plan_call(&pr, &pl, 0);
     status = check_size_limit(&pr, &pl, &why);
     if (!status && willing_backend(&pr.p, NULL))
@@ -3908,21 +3947,15 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     char *base = (char *)workspace;
     call *c;
     attn_status status;
-    int64_t room;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
     c = (call *)(void *)base;
     status = validate(p, &c->pr, 1, &why);
     if (status)
         return status;
-    plan_within(&c->pr, &c->pl, bytes);
+    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
-    room = workspace_bytes(&c->pr, &c->pl, c->pl.workers); /* never more than that is used */
-    if (bytes < (size_t)room)
-        room = (int64_t)bytes;
-    room = room - FIXED_BYTES - c->pl.shared_bytes;
-    c->slot_count = (int)(room / c->pl.slot_bytes);
     ATTN_ASSERT(c->slot_count >= 1 && c->slot_count <= c->pl.workers);
     status = run_items(c, c->pl.items,
                        c->pl.impl == ATTN_IMPL_NAIVE ? naive_item : tiled_item);
@@ -4015,7 +4048,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     int i;
     put(why, "; kernels ");
     put(why, kernels->name);
-    put(why, asked->kernels ? ": asked for" : ": the best that this CPU can run");
+    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
         if (!kernel_sources[i].get()) {
             put(why, "; kernels ");

@@ -126,6 +126,8 @@ typedef enum attn_status {
     ATTN_ERR_CALLBACK     /* parallel_for or a backend failed; outputs are undefined */
 } attn_status;
 
+/* How numbers are stored: float, or uint16_t with the bits of IEEE binary16 or of bfloat16 (the
+ * upper half of a float), in the machine's byte order. Arithmetic is in f32. */
 typedef enum attn_dtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } attn_dtype;
 
 typedef enum attn_impl {
@@ -346,9 +348,9 @@ typedef struct attn_params {
     int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 =
                                  * ATTN_AUTO_NAIVE_KEYS */
     int naive_whole;            /* nonzero: naive materialises the logits of all heads at once */
-    int tile_keys;              /* keys per tile: 16, 32, ... 1024; 0 = chosen by the plan */
+    int tile_keys;              /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
     int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
-    const attn_kernels *kernels; /* NULL = the best that this CPU can run for so many rows */
+    const attn_kernels *kernels; /* NULL = the best linked in for this CPU and so many rows */
     const attn_backend *backend; /* NULL = CPU */
     int num_workers;            /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
     attn_parallel_for_fn parallel_for; /* NULL = OpenMP when compiled with it, else a plain loop */
@@ -369,10 +371,10 @@ ATTN_API const char *attn_version(void);
 ATTN_API size_t attn_params_size(void);
 
 /* Bytes of workspace that are best for attn_forward of *p (pointers to data are not read, lengths
- * and offsets are). Less works too, somewhat slower, down to what one worker needs: fewer workers,
- * then smaller tiles. So a workspace for the longest sequences serves shorter ones, one for a
- * prefill also its decode steps, if all else stays. (impl = AUTO may change to NAIVE: ask for
- * both.) */
+ * and offsets are). Less works too, somewhat slower, with smaller tiles or fewer workers, down to
+ * what one worker needs. So a workspace asked for with the largest seq_len_q and the largest
+ * seq_len_kv serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
+ * was the final length, its decode steps. (Where impl = AUTO changes to NAIVE, ask for both.) */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */
@@ -388,7 +390,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 /* A short name of a status, e.g. "workspace too small". Never NULL. */
 ATTN_API const char *attn_status_string(attn_status status);
 
-/* What attn_forward would do with *p, and why. */
+/* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */
 typedef struct attn_info {
     int impl;                  /* attn_impl that runs: TILED or NAIVE */
     const char *impl_name;     /* "tiled", "naive" */

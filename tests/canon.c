@@ -467,7 +467,7 @@ static void put_state(const row *r, const state *a, hashes *out)
 {
     int d;
     for (d = 0; d < bits_dv(r->c); d++)
-        feed(&out->o, a->l == 0 ? 0 : a->o[d], 4);
+        feed(&out->o, a->l == 0 ? 0 : add_zero(a->o[d]), 4);
     feed(&out->rest, add_zero(a->m), 4);
     feed(&out->rest, a->l, 4);
 }

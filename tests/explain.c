@@ -268,6 +268,47 @@ static void check_shorter(void)
                                n % 2 ? 3 : 1);
 }
 
+/* Where a shorter call needs more for a worker, as its row tiles share nothing, it takes smaller
+ * tiles before it leaves workers out: a decode step after a prefill of 17 rows. */
+static void check_workers_kept(void)
+{
+    call c;
+    attn_info info;
+    char *workspace;
+    make_call(&c, 1, 32, 8, 17, 300, 128, 128);
+    c.p.k.dtype = c.p.v.dtype = ATTN_F16; /* any bits will do */
+    c.p.num_workers = 2;
+    c.p.parallel_for = count_items;
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+    workspace = test_alloc(info.workspace_bytes);
+    for (c.p.seq_len_q = 17; c.p.seq_len_q >= 1; c.p.seq_len_q -= 8) {
+        seen.items = seen.loops = 0;
+        CHECK(attn_forward(&c.p, workspace, info.workspace_bytes) == ATTN_OK, "%d rows: refused",
+              (int)c.p.seq_len_q);
+        CHECK(seen.loops > 0, "%d rows: one worker", (int)c.p.seq_len_q);
+    }
+}
+
+/* A query with logits before o is known has room for o, too. */
+static void check_query(void)
+{
+    static float there[16];
+    for (int whole = 0; whole < 2; whole++) {
+        attn_params p = {.batch = 1, .num_heads_q = 4, .num_heads_kv = 4, .head_dim = 64};
+        size_t before = 0, after = 0;
+        p.seq_len_q = p.seq_len_kv = 300;
+        p.impl = ATTN_IMPL_NAIVE;
+        p.naive_whole = whole;
+        p.q.data = p.k.data = p.v.data = p.logits.data = there;
+        p.logits.num_rows = 1;
+        CHECK(attn_workspace_size(&p, &before) == ATTN_OK, "attn_workspace_size failed");
+        p.o.data = there;
+        CHECK(attn_workspace_size(&p, &after) == ATTN_OK, "attn_workspace_size failed");
+        CHECK(before == after, "%lu bytes before o is known, %lu after", (unsigned long)before,
+              (unsigned long)after);
+    }
+}
+
 /* The best set comes first, its narrow form for no more rows than it has. */
 static void check_choice(void)
 {
@@ -658,6 +699,8 @@ void test_explain(void)
         {"row tiles that share copies", check_sharing},
         {"rows that are copied", check_copies},
         {"shorter calls in the same workspace", check_shorter},
+        {"workers in the same workspace", check_workers_kept},
+        {"a query before o is known", check_query},
         {"kernel set by rows", check_choice},
         {"memory of shared row tiles", check_shared_length},
     };

@@ -266,7 +266,7 @@ static void check_add_midway(const sizes *z)
         factor[r] = (float)ldexp(1 - ldexp(1, -k), shift);
         for (int i = 0; i < z->n; i++) {
             const int subnormal = rng_chance(30);
-            const int last = subnormal ? -149 : (int)rng_int(-149, 60); /* exponent of the last bit */
+            const int last = subnormal ? -149 : (int)rng_int(-149, 60); /* bit's exponent */
             const double top = (double)rng_int(subnormal ? 1 : 1 << 23, (1 << 24) - 1);
             const double sign_a = rng_chance(50) ? 1 : -1, sign_x = rng_chance(50) ? 1 : -1;
             a[i * rows + r] = (float)(sign_a * ldexp(top, last));

@@ -869,6 +869,7 @@ static const struct {
     {"empty tiles are not visited", law_work, 36},
     {"rows before the first sequence", law_late_start, 8},
     {"partial states merged", law_merge, 24},
+    {"the sign of a zero in a state", law_zero_sign, 4},
     {"attn_lse_merge", law_lse_merge, 24},
     {"empty parts merged", law_empty_parts, 12},
     {"dropout as told", law_dropout, 40},

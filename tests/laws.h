@@ -16,6 +16,7 @@ void twin(const test_problem *a, test_problem *b);
 int run_part(const attn_params *p, const char *what);
 
 void law_merge(int round);     /* tests/merge.c */
+void law_zero_sign(int round);
 void law_lse_merge(int round);
 void law_empty_parts(int round);
 void law_dropout(int round);   /* tests/dropout.c */

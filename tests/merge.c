@@ -163,6 +163,35 @@ void law_merge(int round)
     CHECK(problem_same_bits(&a, &b), "merged parts, finished, and one call");
 }
 
+/* A row whose values, all -1, are rescaled to zero by a dropped key of value 1: the products leave
+ * -0 or +0, as the key takes part with p = +0 or not at all. It does not show. */
+void law_zero_sign(int round)
+{
+    float q = 1, k[17] = {0}, v[17], m, l, o[2];
+    attn_params p = {.batch = 1, .num_heads_q = 1, .seq_len_q = 1, .seq_len_kv = 17, .head_dim = 1};
+    attn_pair last = {.j = 16, .n = 16};
+    p.scale = 1;
+    p.alignment = ATTN_ALIGN_TOP_LEFT;
+    p.q.data = &q;
+    p.k.data = k;
+    p.v.data = v;
+    p.partial = 1;
+    p.state.m = &m;
+    p.state.l = &l;
+    p.dropout_p = 0.5f;
+    for (p.dropout_seed = (uint64_t)round * 100; attn_dropout_keep(p.dropout_seed, 0.5f, &last);)
+        p.dropout_seed++;
+    for (int j = 0; j < 17; j++)
+        v[j] = j < 16 ? -1.0f : 1.0f;
+    k[16] = 1000;
+    for (p.force_redo = 0; p.force_redo < 2; p.force_redo++) {
+        p.state.o = &o[p.force_redo];
+        CHECK(test_run(&p) == ATTN_OK, "refused");
+        CHECK(float_bits(o[p.force_redo]) == 0, "redo %d: %08x", p.force_redo,
+              (unsigned)float_bits(o[p.force_redo]));
+    }
+}
+
 /* ---- finished results merged by their LSE ---------------------------------------------------- */
 
 static attn_params into(const attn_params *p, float *o, float *lse)
