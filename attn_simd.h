@@ -35,10 +35,13 @@
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b) SIMD_JOIN_(a, b)
 #define INLINE static inline __attribute__((always_inline))
+#define OUTLINE static __attribute__((noinline)) /* its spilled registers use stack once */
 #define PRAGMA_(x) _Pragma(#x)
 #ifdef __clang__
 #define UNROLL PRAGMA_(clang loop unroll(full))
+#define ROLLED PRAGMA_(clang loop unroll(disable)) /* it else keeps spilled addresses */
 #else
+#define ROLLED
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
 
@@ -288,12 +291,12 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 /* ---- few rows: decoding */
 
 #ifdef FEW
-/* With few lanes in use a broadcast element of K or V feeds few multipliers. So up to FEW lanes take
- * another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V. The
- * chain of each element is the same. What is left over goes the way of many rows. */
+/* With few lanes in use a broadcast element of K or V feeds few multipliers. So up to FEW lanes
+ * take another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V.
+ * The chain of each element is the same. What is left over goes the way of many rows. */
 
 /* to[i][lane] = from[lane][i] for i = 0..n-1, a multiple of VL. */
-INLINE void FN(to_lanes)(float *to, const float *from, int n)
+OUTLINE void FN(to_lanes)(float *to, const float *from, int n)
 {
     int i, j, r;
     for (j = 0; j < n; j += VL)
@@ -308,7 +311,7 @@ INLINE void FN(to_lanes)(float *to, const float *from, int n)
 }
 
 /* to[lane][i] = from[i][lane] for i = 0..VL-1. */
-INLINE void FN(from_lanes)(float *to, const float *from)
+OUTLINE void FN(from_lanes)(float *to, const float *from)
 {
     int i, r;
     for (r = 0; r < ROWS; r += VL) {
@@ -328,7 +331,7 @@ INLINE int FN(first_of)(attn_lanes lanes, int count)
 }
 
 /* Elements 0..VL-1 of a block of keys: turned[element][key]. */
-INLINE void FN(turn)(float (*turned)[ATTN_BLOCK], const float *k, ptrdiff_t k_stride)
+OUTLINE void FN(turn)(float *turned, const float *k, ptrdiff_t k_stride)
 {
     int g, i;
     for (g = 0; g < ATTN_BLOCK; g += VL) {
@@ -337,7 +340,7 @@ INLINE void FN(turn)(float (*turned)[ATTN_BLOCK], const float *k, ptrdiff_t k_st
             x[i] = v_load(k + (g + i) * k_stride);
         v_transpose(x);
         UNROLL for (i = 0; i < VL; i++)
-            v_store(turned[i] + g, x[i]);
+            v_store(turned + i * ATTN_BLOCK + g, x[i]);
     }
 }
 
@@ -345,30 +348,28 @@ INLINE void FN(turn)(float (*turned)[ATTN_BLOCK], const float *k, ptrdiff_t k_st
 #define EACH_ROW UNROLL for (r = 0; r < rows; r++)
 #define EACH_KEY UNROLL for (g = 0; g < BLOCK_V; g++)
 
-/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of VL. */
-INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
-                        ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of VL: into
+ * sums[lane][key]. The keys are turned in s: [VL][16] floats, which has [16][ROWS]. */
+INLINE void FN(qk_rows)(int rows, int at, float (*sums)[ATTN_BLOCK], float *s, const float *qt,
+                        const float *k, ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
 {
-    float square[ROWS][ATTN_BLOCK]; /* turned keys, then the sums */
     vf acc[FEW][BLOCK_V];
     int64_t d;
     int i, g, r;
     EACH_ROW EACH_KEY acc[r][g] = v_zero();
     for (d = 0; d < whole; d += VL) {
         FN(ask)(ahead, (whole - d) / VL);
-        FN(turn)(square, k + d, k_stride);
-        for (i = 0; i < VL; i++) {
+        FN(turn)(s, k + d, k_stride);
+        ROLLED for (i = 0; i < VL; i++) {
             vf y[BLOCK_V];
-            EACH_KEY y[g] = v_load(square[i] + g * VL);
+            EACH_KEY y[g] = v_load(s + i * ATTN_BLOCK + g * VL);
             EACH_ROW {
                 const vf q = v_set1(qt[(d + i) * ROWS + at + r]);
                 EACH_KEY acc[r][g] = v_fma(q, y[g], acc[r][g]);
             }
         }
     }
-    memset(square, 0, sizeof square);
-    EACH_ROW EACH_KEY v_store(square[at + r] + g * VL, acc[r][g]);
-    FN(to_lanes)(s, square[0], ATTN_BLOCK);
+    EACH_ROW EACH_KEY v_store(sums[at + r] + g * VL, acc[r][g]);
 }
 
 /* The same for up to FEW lanes. */
@@ -376,14 +377,17 @@ INLINE void FN(qk_block)(float *s, const float *qt, const float *k, ptrdiff_t k_
                          int64_t whole, attn_lanes lanes, attn_ahead *ahead)
 {
     const int count = lanes.end - lanes.begin;
+    float sums[ROWS][ATTN_BLOCK];
+    memset(sums, 0, sizeof sums);
     if (count == 1)
-        FN(qk_rows)(1, lanes.begin, s, qt, k, k_stride, whole, ahead);
+        FN(qk_rows)(1, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
     else if (count == 2)
-        FN(qk_rows)(2, lanes.begin, s, qt, k, k_stride, whole, ahead);
+        FN(qk_rows)(2, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
     else if (count <= 4 || FEW == 4)
-        FN(qk_rows)(4, FN(first_of)(lanes, 4), s, qt, k, k_stride, whole, ahead);
+        FN(qk_rows)(4, FN(first_of)(lanes, 4), sums, s, qt, k, k_stride, whole, ahead);
     else
-        FN(qk_rows)(FEW, FN(first_of)(lanes, FEW), s, qt, k, k_stride, whole, ahead);
+        FN(qk_rows)(FEW, FN(first_of)(lanes, FEW), sums, s, qt, k, k_stride, whole, ahead);
+    FN(to_lanes)(s, sums[0], ATTN_BLOCK);
 }
 
 static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
@@ -405,12 +409,12 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
         FN(exp_block)(beside);
 }
 
-/* `vectors` of columns, all keys, lanes at..at+rows-1. calls: how many such follow, this included */
-INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p, const float *v,
-                        ptrdiff_t v_stride, int n, attn_ahead *ahead, int64_t calls)
+/* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
+INLINE void FN(pv_rows)(int rows, int vectors, int at, float (*square)[VL], float *o,
+                        const float *p, const float *v, ptrdiff_t v_stride, int n,
+                        attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
-    float square[ROWS][VL];
     vf acc[FEW][MOST];
     int c, j, r;
     UNROLL for (c = 0; c < vectors; c++) {
@@ -436,16 +440,16 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
     }
 }
 
-INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float *o, const float *p,
-                              const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
-                              attn_ahead *ahead)
+INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float (*square)[VL], float *o,
+                              const float *p, const float *v, ptrdiff_t v_stride, int n,
+                              int64_t head_dim_v, attn_ahead *ahead)
 {
     int64_t d = 0;
     for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
-        FN(pv_rows)(rows, vectors, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(rows, vectors, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
                     (head_dim_v - d) / (vectors * VL));
     for (; d + VL <= head_dim_v; d += VL)
-        FN(pv_rows)(rows, 1, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(rows, 1, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
                     (head_dim_v - d) / VL);
     return d;
 }
@@ -454,17 +458,18 @@ static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_str
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
     const int count = lanes.end - lanes.begin;
+    float square[ROWS][VL];
     int64_t d = 0;
     if (count == 1)
-        d = FN(pv_columns)(1, 8, lanes.begin, o, p, v, v_stride, n, head_dim_v, ahead);
+        d = FN(pv_columns)(1, 8, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
     else if (count == 2)
-        d = FN(pv_columns)(2, 4, lanes.begin, o, p, v, v_stride, n, head_dim_v, ahead);
+        d = FN(pv_columns)(2, 4, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
     else if (count <= 4)
-        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, FN(first_of)(lanes, 4), o, p, v, v_stride, n,
-                           head_dim_v, ahead);
+        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, FN(first_of)(lanes, 4), square, o, p, v, v_stride,
+                           n, head_dim_v, ahead);
     else if (count <= FEW)
-        d = FN(pv_columns)(FEW, 2, FN(first_of)(lanes, FEW), o, p, v, v_stride, n, head_dim_v,
-                           ahead);
+        d = FN(pv_columns)(FEW, 2, FN(first_of)(lanes, FEW), square, o, p, v, v_stride, n,
+                           head_dim_v, ahead);
     if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }

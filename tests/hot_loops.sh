@@ -32,8 +32,9 @@ TABLE
 }
 
 # What gcc 12 and clang 14 cannot keep in 16 registers, constants of polynomials all of it: file,
-# compiler, fused multiply-adds of a loop, then the stack accesses of each such loop at most, largest first. Loops not listed: none. A line
-# to be taken out when its loop is repaired, never one to be raised.
+# compiler, fused multiply-adds of a loop, then the stack accesses of each such loop at most, largest
+# first. Loops not listed: none. A line to be taken out when its loop is repaired, never one to be
+# raised.
 known() {
     [ -z "${STRICT:-}" ] || return 0
     cat <<'TABLE'
