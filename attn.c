@@ -18,10 +18,11 @@
  *   10  Tile                 lanes, key rows as f32, logits
  *   11  Softmax state        chunks, the merge tree, sink, result
  *   12  Tiled items          online softmax
- *   13  Naive items          the textbook in numbered passes
- *   14  Logits items         logits and probabilities of chosen rows
- *   15  Run                  items over workers
- *   16  Public functions
+ *   13  Split items          the keys of few row tiles divided among many workers
+ *   14  Naive items          the textbook in numbered passes
+ *   15  Logits items         logits and probabilities of chosen rows
+ *   16  Run                  items over workers
+ *   17  Public functions
  */
 #ifndef ATTN_KERNEL_API
 #define ATTN_KERNEL_API
@@ -2265,13 +2266,26 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  * 9  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
  *    A run in too small a workspace takes the small plan, which needs least.
  *
- *    workspace = | alignment | call | logits of all heads (naive_whole) | slot 0 | slot 1 | ...
+ *    workspace = | alignment | call | shared by all workers | slot 0 | slot 1 | ...
  *
  *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
  *    tree is given room for 2^20 keys at least, so that memory is constant up to that length. But
  *    where row tiles share copies of K and V, memory follows their number and the actual length,
  *    within ITEM_BYTES.
  * --------------------------------------------------------------------------------------------- */
+
+/* How the keys of each row tile are divided among workers: section 13. */
+typedef struct split {
+    int parts;               /* nodes of 2^level chunks each; 0 = not divided */
+    int level;
+    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
+    int tiles;               /* into tiles of keys, */
+    int64_t columns, slices; /* and V into slices of so many columns */
+    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
+    int64_t states_bytes, bytes; /* of shared memory for a row tile */
+    /* offsets into the memory of a chunk that is divided */
+    int64_t s, alpha, high, blocks, counts, chunk_bytes;
+} split;
 
 typedef struct plan {
     const attn_kernels *kernels;
@@ -2283,6 +2297,7 @@ typedef struct plan {
     int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
     int64_t items;           /* first list: o, lse, states */
     int64_t logits_tiles, logits_items; /* second list: logits */
+    split split;
     int64_t matrix_floats;   /* naive: logits, m and l of one head */
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
     int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
@@ -2291,7 +2306,7 @@ typedef struct plan {
     int64_t matrix, row_tiles;
     /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
     int64_t lanes, qt, states, row_tile_bytes;
-    int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole */
+    int64_t slot_bytes, shared_bytes; /* shared: the matrices of naive_whole; what is split */
     int workers;
     int modified;            /* a modifier of logits is on */
     int by_pair;             /* so is a mask that may hide whole tiles between others */
@@ -2307,6 +2322,7 @@ typedef struct key_tile {
     const float *rows[2];  /* row j0 of K and V; NULL until asked for */
     ptrdiff_t stride[2];   /* floats between rows */
     float *copy[2];
+    int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
     int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
 } key_tile;
 
@@ -2341,6 +2357,7 @@ typedef struct tile {
     int64_t lo, hi;   /* union of the lanes' ranges */
     int64_t all_from, all_to; /* and their intersection */
     int64_t alive_from;
+    int64_t column, columns; /* of V: all of them, or those of a slice */
     int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
     float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
@@ -2482,7 +2499,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 14 */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -2514,9 +2531,11 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
-/* As many row tiles an item as fit into ITEM_BYTES and leave four items to a worker. */
+/* As many row tiles an item as fit into ITEM_BYTES and leave four items to each of several
+ * workers. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
+    const int64_t workers = pr->p.num_workers, items = workers > 1 ? 4 * workers : 1;
     pl->item_tiles = most_item_tiles(pr, pl);
     for (;; pl->item_tiles--) {
         pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
@@ -2524,14 +2543,101 @@ static void plan_sharing(const problem *pr, plan *pl)
         plan_items(pr, pl);
         plan_slot(pr, pl);
         if (pl->item_tiles == 1 ||
-            (pl->slot_bytes <= ITEM_BYTES && pl->items >= 4 * (int64_t)pr->p.num_workers))
+            (pl->slot_bytes <= ITEM_BYTES && pl->items >= items))
             return;
     }
+}
+
+/* ---- dividing the keys of a row tile */
+
+#define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length */
+#define SPLIT_WORK ((int64_t)1 << 17)  /* elements of K and V, 10 microseconds: less is not worth it */
+#define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
+#define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
+
+/* Whether row tiles alone leave workers idle. */
+static int wants_split(const problem *pr, const plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int alike = pl->tiles == 1 && !has_batch_arrays(p);
+    const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && p->num_workers > 1 && pl->items > 0 &&
+           pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
+           !(alike && pl->items % p->num_workers == 0) && work >= SPLIT_WORK;
+}
+
+/* The memory of a chunk that is divided. */
+static void plan_chunk(plan *pl)
+{
+    split *sp = &pl->split;
+    int64_t at = 0;
+    sp->s = place(&at, (int64_t)ATTN_CHUNK * pl->rows, sizeof(float));
+    sp->alpha = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
+    sp->high = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
+    sp->blocks = place(&at, CHUNK_BLOCKS, sizeof(block));
+    sp->counts = place(&at, CHUNK_BLOCKS, sizeof(int));
+    sp->chunk_bytes = at;
+}
+
+/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
+ * the last one if it is cut short. 0 where they need more than so many bytes. */
+static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
+{
+    const int64_t workers = pr->p.num_workers;
+    int64_t n = pr->max_kv_len % ATTN_CHUNK != 0;
+    while (n < chunks && pl->items * (chunks - n) % workers)
+        n++;
+    return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
+}
+
+/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+static void plan_inside(const problem *pr, plan *pl)
+{
+    split *sp = &pl->split;
+    const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
+    const int64_t chunks = pl->items * sp->inside, dim = pr->p.head_dim_v;
+    while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
+        pl->keys /= 2;
+    sp->tiles = ATTN_CHUNK / pl->keys;
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
+    sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
+}
+
+static void plan_split(const problem *pr, plan *pl)
+{
+    split *sp = &pl->split;
+    const int inside = pr->p.key_base != NULL; /* the first key may lie inside a chunk, or node */
+    const int64_t chunks = ceil_div(pr->max_kv_len, ATTN_CHUNK) + inside;
+    const int64_t state = aligned(times(pl->state_floats, sizeof(float)));
+    int64_t room, parts = chunks;
+    memset(sp, 0, sizeof *sp);
+    pl->shared_bytes = 0;
+    if (!wants_split(pr, pl))
+        return;
+    pl->shared_bytes = SPLIT_BYTES * pr->p.num_workers;
+    room = pl->shared_bytes / pl->items;
+    while (times(parts, state) > room && parts > 1 + inside)
+        parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + inside;
+    room -= times(parts, state);
+    plan_chunk(pl);
+    if (sp->level == 0 && !pr->drop_below)
+        sp->inside = chunks_inside(pr, pl, chunks, room);
+    if (room < 0 || (parts == 1 && !sp->inside)) {
+        pl->shared_bytes = 0;
+        return;
+    }
+    sp->parts = (int)parts;
+    sp->states_bytes = times(parts, state);
+    sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
+    if (sp->inside)
+        plan_inside(pr, pl);
+    sp->items = pl->items * (parts - sp->inside + (int64_t)sp->inside * sp->tiles);
 }
 
 static void make_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
+    int64_t most;
     pl->small = small;
     pl->kernels = p->kernels;
     pl->impl = choose_impl(p);
@@ -2540,10 +2646,11 @@ static void make_plan(const problem *pr, plan *pl, int small)
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
     plan_sharing(pr, pl);
-    pl->shared_bytes = 0;
+    plan_split(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
-    pl->workers = (int)max64(1, min64(p->num_workers, max64(pl->items, pl->logits_items)));
+    most = max64(max64(pl->items, pl->split.items), pl->logits_items);
+    pl->workers = (int)max64(1, min64(p->num_workers, most));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -2574,16 +2681,10 @@ static void store_run(const attn_kernels *kernels, int dtype, void *data, int64_
             (uint16_t *)data + at, from, n);
 }
 
-/* Row tile number `index` of a slot. */
-static tile *open_tile(const call *c, char *slot, int index)
+/* What the row tiles of a slot share. */
+static void set_scratch(tile *t, char *slot)
 {
-    const plan *pl = &c->pl;
-    char *own = slot + pl->row_tiles + index * pl->row_tile_bytes;
-    tile *t = (tile *)(void *)own;
-    int i;
-    memset(t, 0, sizeof *t);
-    t->pr = &c->pr;
-    t->pl = pl;
+    const plan *pl = t->pl;
     t->keys = (key_tile *)(void *)slot;
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
@@ -2598,6 +2699,24 @@ static tile *open_tile(const call *c, char *slot, int index)
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);
     t->matrix = (float *)(void *)(slot + pl->matrix);
+}
+
+static tile *row_tile(const plan *pl, char *slot, int index)
+{
+    return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
+}
+
+/* Row tile number `index` of a slot. */
+static tile *open_tile(const call *c, char *slot, int index)
+{
+    const plan *pl = &c->pl;
+    tile *t = row_tile(pl, slot, index);
+    char *own = (char *)t;
+    int i;
+    memset(t, 0, sizeof *t);
+    t->pr = &c->pr;
+    t->pl = pl;
+    set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
     for (i = 0; i < pl->state_slots; i++)
@@ -2685,6 +2804,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->lo = t->hi = t->all_from = 0;
     t->all_to = INT64_MAX;
     t->dead = 0.0f;
+    t->column = 0;
+    t->columns = p->head_dim_v;
     for (r = 0; r < t->pl->rows; r++) {
         lane *l = &t->lanes[r];
         float *space = t->stage + r * p->head_dim;
@@ -2717,10 +2838,11 @@ static void load_keys(tile *t, int which)
 {
     const attn_params *p = &t->pr->p;
     const attn_tensor *x = which == KEYS ? &p->k : &p->v;
-    const int64_t dim = which == KEYS ? p->head_dim : p->head_dim_v, pitch = t->pl->pitch[which];
+    const int64_t dim = which == KEYS ? p->head_dim : t->columns, pitch = t->pl->pitch[which];
     key_tile *keys = t->keys;
     int64_t at = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + keys->j0);
     int j;
+    at += which == KEYS ? 0 : t->column;
     if (!pitch) {
         keys->rows[which] = (const float *)x->data + at;
         keys->stride[which] = x->stride_seq;
@@ -2749,9 +2871,10 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
     attn_ahead a = { NULL, 0, 0, 0, 0 };
     if (j >= end)
         return a;
-    a.row = (const char *)x->data + each * ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j);
+    a.row = (const char *)x->data + each * ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j) +
+            each * (which == KEYS ? 0 : t->column);
     a.stride = (ptrdiff_t)(each * x->stride_seq);
-    a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v);
+    a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->columns);
     a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }
@@ -3106,12 +3229,12 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
- * visible. Trailing one bits of i are the levels at which a lower half waits. */
-static void end_chunk(tile *t, int64_t i)
+/* The merge tree as a binary counter: node i of a level (chunk i: level 0) is complete; its state
+ * is NULL if no key of it was visible. Trailing one bits of i are the levels from there at which a
+ * lower half waits. */
+static void end_node(tile *t, int level, int64_t i)
 {
     float *state = t->state;
-    int level = 0;
     t->state = NULL;
     for (; i & 1; i >>= 1, level++) {
         float *lower = t->pending[level];
@@ -3285,13 +3408,12 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    const int64_t dim = t->pr->p.head_dim_v;
     ptrdiff_t stride;
     const float *v = key_rows(t, VALUES, j0, &stride);
     if (t->dead < 0)
-        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+        kernels->pv_select(o, probabilities, v, stride, n, t->columns, lanes);
     else
-        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+        kernels->pv(o, probabilities, v, stride, n, t->columns, lanes, ahead);
 }
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
@@ -3331,17 +3453,16 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
  * between them in one step. */
-static void add_values(tile *t, int64_t j0, attn_ahead *ahead)
+static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
     const int64_t lines = ahead->lines;
-    float *o = state_o(t, t->state);
     int begin = 0, i = 0;
     while (i < t->block_count) {
         const attn_lanes lanes = t->blocks[i].lanes;
         int end = t->blocks[i].end;
         if (t->blocks[i].raised)
-            t->pl->kernels->rescale(o, t->alpha + i * rows, t->pr->p.head_dim_v);
+            t->pl->kernels->rescale(o, t->alpha + i * rows, t->columns);
         for (i++; i < t->block_count && !t->blocks[i].raised &&
                   t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
              i++)
@@ -3374,7 +3495,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
         return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    add_values(t, j0, &k);
+    add_values(t, state_o(t, t->state), j0, &k);
 }
 
 /* The tile of keys j0..end-1 enters the states of `count` row tiles. */
@@ -3389,9 +3510,9 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* One pass over all keys that the row tiles see, which share K and V; tiles end where n is a
- * multiple of the tile size. */
-static void tiled_pass(tile *const *tiles, int count, int values)
+/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
+ * where n is a multiple of the tile size. */
+static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j = tiles[0]->lo, hi = tiles[0]->hi;
@@ -3402,6 +3523,8 @@ static void tiled_pass(tile *const *tiles, int count, int values)
             j = j < hi ? min64(j, tiles[g]->lo) : tiles[g]->lo;
             hi = max64(hi, tiles[g]->hi);
         }
+    j = max64(j, from);
+    hi = min64(hi, to);
     while (j < hi) {
         const int64_t chunk = (base + j) / ATTN_CHUNK;
         const int64_t chunk_end = min64(hi, (chunk + 1) * ATTN_CHUNK - base);
@@ -3411,7 +3534,7 @@ static void tiled_pass(tile *const *tiles, int count, int values)
             j = end;
         }
         for (g = 0; g < count; g++)
-            end_chunk(tiles[g], chunk);
+            end_node(tiles[g], 0, chunk);
     }
 }
 
@@ -3422,7 +3545,7 @@ static float *tiled_state(tile *t, int values)
     if (values && needs_redo(t, root)) {
         give_state(t, root);
         t->dead = -1.0f;
-        tiled_pass(&t, 1, values);
+        tiled_pass(&t, 1, 0, INT64_MAX, values);
         root = take_root(t);
     }
     return root;
@@ -3461,28 +3584,269 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
+/* Row tile number g of item `index`, its rows chosen and packed. */
+static tile *open_rows(const call *c, char *slot, int64_t index, int g)
+{
+    tile *t = open_tile(c, slot, g);
+    int64_t b;
+    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
+    t->s = sequence_of(&c->pr.p, b);
+    choice.first += (int64_t)g * c->pl.rows;
+    choice.count = t->s.q_len;
+    set_rows(t, &choice);
+    return t;
+}
+
 static void tiled_item(const call *c, char *slot, int64_t index)
 {
     const int values = wants_values(&c->pr.p);
     tile *tiles[ITEM_TILES];
-    int64_t b, kv_head;
-    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &kv_head);
     int count = 0, g;
-    for (g = 0; g < c->pl.item_tiles; g++, choice.first += c->pl.rows) {
-        tile *t = tiles[count] = open_tile(c, slot, g);
-        t->kv_head = kv_head;
-        t->s = sequence_of(&c->pr.p, b);
-        choice.count = t->s.q_len;
-        count += set_rows(t, &choice) > 0;
+    for (g = 0; g < c->pl.item_tiles; g++) {
+        tiles[count] = open_rows(c, slot, index, g);
+        count += tiles[count]->used > 0;
     }
     if (count)
-        tiled_pass(tiles, count, values);
+        tiled_pass(tiles, count, 0, INT64_MAX, values);
     for (g = 0; g < count; g++)
         write_rows(tiles[g], tiled_state(tiles[g], values));
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 13  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
+ * 13  Split items: few row tiles and many workers, so the keys of a row tile are divided, too
+ *     (Flash-Decoding: Dao, Haziza, Massa, Sizov 2023). A part is a node of the merge tree, done as
+ *     in section 12. Chunks that would not fill a round of all workers are divided themselves. The
+ *     lists, one after the other:
+ *
+ *         scores    whole parts; of divided chunks Q K^T and the maxima of blocks, by tiles of keys
+ *         weights   running maximum and exponentials, by tiles of keys
+ *         values    P V, by slices of columns, and the sums
+ *         combine   the tree of all parts, and the results, by row tiles
+ *
+ *     Every element sees the same operations in the same order as in section 12.
+ * --------------------------------------------------------------------------------------------- */
+
+/* Row tile `index`: the slot keeps it until it is asked for another one. */
+static tile *split_tile(const call *c, char *slot, int64_t index)
+{
+    tile *t = row_tile(&c->pl, slot, 0);
+    key_tile *keys = (key_tile *)(void *)slot;
+    if (keys->item != index)
+        t = open_rows(c, slot, index, 0);
+    keys->item = index;
+    set_scratch(t, slot);
+    t->column = 0;
+    t->columns = c->pr.p.head_dim_v;
+    t->state = NULL;
+    return t;
+}
+
+/* Where a part's state lies. */
+static float *part_state(const call *c, int64_t index, int part)
+{
+    const split *sp = &c->pl.split;
+    char *share = (char *)c->shared + index * sp->bytes;
+    return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
+}
+
+/* The node that a part is, and those of its keys that a row tile sees; 0 if it sees none. */
+static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
+{
+    const int level = t->pl->split.level;
+    const int64_t base = t->s.key_base, keys = (int64_t)ATTN_CHUNK << level;
+    *node = base / keys + part;
+    *from = max64(*node * keys - base, t->lo);
+    *to = min64((*node + 1) * keys - base, t->hi);
+    return *from < *to;
+}
+
+/* A tile of keys of a divided chunk. */
+typedef struct cut {
+    int chunk, tile;  /* which one; number of tile */
+    int64_t from, to; /* those of its keys that the row tile sees */
+    int *count;       /* of its blocks */
+    float *high;      /* [block][rows] maxima */
+} cut;
+
+/* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
+static int open_cut(tile *t, const call *c, int64_t index, int x, int k, cut *at)
+{
+    const plan *pl = &c->pl;
+    const split *sp = &pl->split;
+    const int64_t first = (int64_t)k * pl->keys;
+    char *chunk = (char *)c->shared + index * sp->bytes + sp->states_bytes + x * sp->chunk_bytes;
+    int64_t node, from, to, j0;
+    if (!part_keys(t, sp->parts - sp->inside + x, &node, &from, &to))
+        return 0;
+    j0 = node * ATTN_CHUNK - t->s.key_base + first;
+    at->from = max64(from, j0);
+    at->to = min64(to, j0 + pl->keys);
+    at->count = (int *)(void *)(chunk + sp->counts) + k;
+    at->high = (float *)(void *)(chunk + sp->high) + first / ATTN_BLOCK * pl->rows;
+    t->s_tile = (float *)(void *)(chunk + sp->s) + first * pl->rows;
+    t->alpha = (float *)(void *)(chunk + sp->alpha) + first / ATTN_BLOCK * pl->rows;
+    t->blocks = (block *)(void *)(chunk + sp->blocks) + first / ATTN_BLOCK;
+    t->block_count = *at->count;
+    return 1;
+}
+
+static void score_cut(tile *t, const cut *at)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const int n = (int)(at->to - at->from), rows = t->pl->rows;
+    int begin = 0, class, i, r;
+    *at->count = 0;
+    if (n <= 0)
+        return;
+    class = tile_class(t, at->from, n);
+    if (class == ATTN_TILE_EMPTY)
+        return;
+    open_keys(t, at->from, n);
+    set_blocks(t, at->from, n);
+    *at->count = t->block_count;
+    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
+        const block *b = &t->blocks[i];
+        float *s = t->s_tile + begin * rows, *high = at->high + i * rows;
+        if (b->lanes.begin == b->lanes.end)
+            continue;
+        tile_logits(t, s, at->from + begin, b->end - begin, class, ATTN_LOGITS_SOFTMAX, b->lanes,
+                    NULL, NULL);
+        for (r = 0; r < rows; r++)
+            high[r] = NEG_INF;
+        kernels->maximum(s, b->end - begin, high);
+    }
+}
+
+/* List "scores": whole parts first, as they take longer. */
+static void score_item(const call *c, char *slot, int64_t index)
+{
+    const split *sp = &c->pl.split;
+    const int whole = sp->parts - sp->inside;
+    const int64_t tiles = c->pl.items;
+    tile *t = split_tile(c, slot, index % tiles);
+    const int number = (int)(index / tiles);
+    int64_t node, from, to;
+    cut at;
+    if (number >= whole) {
+        const int k = number - whole;
+        if (open_cut(t, c, index % tiles, k / sp->tiles, k % sp->tiles, &at))
+            score_cut(t, &at);
+    } else if (part_keys(t, number, &node, &from, &to)) {
+        float *root;
+        tiled_pass(&t, 1, from, to, wants_values(&c->pr.p));
+        root = take_root(t);
+        memcpy(part_state(c, index % tiles, number), root,
+               (size_t)c->pl.state_floats * sizeof *root);
+        give_state(t, root);
+    }
+}
+
+/* The decisions about the maximum in the tile of keys that is open, from the maxima of its blocks;
+ * m and l are those of the chunk so far, alpha [block][rows]. */
+static void decide_blocks(tile *t, const cut *at, float *m, float *l)
+{
+    int i;
+    for (i = 0; i < t->block_count; i++) {
+        const block *b = &t->blocks[i];
+        if (b->lanes.begin < b->lanes.end)
+            t->pl->kernels->running_max(at->high + i * t->pl->rows, 1, m, l, l + t->pl->rows);
+    }
+}
+
+/* The same, and the exponentials. */
+static void weigh_blocks(tile *t, const cut *at, float *m, float *l)
+{
+    attn_exp e = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
+    const int rows = t->pl->rows;
+    int begin = 0, i;
+    e.m = m;
+    e.l = l; /* goes nowhere: list "values" adds in order */
+    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
+        block *b = &t->blocks[i];
+        if (b->lanes.begin == b->lanes.end)
+            continue;
+        b->raised = t->pl->kernels->running_max(at->high + i * rows, 1, m, l,
+                                                t->alpha + i * rows) & ATTN_RAISED;
+        e.s = t->s_tile + begin * rows;
+        e.n = b->end - begin;
+        e.lanes = b->lanes;
+        t->pl->kernels->exp_block(&e);
+    }
+}
+
+/* List "weights". The last tile of a chunk knows its final maximum. */
+static void weight_item(const call *c, char *slot, int64_t index)
+{
+    const split *sp = &c->pl.split;
+    const int64_t tiles = c->pl.items;
+    tile *t = split_tile(c, slot, index % tiles);
+    const int number = (int)(index / tiles), x = number / sp->tiles, k = number % sp->tiles;
+    float *m = t->lane_values, *l = m + c->pl.rows, *state;
+    cut at;
+    int i, r;
+    for (r = 0; r < c->pl.rows; r++) {
+        m[r] = NEG_INF;
+        l[r] = 0.0f;
+    }
+    for (i = 0; i < k && open_cut(t, c, index % tiles, x, i, &at); i++)
+        decide_blocks(t, &at, m, l);
+    if (!open_cut(t, c, index % tiles, x, k, &at))
+        return;
+    weigh_blocks(t, &at, m, l);
+    if (k < sp->tiles - 1)
+        return;
+    state = part_state(c, index % tiles, sp->parts - sp->inside + x);
+    memset(state, 0, (size_t)c->pl.state_floats * sizeof *state);
+    memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
+}
+
+/* List "values": a slice of the columns of V, or the sums, which are one more column, of ones. */
+static void value_item(const call *c, char *slot, int64_t index)
+{
+    static const float one = 1.0f;
+    const split *sp = &c->pl.split;
+    const int64_t tiles = c->pl.items, number = index / tiles, slice = number % (sp->slices + 1);
+    const int x = (int)(number / (sp->slices + 1)), sums = slice == sp->slices;
+    tile *t = split_tile(c, slot, index % tiles);
+    float *state = part_state(c, index % tiles, sp->parts - sp->inside + x), *to;
+    cut at;
+    int k;
+    t->column = sums ? 0 : slice * sp->columns;
+    t->columns = sums ? 1 : min64(sp->columns, c->pr.p.head_dim_v - t->column);
+    to = sums ? state_l(t, state) : state_o(t, state) + t->column * c->pl.rows;
+    for (k = 0; k < sp->tiles && open_cut(t, c, index % tiles, x, k, &at); k++) {
+        attn_ahead none = { NULL, 0, 0, 0, 0 };
+        if (t->block_count == 0)
+            continue;
+        open_keys(t, at.from, (int)(at.to - at.from));
+        if (sums) {
+            t->keys->rows[VALUES] = &one;
+            t->keys->stride[VALUES] = 0;
+        }
+        add_values(t, to, at.from, &none);
+    }
+}
+
+static void combine_item(const call *c, char *slot, int64_t index)
+{
+    tile *t = split_tile(c, slot, index);
+    int64_t node, from, to;
+    int part;
+    if (!t->used)
+        return;
+    for (part = 0; part < c->pl.split.parts; part++) {
+        if (part_keys(t, part, &node, &from, &to)) {
+            t->state = take_state(t);
+            memcpy(t->state, part_state(c, index, part),
+                   (size_t)c->pl.state_floats * sizeof(float));
+        }
+        end_node(t, c->pl.split.level, node);
+    }
+    write_rows(t, tiled_state(t, wants_values(&c->pr.p)));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 14  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
  *     passes; the same kernels, so that it is an honest baseline. Matrix layout: for each tile of
  *     query rows [kv_len][rows] logits, then m[rows], l[rows].
  * --------------------------------------------------------------------------------------------- */
@@ -3606,7 +3970,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 14  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
+ * 15  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
  * --------------------------------------------------------------------------------------------- */
 
 /* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
@@ -3614,7 +3978,7 @@ static void normaliser(tile *t, float *mu)
 {
     float *root;
     int r;
-    tiled_pass(&t, 1, 0);
+    tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
@@ -3694,7 +4058,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 15  Run: items over workers, each worker with a slot of its own
+ * 16  Run: items over workers, each worker with a slot of its own
  * --------------------------------------------------------------------------------------------- */
 
 static void run_one(void *arg, int64_t index, int worker)
@@ -3752,7 +4116,7 @@ static attn_status run_items(call *c, int64_t items,
     c->items = items;
     c->item = item;
     c->failed = 0;
-    if (c->slot_count == 1)
+    if (c->slot_count == 1 || items <= 1)
         for (i = 0; i < items; i++)
             item(c, c->slots, i);
     else if (c->slot_count >= p->num_workers)
@@ -3762,8 +4126,34 @@ static attn_status run_items(call *c, int64_t items,
     return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
+/* The lists of a call, one after the other; empty ones cost nothing. */
+static attn_status run_lists(call *c)
+{
+    const plan *pl = &c->pl;
+    const split *sp = &pl->split;
+    const int64_t chunks = pl->items * sp->inside;
+    const struct list {
+        int64_t items;
+        void (*item)(const call *c, char *slot, int64_t index);
+    } lists[] = {
+        { sp->parts ? 0 : pl->items, pl->impl == ATTN_IMPL_NAIVE ? naive_item : tiled_item },
+        { sp->items, score_item },
+        { chunks * sp->tiles, weight_item },
+        { chunks * (sp->slices + 1), value_item },
+        { sp->parts ? pl->items : 0, combine_item },
+        { pl->logits_items, logits_item },
+    };
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < c->slot_count; i++)
+        ((key_tile *)(void *)(c->slots + i * pl->slot_bytes))->item = -1;
+    for (i = 0; i < COUNT_OF(lists) && !status; i++)
+        status = run_items(c, lists[i].items, lists[i].item);
+    return status;
+}
+
 /* ------------------------------------------------------------------------------------------------
- * 16  Public functions
+ * 17  Public functions
  * --------------------------------------------------------------------------------------------- */
 
 ATTN_API const char *attn_version(void)
@@ -3957,11 +4347,7 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
     ATTN_ASSERT(c->slot_count >= 1 && c->slot_count <= c->pl.workers);
-    status = run_items(c, c->pl.items,
-                       c->pl.impl == ATTN_IMPL_NAIVE ? naive_item : tiled_item);
-    if (!status)
-        status = run_items(c, c->pl.logits_items, logits_item);
-    return status;
+    return run_lists(c);
 }
 
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
@@ -4079,7 +4465,8 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->tile_rows = pl->rows;
     info->tile_keys = pl->keys;
     info->workers = pl->workers;
-    info->items = plus(pl->items, pl->logits_items);
+    info->items = plus(pl->split.parts ? pl->split.items : pl->items, pl->logits_items);
+    info->key_parts = pl->split.parts ? (int)(pl->split.items / pl->items) : 1;
     info->workspace_bytes = (size_t)workspace_bytes(pr, pl, pl->workers);
     info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
     info->pairs = visible_pairs(p);
@@ -4134,6 +4521,7 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_
     put_count_line(&t, "tile keys         ", info->tile_keys);
     put_count_line(&t, "workers           ", info->workers);
     put_count_line(&t, "items             ", (double)info->items);
+    put_count_line(&t, "key parts         ", info->key_parts);
     put_count_line(&t, "workspace bytes   ", (double)info->workspace_bytes);
     put_count_line(&t, "  of each worker  ", (double)info->workspace_bytes_per_worker);
     put_count_line(&t, "visible pairs     ", info->pairs);

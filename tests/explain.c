@@ -328,16 +328,16 @@ static void check_choice(void)
     }
 }
 
-/* 16-bit K and V are copied: row tiles share the copies, but leave four items to each worker and
- * stay within 1 MiB. */
+/* 16-bit K and V are copied: row tiles share the copies, but leave four items to each of several
+ * workers and stay within 1 MiB. */
 static void check_sharing(void)
 {
     for (int workers = 1; workers <= 64; workers *= 2)
         for (int64_t dim = 16; dim <= 1024; dim *= 2) {
             const attn_info info = planned(ATTN_F16, 8192, dim, 0, workers);
-            const int64_t alone = MANY / info.tile_rows;
-            CHECK(info.items == alone ||
-                      (info.items >= 4 * workers && info.workspace_bytes_per_worker <= 1 << 20),
+            const int64_t alone = MANY / info.tile_rows, least = workers > 1 ? 4 * workers : 1;
+            CHECK(info.items == alone * info.key_parts ||
+                      (info.items >= least && info.workspace_bytes_per_worker <= 1 << 20),
                   "%d workers, width %d: %d items, %lu bytes", workers, (int)dim, (int)info.items,
                   (unsigned long)info.workspace_bytes_per_worker);
             CHECK(workers > 1 || dim > 64 || info.items < alone, "width %d: nothing is shared",
