@@ -7,11 +7,11 @@
  *
  * CONTENTS, bottom-up (no forward declarations)
  *    1  Configuration        compiler, fused multiply-add, floating-point discipline
- *    2  Text                 sentences without stdio
+ *    2  Text                 sentences without stdio, words
  *    3  Numbers              exp2, tanh, log2, 1/sqrt, fma in software; storage types
  *    4  Kernels              the portable kernel table, built once plain and once for FMA
  *    5  Kernel selection     CPU features; best, by index, by name
- *    6  Problem              defaults resolved; one sequence of the batch
+ *    6  Problem              tuning; defaults resolved; one sequence of the batch
  *    7  Masks                one table: range of a row, visibility of pairs
  *    8  Validation           every sentence about bad input
  *    9  Plan                 tiles, items, workspace layout: a pure function
@@ -148,7 +148,7 @@ static int is_nan(float x)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 2  Text: sentences are built piece by piece into the caller's buffer
+ * 2  Text: sentences are built piece by piece into the caller's buffer; words of a text compared
  * --------------------------------------------------------------------------------------------- */
 
 typedef struct text {
@@ -233,6 +233,38 @@ static void put_field(text *t, const char *name, int64_t value)
     put(t, " (");
     put_int(t, value);
     put(t, ")");
+}
+
+static void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+/* Whether the string a is the b_length letters at b. */
+static int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1081,16 +1113,6 @@ static const struct kernel_source {
     { "portable", get_portable, 0 },
 };
 
-/* Whether the string a is the b_length letters at b. */
-static int same_word(const char *a, const char *b, size_t b_length)
-{
-    size_t i;
-    for (i = 0; i < b_length; i++)
-        if (a[i] != b[i] || !a[i])
-            return 0;
-    return a[b_length] == 0;
-}
-
 ATTN_API const attn_kernels *attn_kernels_get(int index)
 {
     int i;
@@ -1140,8 +1162,139 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
  * 6  Problem: the parameters with every default resolved, and one sequence of the batch
  * --------------------------------------------------------------------------------------------- */
 
+/* ---- tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result */
+
+typedef struct tuning {
+    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
+} tuning;
+
+/* `usual` values were measured on x86 with 1 MiB of L2 cache. */
+static const struct tuning_value {
+    const char *name;
+    size_t offset; /* of an int64_t */
+    int64_t usual, least, most;
+    int powers; /* of two only */
+    const char *rest;
+} tuning_values[] = {
+    { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
+      " must be a power of two from 16 to 1024" },
+    { "item_rows", offsetof(tuning, item_rows), 96, 1, 4096, 0, " must be from 1 to 4096" },
+    { "item_bytes", offsetof(tuning, item_bytes), 1 << 20, 1 << 14, 1 << 30, 0,
+      " must be from 16384 to 1073741824" },
+    { "split_work", offsetof(tuning, split_work), 1 << 17, 1, 1 << 30, 0,
+      " must be from 1 to 1073741824" },
+    { "ahead", offsetof(tuning, ahead), 1, 0, 1, 0, " must be 0 or 1" },
+    { "auto_naive_keys", offsetof(tuning, auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, 0,
+      " must be from 0 to 1048576" },
+};
+
+static void usual_tuning(tuning *t)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(tuning_values); i++)
+        memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
+}
+
+/* The words of a tuning text, without its comments. */
+typedef struct reader {
+    const char *at;
+    int line;
+} reader;
+
+static size_t next_word(reader *r, const char **word)
+{
+    int comment = 0;
+    for (; *r->at && (comment || *r->at == '#' || (unsigned char)*r->at <= ' '); r->at++) {
+        comment = *r->at != '\n' && (comment || *r->at == '#');
+        r->line += *r->at == '\n';
+    }
+    *word = r->at;
+    while ((unsigned char)*r->at > ' ')
+        r->at++;
+    return (size_t)(r->at - *word);
+}
+
+/* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
+ * Returns 0 with a sentence if it is not such. */
+static int read_value(reader *r, const char *key, size_t length, const char *set, tuning *t,
+                      text *why)
+{
+    const char *value;
+    size_t dot = 0, digits;
+    int64_t number;
+    int i, meant;
+    while (dot < length && key[dot] != '.')
+        dot++;
+    meant = dot == length || same_word(set, key, dot);
+    dot = dot == length ? 0 : dot + 1;
+    for (i = 0; i < COUNT_OF(tuning_values); i++) {
+        const struct tuning_value *v = &tuning_values[i];
+        if (!same_word(v->name, key + dot, length - dot))
+            continue;
+        digits = next_word(r, &value);
+        if (parse_int(value, digits, &number) && number >= v->least && number <= v->most &&
+            !(v->powers && (number & (number - 1)))) {
+            if (meant)
+                memcpy((char *)t + v->offset, &number, sizeof number);
+            return 1;
+        }
+        put(why, v->name);
+        put(why, " (");
+        put_word(why, value, digits);
+        put(why, ")");
+        put(why, v->rest);
+        return 0;
+    }
+    put(why, "unknown word '");
+    put_word(why, key, length);
+    put(why, "'");
+    return 0;
+}
+
+/* All of a tuning text; see attn.h, p.tuning. */
+static int read_values(reader *r, const char *set, tuning *t, text *why)
+{
+    const char *word;
+    size_t length = next_word(r, &word);
+    int ok = same_word("attn-tuning", word, length);
+    length = next_word(r, &word);
+    if (!ok || !same_word("1", word, length)) {
+        put(why, "it must begin with 'attn-tuning 1'");
+        return 0;
+    }
+    while ((length = next_word(r, &word)) > 0 && !same_word("end", word, length))
+        if (!read_value(r, word, length, set, t, why))
+            return 0;
+    if (!length || next_word(r, &word)) {
+        put(why, "it must end with 'end'");
+        return 0;
+    }
+    return 1;
+}
+
+/* What the text says about a kernel set; the usual values without a text. A damaged one counts as
+ * none: then returns 0, and why holds a sentence. */
+static int read_tuning(const char *string, const char *set, tuning *t, text *why)
+{
+    char sentence[160];
+    text error = text_in(sentence, sizeof sentence);
+    reader r;
+    usual_tuning(t);
+    r.at = string;
+    r.line = 1;
+    if (!string || read_values(&r, set, t, &error))
+        return 1;
+    usual_tuning(t);
+    put(why, "tuning is ignored: line ");
+    put_int(why, r.line);
+    put(why, ": ");
+    put(why, sentence);
+    return 0;
+}
+
 typedef struct problem {
     attn_params p; /* strides explicit, counts and scale filled in; checked by section 8 */
+    tuning tuning;
     int size_query; /* of attn_workspace_size: outputs may still be unknown */
     int64_t group; /* query heads per kv head */
     int64_t max_q_len, max_kv_len;
@@ -1265,8 +1418,6 @@ static void resolve_sizes(attn_params *p)
         p->head_dim_v = p->head_dim;
     if (p->scale == 0.0f && p->head_dim > 0)
         p->scale = inv_sqrt_nearest((uint64_t)p->head_dim);
-    if (p->auto_naive_keys == 0)
-        p->auto_naive_keys = ATTN_AUTO_NAIVE_KEYS;
     if (p->window && p->window_left > TOO_BIG)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
@@ -1338,6 +1489,20 @@ static int has_batch_arrays(const attn_params *p)
            p->prefix;
 }
 
+/* What the caller asks for comes first, then what tuning says. */
+static void resolve_tuning(problem *pr)
+{
+    attn_params *p = &pr->p;
+    text none = text_in(NULL, 0);
+    read_tuning(p->tuning, p->kernels->name, &pr->tuning, &none);
+    if (p->tile_keys == 0)
+        p->tile_keys = (int)pr->tuning.tile_keys;
+    if (p->tile_keys == 0)
+        p->tile_keys = p->kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
+    if (p->auto_naive_keys == 0)
+        p->auto_naive_keys = pr->tuning.auto_naive_keys;
+}
+
 static void resolve_numbers(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -1358,8 +1523,7 @@ static void resolve_numbers(problem *pr)
     }
     if (p->kernels == NULL)
         p->kernels = best_kernels(times(pr->max_q_len, pr->group));
-    if (p->tile_keys == 0)
-        p->tile_keys = p->kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
+    resolve_tuning(pr);
 }
 
 /* What has to be computed. */
@@ -2271,7 +2435,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
  *    tree is given room for 2^20 keys at least, so that memory is constant up to that length. But
  *    where row tiles share copies of K and V, memory follows their number and the actual length,
- *    within ITEM_BYTES.
+ *    within item_bytes of the tuning, 1 MiB.
  * --------------------------------------------------------------------------------------------- */
 
 /* How the keys of each row tile are divided among workers: section 13. */
@@ -2384,8 +2548,6 @@ typedef struct call {
 
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
-#define ITEM_ROWS 96
-#define ITEM_BYTES ((int64_t)1 << 20) /* of an item's slot: the L2 cache, shared with K and V */
 
 static int64_t aligned(int64_t bytes)
 {
@@ -2511,14 +2673,14 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Row tiles of an item: they share each tile of K and V, and its copy. ITEM_ROWS rows keep K and V
- * in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, of 48 nothing); a copy is worth
+/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
+ * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, of 48 nothing); a copy is worth
  * ITEM_TILES of them. */
 static int most_item_tiles(const problem *pr, const plan *pl)
 {
     const int64_t tiles = ceil_div(times(pr->max_q_len, pr->group), pl->rows);
     const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
-    const int64_t wanted = copies ? ITEM_TILES : min64(ITEM_TILES, ITEM_ROWS / pl->rows);
+    const int64_t wanted = copies ? ITEM_TILES : min64(ITEM_TILES, pr->tuning.item_rows / pl->rows);
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
@@ -2531,7 +2693,7 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
-/* As many row tiles an item as fit into ITEM_BYTES and leave four items to each of several
+/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave four items to each of several
  * workers. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
@@ -2543,7 +2705,7 @@ static void plan_sharing(const problem *pr, plan *pl)
         plan_items(pr, pl);
         plan_slot(pr, pl);
         if (pl->item_tiles == 1 ||
-            (pl->slot_bytes <= ITEM_BYTES && pl->items >= items))
+            (pl->slot_bytes <= pr->tuning.item_bytes && pl->items >= items))
             return;
     }
 }
@@ -2551,11 +2713,11 @@ static void plan_sharing(const problem *pr, plan *pl)
 /* ---- dividing the keys of a row tile */
 
 #define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length */
-#define SPLIT_WORK ((int64_t)1 << 17)  /* elements of K and V, 10 microseconds: less is not worth it */
 #define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
-/* Whether row tiles alone leave workers idle. */
+/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: 2^17
+ * elements of K and V take some 10 microseconds. */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -2563,7 +2725,7 @@ static int wants_split(const problem *pr, const plan *pl)
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
     return pl->impl == ATTN_IMPL_TILED && !pl->small && p->num_workers > 1 && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
-           !(alike && pl->items % p->num_workers == 0) && work >= SPLIT_WORK;
+           !(alike && pl->items % p->num_workers == 0) && work >= pr->tuning.split_work;
 }
 
 /* The memory of a chunk that is divided. */
@@ -3479,7 +3641,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
  * memory never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
-    const int class = tile_class(t, j0, n), leads = t->keys->asked < j0 + n;
+    const int class = tile_class(t, j0, n);
+    const int leads = t->pr->tuning.ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
@@ -4350,6 +4513,16 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     return run_lists(c);
 }
 
+/* A damaged tuning text only costs speed. */
+OWN_FRAME static void warn_of_tuning(const attn_params *p)
+{
+    char sentence[256];
+    text why = text_in(sentence, sizeof sentence);
+    tuning t;
+    if (p->tuning && p->log && !read_tuning(p->tuning, "", &t, &why))
+        p->log(p->log_user, ATTN_LOG_WARNING, sentence);
+}
+
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
@@ -4358,6 +4531,7 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
+    warn_of_tuning(p);
     return forward_cpu(p, workspace, workspace_bytes);
 }
 
@@ -4443,6 +4617,28 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
         }
 }
 
+/* What p.tuning says that is not usual, or what is wrong with it. */
+static void explain_tuning(const problem *pr, const plan *pl, text *why)
+{
+    tuning t;
+    int64_t value;
+    int i;
+    if (!pr->p.tuning)
+        return;
+    put(why, "; ");
+    if (!read_tuning(pr->p.tuning, pl->kernels->name, &t, why))
+        return;
+    put(why, "tuning for ");
+    put(why, pl->kernels->name);
+    put(why, ":");
+    for (i = 0; i < COUNT_OF(tuning_values); i++) {
+        memcpy(&value, (const char *)&t + tuning_values[i].offset, sizeof value);
+        put(why, value != tuning_values[i].usual ? " " : "");
+        if (value != tuning_values[i].usual)
+            put_field(why, tuning_values[i].name, value);
+    }
+}
+
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
                          attn_info *info)
 {
@@ -4451,6 +4647,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     const attn_backend *backend;
     explain_impl(pr, pl, &why);
     explain_kernels(asked, pl->kernels, &why);
+    explain_tuning(pr, pl, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
     if (p->backend)
@@ -4533,18 +4730,6 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_
 
 /* ---- options as text */
 
-static int parse_int(const char *s, size_t length, int64_t *value)
-{
-    size_t i;
-    *value = 0;
-    for (i = 0; i < length; i++) {
-        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
-            return 0;
-        *value = *value * 10 + (s[i] - '0');
-    }
-    return length > 0;
-}
-
 static const struct int_option {
     const char *name;
     size_t offset;
@@ -4605,16 +4790,6 @@ static int set_option(attn_params *p, const char *word, size_t length)
         return 0;
     return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
            set_named_option(p, word, key, word + key + 1, length - key - 1);
-}
-
-static void put_word(text *t, const char *word, size_t length)
-{
-    char letter[2] = { 0, 0 };
-    size_t i;
-    for (i = 0; i < length; i++) {
-        letter[0] = word[i];
-        put(t, letter);
-    }
 }
 
 static int is_separator(char c)

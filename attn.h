@@ -345,10 +345,17 @@ typedef struct attn_params {
 
     /* ---- how to compute; nothing here changes a bit of an explicit impl */
     int impl;                   /* attn_impl */
-    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 =
-                                 * ATTN_AUTO_NAIVE_KEYS */
+    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = what tuning
+                                 * says, else ATTN_AUTO_NAIVE_KEYS */
     int naive_whole;            /* nonzero: naive materialises the logits of all heads at once */
     int tile_keys;              /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
+    const char *tuning;         /* text of a file that `bench tune` wrote for this machine, ended by a
+                                 * zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
+                                 * number of [SET.]NAME VALUE, then end; # begins a comment. SET
+                                 * is a kernel set, others than the one that runs do not matter;
+                                 * NAME is tile_keys, item_rows, item_bytes, split_work, ahead or
+                                 * auto_naive_keys (attn.c, section 6). A damaged text counts as
+                                 * none: p.log and attn_explain say why */
     int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
     const attn_kernels *kernels; /* NULL = the best linked in for this CPU and so many rows */
     const attn_backend *backend; /* NULL = CPU */
