@@ -3972,13 +3972,15 @@ static void value_item(const call *c, char *slot, int64_t index)
     const int x = (int)(number / (sp->slices + 1)), sums = slice == sp->slices;
     tile *t = split_tile(c, slot, index % tiles);
     float *state = part_state(c, index % tiles, sp->parts - sp->inside + x), *to;
+    const int last = c->pr.tuning.ahead && !sums ? sp->tiles - 1 : 0; /* that asks for no other */
     cut at;
     int k;
     t->column = sums ? 0 : slice * sp->columns;
     t->columns = sums ? 1 : min64(sp->columns, c->pr.p.head_dim_v - t->column);
     to = sums ? state_l(t, state) : state_o(t, state) + t->column * c->pl.rows;
     for (k = 0; k < sp->tiles && open_cut(t, c, index % tiles, x, k, &at); k++) {
-        attn_ahead none = { NULL, 0, 0, 0, 0 };
+        const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
+        attn_ahead next = rows_ahead(t, VALUES, at.to, end);
         if (t->block_count == 0)
             continue;
         open_keys(t, at.from, (int)(at.to - at.from));
@@ -3986,7 +3988,7 @@ static void value_item(const call *c, char *slot, int64_t index)
             t->keys->rows[VALUES] = &one;
             t->keys->stride[VALUES] = 0;
         }
-        add_values(t, to, at.from, &none);
+        add_values(t, to, at.from, &next);
     }
 }
 
@@ -4639,6 +4641,13 @@ static void explain_tuning(const problem *pr, const plan *pl, text *why)
     }
 }
 
+/* Of the longest of the lists. */
+static int64_t split_items(const plan *pl)
+{
+    const split *sp = &pl->split;
+    return max64(sp->items, pl->items * sp->inside * (sp->slices + 1));
+}
+
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
                          attn_info *info)
 {
@@ -4662,7 +4671,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->tile_rows = pl->rows;
     info->tile_keys = pl->keys;
     info->workers = pl->workers;
-    info->items = plus(pl->split.parts ? pl->split.items : pl->items, pl->logits_items);
+    info->items = plus(pl->split.parts ? split_items(pl) : pl->items, pl->logits_items);
     info->key_parts = pl->split.parts ? (int)(pl->split.items / pl->items) : 1;
     info->workspace_bytes = (size_t)workspace_bytes(pr, pl, pl->workers);
     info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;

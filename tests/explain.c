@@ -345,6 +345,73 @@ static void check_sharing(void)
         }
 }
 
+/* Decoding with so many kv heads and workers. */
+static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int workers)
+{
+    static float there[16];
+    attn_params p = {.batch = 1, .num_heads_q = 4 * heads, .num_heads_kv = heads};
+    p.seq_len_q = 1;
+    p.seq_len_kv = keys;
+    p.head_dim = dim;
+    p.num_workers = workers;
+    p.q.data = p.k.data = p.v.data = p.o.data = there;
+    return p;
+}
+
+/* Few heads are divided by keys, so that each worker has its share: but not where whole heads make
+ * even rounds, nor where there is little to do. Memory stays within 1 MiB a worker. */
+static void check_split(void)
+{
+    static const int64_t lengths[] = {700, 1024, 1500, 3000, 16384, 65536, 1000000};
+    for (int workers = 1; workers <= 16; workers++)
+        for (int64_t heads = 1; heads <= 8; heads++)
+            for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+                const attn_params p = decoding(heads, lengths[k], 128, workers);
+                const int even = heads % workers == 0 || heads >= 4 * workers;
+                const int few_keys = heads > 3 && lengths[k] <= ATTN_CHUNK; /* too little room */
+                const size_t most = (size_t)workers << 20;
+                attn_info info;
+                CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+                CHECK(even ? info.key_parts == 1 : info.key_parts > 1 || few_keys,
+                      "%d heads, %d workers, %d keys: %d parts", (int)heads, workers,
+                      (int)lengths[k], info.key_parts);
+                CHECK(even || info.items >= workers || few_keys,
+                      "%d heads, %d workers, %d keys: %d items", (int)heads, workers,
+                      (int)lengths[k], (int)info.items);
+                CHECK(info.workspace_bytes <= most, "%d workers: %lu bytes", workers,
+                      (unsigned long)info.workspace_bytes);
+            }
+    for (int64_t keys = 16; keys < 512; keys *= 2) {
+        const attn_params p = decoding(1, keys, 128, 2);
+        attn_info info;
+        CHECK(attn_explain(&p, &info) == ATTN_OK && info.key_parts == 1, "%d keys are divided",
+              (int)keys);
+    }
+}
+
+/* A call with fewer keys is divided in the workspace of the longest, too. */
+static void check_split_kept(void)
+{
+    static const int64_t lengths[] = {600, 1023, 1500, 2048, 3500, 5000};
+    for (int workers = 2; workers <= 9; workers++)
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+            call c;
+            attn_info longest, info;
+            attn_params p = decoding(1, 6000, 128, workers);
+            CHECK(attn_explain(&p, &longest) == ATTN_OK, "attn_explain: %s", longest.reasons);
+            make_call(&c, 1, 4, 1, 1, lengths[k], 128, 128);
+            c.p.parallel_for = count_items;
+            c.p.num_workers = workers;
+            CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+            info.workspace_bytes = longest.workspace_bytes;
+            seen.items = 0;
+            CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
+            CHECK(seen.items == info.items && info.items >= workers,
+                  "%d workers, %d keys: %d items of %d ran", workers, (int)lengths[k],
+                  (int)seen.items, (int)info.items);
+        }
+}
+
 /* Memory of a worker tells whether f32 rows are copied: those a multiple of 1 KiB apart are, unless
  * they are contiguous. */
 static void check_copies(void)
@@ -697,6 +764,8 @@ void test_explain(void)
         {"versions", check_versions},
         {"kernel sets", check_sets},
         {"row tiles that share copies", check_sharing},
+        {"keys of few heads divided", check_split},
+        {"divided in the workspace of a longer call", check_split_kept},
         {"rows that are copied", check_copies},
         {"shorter calls in the same workspace", check_shorter},
         {"workers in the same workspace", check_workers_kept},
