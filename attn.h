@@ -28,8 +28,9 @@
  *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
  *   Stack use is 2 to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
- *   independent pieces of work; compiled with OpenMP and without the callback it uses OpenMP; else
- *   it runs in the calling thread. Every function may run in many threads at once if workspace and
+ *   independent pieces of work, in up to four lists one after the other; where there are fewer heads
+ *   and row tiles than workers (decoding) it divides the keys, too. Compiled with OpenMP and without
+ *   the callback it uses OpenMP; else it runs in the calling thread. Every function may run in many threads at once if workspace and
  *   outputs are distinct. The number of threads never changes a bit of the result.
  * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
  *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
