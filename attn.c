@@ -3880,26 +3880,35 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
+/* Row tile and number within it of index `index` of a list with so many of each row tile. A worker
+ * stays with a row tile as long as it can. Number 0, which may have fewer rows, comes last. */
+static int64_t list_tile(const plan *pl, int64_t index, int64_t each, int *number)
+{
+    *number = (int)(index % each);
+    return (index / each + 1) % pl->items;
+}
+
 /* List "scores": whole parts first, as they take longer. */
 static void score_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
-    const int whole = sp->parts - sp->inside;
-    const int64_t tiles = c->pl.items;
-    tile *t = split_tile(c, slot, index % tiles);
-    const int number = (int)(index / tiles);
+    const int whole = sp->parts - sp->inside, cuts = sp->inside * sp->tiles;
+    const int64_t first_cut = c->pl.items * whole;
+    const int is_part = index < first_cut;
+    int number;
+    const int64_t row = list_tile(&c->pl, is_part ? index : index - first_cut,
+                                  is_part ? whole : cuts, &number);
+    tile *t = split_tile(c, slot, row);
     int64_t node, from, to;
+    float *root;
     cut at;
-    if (number >= whole) {
-        const int k = number - whole;
-        if (open_cut(t, c, index % tiles, k / sp->tiles, k % sp->tiles, &at))
+    if (!is_part) {
+        if (open_cut(t, c, row, number / sp->tiles, number % sp->tiles, &at))
             score_cut(t, &at);
     } else if (part_keys(t, number, &node, &from, &to)) {
-        float *root;
         tiled_pass(&t, 1, from, to, wants_values(&c->pr.p));
         root = take_root(t);
-        memcpy(part_state(c, index % tiles, number), root,
-               (size_t)c->pl.state_floats * sizeof *root);
+        memcpy(part_state(c, row, number), root, (size_t)c->pl.state_floats * sizeof *root);
         give_state(t, root);
     }
 }
@@ -3941,24 +3950,24 @@ static void weigh_blocks(tile *t, const cut *at, float *m, float *l)
 static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
-    const int64_t tiles = c->pl.items;
-    tile *t = split_tile(c, slot, index % tiles);
-    const int number = (int)(index / tiles), x = number / sp->tiles, k = number % sp->tiles;
+    int number, i, r;
+    const int64_t row = list_tile(&c->pl, index, (int64_t)sp->inside * sp->tiles, &number);
+    const int x = number / sp->tiles, k = number % sp->tiles;
+    tile *t = split_tile(c, slot, row);
     float *m = t->lane_values, *l = m + c->pl.rows, *state;
     cut at;
-    int i, r;
     for (r = 0; r < c->pl.rows; r++) {
         m[r] = NEG_INF;
         l[r] = 0.0f;
     }
-    for (i = 0; i < k && open_cut(t, c, index % tiles, x, i, &at); i++)
+    for (i = 0; i < k && open_cut(t, c, row, x, i, &at); i++)
         decide_blocks(t, &at, m, l);
-    if (!open_cut(t, c, index % tiles, x, k, &at))
+    if (!open_cut(t, c, row, x, k, &at))
         return;
     weigh_blocks(t, &at, m, l);
     if (k < sp->tiles - 1)
         return;
-    state = part_state(c, index % tiles, sp->parts - sp->inside + x);
+    state = part_state(c, row, sp->parts - sp->inside + x);
     memset(state, 0, (size_t)c->pl.state_floats * sizeof *state);
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
@@ -3968,17 +3977,18 @@ static void value_item(const call *c, char *slot, int64_t index)
 {
     static const float one = 1.0f;
     const split *sp = &c->pl.split;
-    const int64_t tiles = c->pl.items, number = index / tiles, slice = number % (sp->slices + 1);
-    const int x = (int)(number / (sp->slices + 1)), sums = slice == sp->slices;
-    tile *t = split_tile(c, slot, index % tiles);
-    float *state = part_state(c, index % tiles, sp->parts - sp->inside + x), *to;
+    const int each = (int)sp->slices + 1;
+    int number, k;
+    const int64_t row = list_tile(&c->pl, index, (int64_t)sp->inside * each, &number);
+    const int x = number / each, slice = number % each, sums = slice == sp->slices;
+    tile *t = split_tile(c, slot, row);
+    float *state = part_state(c, row, sp->parts - sp->inside + x), *to;
     const int last = c->pr.tuning.ahead && !sums ? sp->tiles - 1 : 0; /* that asks for no other */
     cut at;
-    int k;
     t->column = sums ? 0 : slice * sp->columns;
     t->columns = sums ? 1 : min64(sp->columns, c->pr.p.head_dim_v - t->column);
     to = sums ? state_l(t, state) : state_o(t, state) + t->column * c->pl.rows;
-    for (k = 0; k < sp->tiles && open_cut(t, c, index % tiles, x, k, &at); k++) {
+    for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next = rows_ahead(t, VALUES, at.to, end);
         if (t->block_count == 0)
