@@ -2693,23 +2693,6 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave four items to each of several
- * workers. */
-static void plan_sharing(const problem *pr, plan *pl)
-{
-    const int64_t workers = pr->p.num_workers, items = workers > 1 ? 4 * workers : 1;
-    pl->item_tiles = most_item_tiles(pr, pl);
-    for (;; pl->item_tiles--) {
-        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
-        plan_row_tile(pr, pl);
-        plan_items(pr, pl);
-        plan_slot(pr, pl);
-        if (pl->item_tiles == 1 ||
-            (pl->slot_bytes <= pr->tuning.item_bytes && pl->items >= items))
-            return;
-    }
-}
-
 /* ---- dividing the keys of a row tile */
 
 #define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length */
@@ -2741,6 +2724,12 @@ static void plan_chunk(plan *pl)
     sp->chunk_bytes = at;
 }
 
+/* Row tiles in all. */
+static int64_t split_rows(const plan *pl)
+{
+    return pl->items * pl->item_tiles;
+}
+
 /* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
  * the last one if it is cut short. 0 where they need more than so many bytes. */
 static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
@@ -2757,7 +2746,7 @@ static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
     const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
-    const int64_t chunks = pl->items * sp->inside, dim = pr->p.head_dim_v;
+    const int64_t chunks = split_rows(pl) * sp->inside, dim = pr->p.head_dim_v;
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
@@ -2777,7 +2766,7 @@ static void plan_split(const problem *pr, plan *pl)
     if (!wants_split(pr, pl))
         return;
     pl->shared_bytes = SPLIT_BYTES * pr->p.num_workers;
-    room = pl->shared_bytes / pl->items;
+    room = pl->shared_bytes / split_rows(pl);
     while (times(parts, state) > room && parts > 1 + inside)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + inside;
     room -= times(parts, state);
@@ -2793,7 +2782,26 @@ static void plan_split(const problem *pr, plan *pl)
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
     if (sp->inside)
         plan_inside(pr, pl);
-    sp->items = pl->items * (parts - sp->inside + (int64_t)sp->inside * sp->tiles);
+    sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
+}
+
+/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to each of
+ * several workers, if need be by dividing their keys. */
+static void plan_sharing(const problem *pr, plan *pl)
+{
+    const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
+    pl->item_tiles = most_item_tiles(pr, pl);
+    for (;; pl->item_tiles--) {
+        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        plan_row_tile(pr, pl);
+        plan_items(pr, pl);
+        plan_slot(pr, pl);
+        plan_split(pr, pl);
+        if (pl->item_tiles == 1 ||
+            (pl->slot_bytes + pl->shared_bytes / workers <= pr->tuning.item_bytes &&
+             max64(pl->items, pl->split.items) >= least))
+            return;
+    }
 }
 
 static void make_plan(const problem *pr, plan *pl, int small)
@@ -2808,7 +2816,6 @@ static void make_plan(const problem *pr, plan *pl, int small)
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
     plan_sharing(pr, pl);
-    plan_split(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, pl->split.items), pl->logits_items);
@@ -3789,14 +3796,16 @@ static void tiled_item(const call *c, char *slot, int64_t index)
  *     Every element sees the same operations in the same order as in section 12.
  * --------------------------------------------------------------------------------------------- */
 
-/* Row tile `index`: the slot keeps it until it is asked for another one. */
-static tile *split_tile(const call *c, char *slot, int64_t index)
+/* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
+static tile *split_tile(const call *c, char *slot, int64_t row)
 {
-    tile *t = row_tile(&c->pl, slot, 0);
+    const int64_t item = row / c->pl.item_tiles;
     key_tile *keys = (key_tile *)(void *)slot;
-    if (keys->item != index)
-        t = open_rows(c, slot, index, 0);
-    keys->item = index;
+    tile *t = row_tile(&c->pl, slot, (int)(row % c->pl.item_tiles));
+    int g;
+    for (g = 0; g < c->pl.item_tiles && keys->item != item; g++)
+        open_rows(c, slot, item, g);
+    keys->item = item;
     set_scratch(t, slot);
     t->column = 0;
     t->columns = c->pr.p.head_dim_v;
@@ -3805,10 +3814,10 @@ static tile *split_tile(const call *c, char *slot, int64_t index)
 }
 
 /* Where a part's state lies. */
-static float *part_state(const call *c, int64_t index, int part)
+static float *part_state(const call *c, int64_t row, int part)
 {
     const split *sp = &c->pl.split;
-    char *share = (char *)c->shared + index * sp->bytes;
+    char *share = (char *)c->shared + row * sp->bytes;
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
@@ -3832,12 +3841,12 @@ typedef struct cut {
 } cut;
 
 /* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
-static int open_cut(tile *t, const call *c, int64_t index, int x, int k, cut *at)
+static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
     const split *sp = &pl->split;
     const int64_t first = (int64_t)k * pl->keys;
-    char *chunk = (char *)c->shared + index * sp->bytes + sp->states_bytes + x * sp->chunk_bytes;
+    char *chunk = (char *)c->shared + row * sp->bytes + sp->states_bytes + x * sp->chunk_bytes;
     int64_t node, from, to, j0;
     if (!part_keys(t, sp->parts - sp->inside + x, &node, &from, &to))
         return 0;
@@ -3880,12 +3889,36 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
-/* Row tile and number within it of index `index` of a list with so many of each row tile. A worker
- * stays with a row tile as long as it can. Number 0, which may have fewer rows, comes last. */
-static int64_t list_tile(const plan *pl, int64_t index, int64_t each, int *number)
+/* Which of `owners` index `index` of a list belongs to, so many to each, and its number there. A
+ * worker stays with an owner as long as it can. Owner 0, which may have fewer rows, comes last. */
+static int64_t list_owner(int64_t index, int64_t owners, int64_t each, int *number)
 {
     *number = (int)(index % each);
-    return (index / each + 1) % pl->items;
+    return (index / each + 1) % owners;
+}
+
+/* A part of the keys of an item's row tiles. */
+static void score_part(const call *c, char *slot, int64_t item, int part)
+{
+    tile *tiles[ITEM_TILES];
+    int64_t rows[ITEM_TILES], node, from, to, lo = INT64_MAX, hi = 0;
+    int count = 0, g;
+    for (g = 0; g < c->pl.item_tiles; g++) {
+        rows[count] = item * c->pl.item_tiles + g;
+        tiles[count] = split_tile(c, slot, rows[count]);
+        if (!part_keys(tiles[count], part, &node, &from, &to))
+            continue;
+        count++;
+        lo = min64(lo, from);
+        hi = max64(hi, to);
+    }
+    if (count)
+        tiled_pass(tiles, count, lo, hi, wants_values(&c->pr.p));
+    for (g = 0; g < count; g++) {
+        float *root = take_root(tiles[g]);
+        memcpy(part_state(c, rows[g], part), root, (size_t)c->pl.state_floats * sizeof *root);
+        give_state(tiles[g], root);
+    }
 }
 
 /* List "scores": whole parts first, as they take longer. */
@@ -3894,22 +3927,16 @@ static void score_item(const call *c, char *slot, int64_t index)
     const split *sp = &c->pl.split;
     const int whole = sp->parts - sp->inside, cuts = sp->inside * sp->tiles;
     const int64_t first_cut = c->pl.items * whole;
-    const int is_part = index < first_cut;
     int number;
-    const int64_t row = list_tile(&c->pl, is_part ? index : index - first_cut,
-                                  is_part ? whole : cuts, &number);
-    tile *t = split_tile(c, slot, row);
-    int64_t node, from, to;
-    float *root;
-    cut at;
-    if (!is_part) {
+    if (index < first_cut) {
+        const int64_t item = list_owner(index, c->pl.items, whole, &number);
+        score_part(c, slot, item, number);
+    } else {
+        const int64_t row = list_owner(index - first_cut, split_rows(&c->pl), cuts, &number);
+        tile *t = split_tile(c, slot, row);
+        cut at;
         if (open_cut(t, c, row, number / sp->tiles, number % sp->tiles, &at))
             score_cut(t, &at);
-    } else if (part_keys(t, number, &node, &from, &to)) {
-        tiled_pass(&t, 1, from, to, wants_values(&c->pr.p));
-        root = take_root(t);
-        memcpy(part_state(c, row, number), root, (size_t)c->pl.state_floats * sizeof *root);
-        give_state(t, root);
     }
 }
 
@@ -3951,7 +3978,8 @@ static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
     int number, i, r;
-    const int64_t row = list_tile(&c->pl, index, (int64_t)sp->inside * sp->tiles, &number);
+    const int64_t row = list_owner(index, split_rows(&c->pl), (int64_t)sp->inside * sp->tiles,
+                                   &number);
     const int x = number / sp->tiles, k = number % sp->tiles;
     tile *t = split_tile(c, slot, row);
     float *m = t->lane_values, *l = m + c->pl.rows, *state;
@@ -3979,7 +4007,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     const split *sp = &c->pl.split;
     const int each = (int)sp->slices + 1;
     int number, k;
-    const int64_t row = list_tile(&c->pl, index, (int64_t)sp->inside * each, &number);
+    const int64_t row = list_owner(index, split_rows(&c->pl), (int64_t)sp->inside * each, &number);
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
     float *state = part_state(c, row, sp->parts - sp->inside + x), *to;
@@ -4306,7 +4334,7 @@ static attn_status run_lists(call *c)
 {
     const plan *pl = &c->pl;
     const split *sp = &pl->split;
-    const int64_t chunks = pl->items * sp->inside;
+    const int64_t chunks = split_rows(pl) * sp->inside;
     const struct list {
         int64_t items;
         void (*item)(const call *c, char *slot, int64_t index);
@@ -4315,7 +4343,7 @@ static attn_status run_lists(call *c)
         { sp->items, score_item },
         { chunks * sp->tiles, weight_item },
         { chunks * (sp->slices + 1), value_item },
-        { sp->parts ? pl->items : 0, combine_item },
+        { sp->parts ? split_rows(pl) : 0, combine_item },
         { pl->logits_items, logits_item },
     };
     attn_status status = ATTN_OK;
@@ -4655,7 +4683,7 @@ static void explain_tuning(const problem *pr, const plan *pl, text *why)
 static int64_t split_items(const plan *pl)
 {
     const split *sp = &pl->split;
-    return max64(sp->items, pl->items * sp->inside * (sp->slices + 1));
+    return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
