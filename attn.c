@@ -2790,8 +2790,10 @@ static void plan_split(const problem *pr, plan *pl)
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
+    const int keys = pl->keys;
     pl->item_tiles = most_item_tiles(pr, pl);
     for (;; pl->item_tiles--) {
+        pl->keys = keys;
         pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
