@@ -2754,29 +2754,27 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
+/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
-    const int inside = pr->p.key_base != NULL; /* the first key may lie inside a chunk, or node */
-    const int64_t chunks = ceil_div(pr->max_kv_len, ATTN_CHUNK) + inside;
+    const int moved = pr->p.key_base != NULL; /* the first key may lie inside a chunk, or a node */
+    const int64_t chunks = ceil_div(pr->max_kv_len, ATTN_CHUNK) + moved;
     const int64_t state = aligned(times(pl->state_floats, sizeof(float)));
-    int64_t room, parts = chunks;
+    int64_t parts = chunks, room;
     memset(sp, 0, sizeof *sp);
     pl->shared_bytes = 0;
     if (!wants_split(pr, pl))
         return;
-    pl->shared_bytes = SPLIT_BYTES * pr->p.num_workers;
-    room = pl->shared_bytes / split_rows(pl);
-    while (times(parts, state) > room && parts > 1 + inside)
-        parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + inside;
-    room -= times(parts, state);
+    room = SPLIT_BYTES * pr->p.num_workers / split_rows(pl);
+    while (times(parts, state) > room && parts > 1 + moved)
+        parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below)
-        sp->inside = chunks_inside(pr, pl, chunks, room);
-    if (room < 0 || (parts == 1 && !sp->inside)) {
-        pl->shared_bytes = 0;
+    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+        sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
+    if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
-    }
+    pl->shared_bytes = SPLIT_BYTES * pr->p.num_workers; /* so that shorter calls find it, too */
     sp->parts = (int)parts;
     sp->states_bytes = times(parts, state);
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
@@ -2785,8 +2783,8 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to each of
- * several workers, if need be by dividing their keys. */
+/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
+ * each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
