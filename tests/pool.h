@@ -1,4 +1,4 @@
-/* pool.h - a parallel_for for tests: real threads or one, indices in any order, failures on request.
+/* pool.h - a parallel_for for tests: threads or one, any order of indices, failures on request.
  * SPDX-License-Identifier: MIT
  *
  *     pool threads = pool_of(3, POOL_SHUFFLED, 1);

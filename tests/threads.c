@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * The pool of tests/pool.c hands out the indices in ascending, descending and random order to POSIX
- * threads, all at once. Bits are compared with those of a plain loop. `make check` runs this group under
- * ThreadSanitizer. Checks are made by the main thread only.
+ * threads, all at once. Bits are compared with those of a plain loop. `make check` runs this group
+ * under ThreadSanitizer. Checks are made by the main thread only.
  */
 #include "pool.h"
 #include "test.h"
