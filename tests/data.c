@@ -247,16 +247,14 @@ const char *dtype_name(int dtype)
 static float load_half(uint16_t half)
 {
     const int exponent = (half >> 10) & 31, fraction = half & 1023;
+    const uint32_t power = (uint32_t)(exponent > 0 ? exponent : 1) + 102; /* of 2^(exponent - 25) */
     float value = (float)fraction;
     if (exponent == 31)
         return float_from_bits((uint32_t)(half & 0x8000u) << 16 | 0x7f800000u |
                                (uint32_t)fraction << 13);
     if (exponent > 0)
         value += 1024.0f;
-    for (int e = exponent > 0 ? exponent : 1; e < 25; e++)
-        value *= 0.5f;
-    for (int e = 25; e < exponent; e++)
-        value *= 2.0f;
+    value *= float_from_bits(power << 23);
     return (half & 0x8000u) != 0 ? -value : value;
 }
 

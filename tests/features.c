@@ -351,10 +351,10 @@ static void check_pair(const void *user, const attn_pair *at)
 {
     const attn_params *p = &callback_params;
     const int64_t base = p->key_base != NULL ? p->key_base[at->batch] : 0;
-    bad_pairs += user != (const void *)&callback_params || at->head >= p->num_heads_q ||
-                 at->i < 0 || at->i >= oracle_rows(p, at->batch) || at->j < 0 ||
-                 at->j >= oracle_keys(p, at->batch) || at->n != base + at->j ||
-                 at->pos != base + at->i + offset_of(p, at->batch);
+    if (user != (const void *)&callback_params || at->head >= p->num_heads_q || at->i < 0 ||
+        at->i >= oracle_rows(p, at->batch) || at->j < 0 || at->j >= oracle_keys(p, at->batch) ||
+        at->n != base + at->j || at->pos != base + at->i + offset_of(p, at->batch))
+        bad_pairs++; /* written only then: workers may be here at the same time */
 }
 
 static float score_callback(void *user, const attn_pair *at, float logit)
@@ -380,8 +380,9 @@ static int mask_callback(void *user, const attn_pair *at)
 static int mask_tile_callback(void *user, const attn_rect *at)
 {
     int64_t shown = 0, all = 0;
-    bad_pairs += user != (const void *)&callback_params ||
-                 at->offset != offset_of(&callback_params, at->batch);
+    if (user != (const void *)&callback_params ||
+        at->offset != offset_of(&callback_params, at->batch))
+        bad_pairs++;
     for (int64_t h = at->head_begin; h < at->head_end; h++)
         for (int64_t i = at->i_begin; i < at->i_end; i++)
             for (int64_t j = at->j_begin; j < at->j_end; j++) {

@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_LIST = 16 };
-
 /* ---- backgrounds ----------------------------------------------------------------------------- */
 
 /* What any slice can carry. */
@@ -49,21 +47,28 @@ static int add_some(const char *const *names, int percent, int *list, int count,
 {
     for (int n = 0; names[n] != NULL; n++) {
         const int f = feature_find(names[n]);
-        if (rng_chance(percent) && count < MAX_LIST && fits(f, list, count, banned))
+        if (rng_chance(percent) && count < MAX_BACKGROUND && fits(f, list, count, banned))
             list[count++] = f;
     }
     return count;
 }
 
-void make_background(test_problem *t, const char *first, int with_others,
-                            const char *const *banned)
+int pick_background(int *list, const char *first, int with_others, const char *const *banned)
 {
-    int list[MAX_LIST], count = 0;
+    int count = 0;
     if (first != NULL)
         list[count++] = feature_find(first);
     count = add_some(sliceable, 12, list, count, banned);
     if (with_others)
         count = add_some(others, 10, list, count, banned);
+    return count;
+}
+
+void make_background(test_problem *t, const char *first, int with_others,
+                     const char *const *banned)
+{
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, first, with_others, banned);
     features_make(t, shape_random(), list, count);
 }
 

@@ -6,8 +6,13 @@
 
 #include "test.h"
 
-/* A problem with feature `first` (may be NULL) and a random background of others; with_others: also
- * those that slices cannot cut; banned: names or slots left out, NULL at the end (or NULL). */
+enum { MAX_BACKGROUND = 16 };
+
+/* Feature `first` (may be NULL) and a random background of others into list[MAX_BACKGROUND];
+ * returns how many. with_others: also those that few slices can cut; banned: names or slots left
+ * out, NULL at the end (or NULL). */
+int pick_background(int *list, const char *first, int with_others, const char *const *banned);
+/* A problem with them. */
 void make_background(test_problem *t, const char *first, int with_others,
                      const char *const *banned);
 /* A copy of a with an output of its own. */

@@ -74,13 +74,22 @@ size_t test_least_workspace(const attn_params *p)
     return least;
 }
 
-attn_status test_run_least(const attn_params *p)
+attn_status test_run_small(const attn_params *p, int percent)
 {
     const attn_params q = test_params(p);
     const int mark = test_mark();
-    const attn_status status = run_in(&q, test_least_workspace(&q), 5);
+    const size_t least = test_least_workspace(&q);
+    size_t best = least;
+    attn_status status = attn_workspace_size(&q, &best);
+    if (status == ATTN_OK)
+        status = run_in(&q, least + (best - least) / 100 * (size_t)percent, 5);
     test_release_to(mark);
     return status;
+}
+
+attn_status test_run_least(const attn_params *p)
+{
+    return test_run_small(p, 0);
 }
 
 /* ---- problems ------------------------------------------------------------------------------ */
@@ -188,10 +197,10 @@ void problem_make(test_problem *t, const test_shape *s)
     }
 }
 
-int problem_run(test_problem *t)
+/* After a run that ended with this status. */
+static int check_after(const test_problem *t, attn_status status)
 {
     char text[300];
-    const attn_status status = test_run(&t->p);
     const int inputs =
         tensor_unchanged(&t->q) && tensor_unchanged(&t->k) && tensor_unchanged(&t->v);
     const int gaps = tensor_gaps_unchanged(&t->o) &&
@@ -202,6 +211,16 @@ int problem_run(test_problem *t)
     if (!inputs)
         return CHECK(inputs, "an input tensor was changed");
     return CHECK(gaps, "an output was written outside its elements");
+}
+
+int problem_run(test_problem *t)
+{
+    return check_after(t, test_run(&t->p));
+}
+
+int problem_run_small(test_problem *t, int percent)
+{
+    return check_after(t, test_run_small(&t->p, percent));
 }
 
 static int tensor_bits_equal(const test_tensor *a, const test_tensor *b)
@@ -466,7 +485,7 @@ static int is_state_untouched(const attn_params *p, int64_t b, int64_t h, int64_
            float_bits(p->state.o[row * dim_v + dim_v - 1]) == 0xffffffffu;
 }
 
-static int padded_rows_untouched(const test_problem *t)
+int problem_padding_untouched(const test_problem *t)
 {
     const attn_params *p = &t->p;
     const int varlen = p->cu_seqlens_q != NULL;
@@ -487,7 +506,7 @@ double problem_check(test_problem *t)
 {
     if (!problem_run(t))
         return HUGE_VAL;
-    if (!padded_rows_untouched(t))
+    if (!problem_padding_untouched(t))
         CHECK(0, "a row beyond q_len was written");
     if (t->p.logits.data != NULL) {
         const double units = compare_logits(&t->p);

@@ -3,7 +3,7 @@
  *
  * All of them change a copy of the parameters in place; arrays that must differ are allocated by
  * test_alloc. bit_mask, block_mask, tree and callbacks cannot be cut and must be off, but for the
- * batch: there dropout and callbacks must be off.
+ * batch, where dropout and callbacks must be off, and for slice_rows_copied.
  */
 #ifndef ATTN_TESTS_SLICES_H
 #define ATTN_TESTS_SLICES_H
@@ -20,6 +20,17 @@ void slice_head(attn_params *p, const test_problem *t, int64_t h);
 void slice_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
 /* Only keys begin .. begin + count - 1 of the caller's columns, at their old numbers. */
 void slice_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
+/* Rows begin[b] .. begin[b] + count[b] - 1 of each batch entry b as a call of its own, in which all
+ * that is told by row is a copy: so every mask, callback and modifier can be cut, and each entry at
+ * another row. The rows before begin[b] of a tree must be a chain, as they are in a text. Outputs
+ * are new, in o and lse or the state, and hold none of the logits of chosen rows. Callbacks that
+ * are cut hold for one such call at a time. */
+void slice_rows_copied(test_problem *part, const test_problem *whole, const int64_t *begin,
+                       const int64_t *count);
+/* The first element of row i of batch entry b in t, which is q, o or lse of a call like *p. */
+void *slice_row(const attn_params *p, const test_tensor *t, int64_t b, int64_t h, int64_t i);
+/* The number of this row in a packed lse or state. */
+int64_t slice_row_number(const attn_params *p, int64_t b, int64_t h, int64_t i);
 /* The offset of batch entry b: pos(i) - i. */
 int64_t slice_offset(const attn_params *p, int64_t b);
 

@@ -60,6 +60,7 @@ void test_bits(void);       /* tests/bits.c      */
 void test_errors(void);     /* tests/errors.c    */
 void test_fuzz(void);       /* tests/fuzz.c      */
 void test_threads(void);    /* tests/threads.c   */
+void test_decode(void);     /* tests/decode.c    */
 void test_kernels(void);    /* tests/kernels.c   */
 void test_explain(void);    /* tests/explain.c   */
 
@@ -205,6 +206,10 @@ test_shape shape_random(void);
 void problem_make(test_problem *t, const test_shape *shape);
 /* Runs it and checks status, margins, inputs unchanged and output gaps. Nonzero: all held. */
 int problem_run(test_problem *t);
+/* The same by test_run_small. */
+int problem_run_small(test_problem *t, int percent);
+/* Nonzero: rows of o, lse and state beyond q_len are as they were made. */
+int problem_padding_untouched(const test_problem *t);
 /* The same, then compares with the oracle; rows beyond q_len must be untouched. */
 double problem_check(test_problem *t);
 /* An output like t's own that another run can write to: o, lse and p of t are replaced by it. */
@@ -223,6 +228,8 @@ attn_status test_run(const attn_params *p);
 /* The smallest workspace that attn_check takes, and a run in it. */
 size_t test_least_workspace(const attn_params *p);
 attn_status test_run_least(const attn_params *p);
+/* The same in a workspace `percent` of the way from there to what is asked for. */
+attn_status test_run_small(const attn_params *p, int percent);
 
 /* Runs nothing: compares what *p points to (o, lse; state with p->partial) against the oracle, one
  * CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */

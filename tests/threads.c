@@ -1,10 +1,11 @@
 /* threads.c - any number of workers in any order gives the same bits.
  * SPDX-License-Identifier: MIT
  *
- * A real pool of POSIX threads hands out the indices in ascending, descending and random order, all
- * threads at once. Bits are compared with those of a plain loop. `make check` runs this group under
- * ThreadSanitizer. Checks are made by the main thread only.
+ * The pool of tests/pool.c hands out the indices in ascending, descending and random order to POSIX
+ * threads, all at once. Bits are compared with those of a plain loop. `make check` runs this group
+ * under ThreadSanitizer. Checks are made by the main thread only.
  */
+#include "pool.h"
 #include "test.h"
 
 #include <string.h>
@@ -17,8 +18,6 @@
 #endif
 
 /* ---- calls ----------------------------------------------------------------------------------- */
-
-enum { MAX_WORKERS = 16, MAX_ITEMS = 1 << 16 };
 
 typedef struct kind {
     const char *name;
@@ -209,103 +208,7 @@ static void check_one_worker(void)
 
 #if HAVE_THREADS
 
-/* ---- the pool -------------------------------------------------------------------------------- */
-
-enum { ASCENDING, DESCENDING, SHUFFLED, ORDERS };
-
-typedef struct pool {
-    int workers, order;
-    int64_t n, next;
-    int64_t *index; /* in the order in which they are handed out */
-    attn_task_fn task;
-    void *arg;
-    int waiting; /* threads that have not yet come to the start */
-    pthread_mutex_t lock;
-    pthread_cond_t started;
-} pool;
-
-typedef struct thread {
-    pool *of;
-    int worker;
-    pthread_t id;
-} thread;
-
-/* The next index, or -1. The first call of each thread waits for the others: work overlaps. */
-static int64_t take(pool *p, int is_first)
-{
-    int64_t at;
-    pthread_mutex_lock(&p->lock);
-    if (is_first && --p->waiting == 0)
-        pthread_cond_broadcast(&p->started);
-    while (p->waiting > 0)
-        pthread_cond_wait(&p->started, &p->lock);
-    at = p->next < p->n ? p->index[p->next++] : -1;
-    pthread_mutex_unlock(&p->lock);
-    return at;
-}
-
-static void *work(void *of)
-{
-    const thread *t = of;
-    for (int64_t i = take(t->of, 1); i >= 0; i = take(t->of, 0))
-        t->of->task(t->of->arg, i, t->worker);
-    return NULL;
-}
-
-static void put_in_order(pool *p)
-{
-    for (int64_t i = 0; i < p->n; i++)
-        p->index[i] = p->order == DESCENDING ? p->n - 1 - i : i;
-    for (int64_t i = p->n - 1; p->order == SHUFFLED && i > 0; i--) {
-        const int64_t j = rng_int(0, i), keep = p->index[i];
-        p->index[i] = p->index[j];
-        p->index[j] = keep;
-    }
-}
-
-static int pool_for(void *user, int64_t n, attn_task_fn task, void *arg)
-{
-    pool *p = user;
-    thread threads[MAX_WORKERS];
-    int count = 0, failed = n > MAX_ITEMS;
-    p->n = n, p->next = 0, p->task = task, p->arg = arg;
-    if (failed)
-        return 1;
-    put_in_order(p);
-    p->waiting = p->workers;
-    for (; count < p->workers && !failed; count += !failed) {
-        threads[count].of = p;
-        threads[count].worker = count;
-        failed = pthread_create(&threads[count].id, NULL, work, &threads[count]) != 0;
-    }
-    if (failed) { /* let those that run come to an end */
-        pthread_mutex_lock(&p->lock);
-        p->waiting = 0;
-        p->next = p->n;
-        pthread_cond_broadcast(&p->started);
-        pthread_mutex_unlock(&p->lock);
-    }
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i].id, NULL);
-    return failed;
-}
-
-static void open_pool(pool *p, int workers, int order)
-{
-    static int64_t index[MAX_ITEMS];
-    memset(p, 0, sizeof *p);
-    p->workers = workers;
-    p->order = order;
-    p->index = index;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->started, NULL);
-}
-
-static void close_pool(pool *p)
-{
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->started);
-}
+/* ---- workers and orders ---------------------------------------------------------------------- */
 
 static void check_orders(const kind *k)
 {
@@ -313,15 +216,14 @@ static void check_orders(const kind *k)
     attn_params p = make_call(k);
     const result serial = run_serial(k, p);
     for (size_t w = 0; w < sizeof workers / sizeof *workers; w++)
-        for (int order = 0; order < ORDERS; order++) {
+        for (int order = 0; order < POOL_ORDERS; order++) {
             const result r = give_outputs(k, &p);
-            pool threads;
-            open_pool(&threads, workers[w], order);
+            pool threads = pool_of(workers[w], order, 1);
             p.num_workers = workers[w];
             p.parallel_for = pool_for;
             p.parallel_user = &threads;
             CHECK(run(&p) == ATTN_OK, "%s, %d workers failed", k->name, workers[w]);
-            close_pool(&threads);
+            CHECK(threads.wrong == 0, "%s: an index did not run once", k->name);
             check_same(k->name, &serial, &r);
         }
 }
@@ -332,8 +234,7 @@ static void check_small_workspace(const kind *k)
     attn_params p = make_call(k);
     const result serial = run_serial(k, p);
     attn_info one, all;
-    pool threads;
-    open_pool(&threads, 7, SHUFFLED);
+    pool threads = pool_of(7, POOL_SHUFFLED, 1);
     p.parallel_for = pool_for;
     p.parallel_user = &threads;
     give_outputs(k, &p);
@@ -353,7 +254,6 @@ static void check_small_workspace(const kind *k)
         CHECK(test_margins() == 0, "%s: written beyond %lu bytes", k->name, (unsigned long)bytes);
         check_same(k->name, &serial, &r);
     }
-    close_pool(&threads);
 }
 
 /* ---- calls at the same time ------------------------------------------------------------------ */
