@@ -32,6 +32,7 @@ enum { THREADS, ALONE, LIBRARY, LOOPS }; /* pool_for with threads or without; Op
 typedef struct manner {
     const attn_kernels *set; /* NULL = the library's choice */
     int tile_keys, redo, workers, loop, order;
+    int split;  /* the keys of little work are divided among workers, too */
     int memory; /* of the workspace: percent of the way from the least to the best; -1 = exact */
 } manner;
 
@@ -70,6 +71,7 @@ static manner any_manner(double flops)
     m.loop = (int)RNG_PICK(loops);
     m.order = (int)rng_int(0, POOL_ORDERS - 1);
     m.memory = (int)RNG_PICK(memory);
+    m.split = rng_chance(60);
     return m;
 }
 
@@ -78,10 +80,10 @@ static const char *manner_text(const manner *m)
     static const char *const loops[] = {"threads", "one thread", "no parallel_for"};
     static const char *const orders[] = {"ascending", "descending", "shuffled"};
     static char text[200];
-    snprintf(text, sizeof text, "kernels %s, tile_keys %d, %d workers, %s %s, workspace %d %%%s",
+    snprintf(text, sizeof text, "kernels %s, tile_keys %d, %d workers, %s %s, workspace %d %%%s%s",
              m->set != NULL ? attn_kernels_name(m->set) : "as chosen", m->tile_keys, m->workers,
              loops[m->loop], orders[m->order], m->memory < 0 ? 100 : m->memory,
-             m->redo ? ", redo" : "");
+             m->split ? ", little work divided" : "", m->redo ? ", redo" : "");
     return text;
 }
 
@@ -90,6 +92,7 @@ static void set_manner(attn_params *p, const manner *m, pool *used)
     *used = pool_of(m->workers, m->order, m->loop == THREADS);
     p->kernels = m->set;
     p->tile_keys = m->tile_keys;
+    p->tuning = m->split ? "attn-tuning 1 split_work 1 end" : NULL;
     p->force_redo = m->redo;
     p->num_workers = m->workers;
     p->parallel_for = m->loop != LIBRARY ? pool_for : NULL;
@@ -607,7 +610,7 @@ static void check_features(int rounds)
  * Without a mask every row meets every key once, however the work is cut. */
 
 static const attn_kernels *counted;
-static int64_t products_qk, products_pv;
+static int64_t products_qk, products_pv, products_sum; /* sum: of p and 1, divided chunks */
 
 static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                      int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
@@ -619,7 +622,8 @@ static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stri
 static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                      int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    products_pv += n * head_dim_v * (lanes.end - lanes.begin);
+    int64_t *products = head_dim_v == 1 && v_stride == 0 ? &products_sum : &products_pv;
+    *products += n * head_dim_v * (lanes.end - lanes.begin);
     counted->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
 }
 
@@ -628,7 +632,7 @@ static void check_products(const subject *s, part *c, const manner *m)
     const attn_params *p = &c->t.p;
     const int64_t pairs = p->num_heads_q * c->count[0] * p->seq_len_kv;
     const int64_t passes = 1 + T.force_redo;
-    products_qk = products_pv = 0;
+    products_qk = products_pv = products_sum = 0;
     if (!run_manner(s, c, m))
         return;
     CHECK(products_qk == passes * pairs * p->head_dim, "%lld products of q and k, not %lld; %s; %s",
@@ -636,6 +640,8 @@ static void check_products(const subject *s, part *c, const manner *m)
           manner_text(m));
     CHECK(products_pv == pairs * c->t.o.dim, "%lld products of p and v, not %lld; %s; %s",
           (long long)products_pv, (long long)(pairs * c->t.o.dim), s->text, manner_text(m));
+    CHECK(products_sum <= pairs, "%lld of %lld keys summed up; %s; %s", (long long)products_sum,
+          (long long)pairs, s->text, manner_text(m));
 }
 
 static void count_work(void)
