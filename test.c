@@ -82,8 +82,9 @@ void pass_over_case(void)
 /* The command line that repeats the open case alone. */
 static void repeat_command(char *text, size_t size)
 {
+    const char *set = T.kernels != NULL ? T.kernels : T.only;
     snprintf(text, size, "build/test%s%s%s%s --seed %llu --case %lld %s",
-             T.kernels != NULL ? " --kernels " : "", T.kernels != NULL ? T.kernels : "",
+             set != NULL ? " --kernels " : "", set != NULL ? set : "",
              T.impl == ATTN_IMPL_NAIVE ? " --impl naive"
              : T.impl == ATTN_IMPL_TILED ? " --impl tiled" : "",
              T.force_redo ? " --redo" : "", (unsigned long long)T.seed,

@@ -458,19 +458,19 @@ static int64_t smaller(int64_t value, double factor, int64_t least)
 }
 
 /* Bounds the numbers to be made (16-bit ones take long to make), the pairs and the products: for
- * the first by fewer entries, heads, keys; for the others by fewer rows of the whole, then keys. */
+ * the first by fewer heads, then keys; for the others by fewer rows of the whole, then keys. */
 static void bound_shape(test_shape *s, double elements, double pairs, double flops)
 {
     const int wide = s->dtype_k == ATTN_F32 && s->dtype_v == ATTN_F32;
     const double most = wide ? elements : elements / 4;
-    const double each = (double)(s->heads_q * s->batch), d = (double)(s->dim + s->dim_v);
-    if ((double)(s->batch * s->heads_kv * s->seq_kv) * d > most)
-        s->batch = 1;
-    if ((double)(s->heads_kv * s->seq_kv) * d > most) {
+    const double d = (double)(s->dim + s->dim_v);
+    double each;
+    if ((double)(s->batch * s->heads_kv * s->seq_kv) * d > most) {
         s->heads_q /= s->heads_kv;
         s->heads_kv = 1;
     }
-    s->seq_kv = smaller(s->seq_kv, most / ((double)s->seq_kv * d), 1);
+    s->seq_kv = smaller(s->seq_kv, most / ((double)(s->batch * s->heads_kv * s->seq_kv) * d), 1);
+    each = (double)(s->heads_q * s->batch);
     if (pairs > flops / (2 * d))
         pairs = flops / (2 * d);
     s->seq_q = smaller(s->seq_q, pairs / (each * (double)(s->seq_q * s->seq_kv)), 3);
@@ -490,7 +490,7 @@ static void sweep_shapes(void)
                         (int)head_pairs[heads].q, (int)head_pairs[heads].kv))
             continue;
         shape = shape_of(heads, dim, rng_int(17, 50), any_length());
-        bound_shape(&shape, 4e5, 1e9, 1e8);
+        bound_shape(&shape, dims[dim].dim >= 512 ? 1.6e6 : 4e5, 1e9, 1e8);
         make_subject(&s, &shape, &causal, (int)rng_int(0, 1));
         if (dim == DIMS - 1 && shape.heads_kv == 1)
             use_keys_as_values(&s);
@@ -537,13 +537,18 @@ static const char *const firsts[] = {
     "softmax1", "dropout", "partial",   "tree",     "poison",   "logits"};
 enum { FIRSTS = sizeof firsts / sizeof *firsts };
 
+static int is(const char *name, const char *other)
+{
+    return strcmp(name, other) == 0;
+}
+
 /* What asks for each pair: slow to make or to ask. */
 static int is_by_pair(const int *list, int count)
 {
     static const char *const slots[] = {"bool", "bits", "bias", "mask_fn", "score_fn"};
     for (int n = 0; n < count; n++)
         for (size_t k = 0; k < sizeof slots / sizeof *slots; k++)
-            if (strcmp(features[list[n]].slot, slots[k]) == 0)
+            if (is(features[list[n]].slot, slots[k]))
                 return 1;
     return 0;
 }
@@ -553,40 +558,47 @@ static const char *const masks[] = {"kv_len", "kv_begin", "window", "chunked", "
                                     "bits", "bitmap", "csr", "mask_tile", "bias_f32", "dropout"};
 enum { MASKS = sizeof masks / sizeof *masks };
 
-static void make_random(subject *s, const char *first, int64_t rows)
+/* Feature `first`, or what may hide poison, or nothing, and a random background. */
+static int pick_features(const char *first, int *list)
 {
-    static const char *const banned[] = {"gqa", "storage", "layout", "dims", "tree",
-                                         "softmax1", NULL};
+    static const char *const banned[] = {"gqa", "storage", "layout", "dims", "tree", "softmax1",
+                                         NULL};
     static const char *const no_sinks[] = {"gqa", "storage", "layout", "dims", "tree", "sinks",
                                            NULL};
-    const int own = strcmp(first, "tree") == 0     ? 1
-                    : strcmp(first, "poison") == 0 ? 2
-                    : strcmp(first, "logits") == 0 ? 3
-                                                   : 0;
+    const char *name = is(first, "poison")                         ? masks[rng_int(0, MASKS - 1)]
+                       : is(first, "tree") || is(first, "logits") ? NULL
+                                                                  : first;
+    int count = pick_background(list, name, 1, is(first, "softmax1") ? no_sinks : banned);
+    if (!is(first, "partial") && count < MAX_BACKGROUND && rng_chance(8))
+        list[count++] = feature_find("partial");
+    return count;
+}
+
+static void make_random(subject *s, const char *first, int64_t rows)
+{
     int list[MAX_BACKGROUND];
-    const char *chosen = own == 2 ? masks[rng_int(0, MASKS - 1)] : own ? NULL : first;
-    const int count = pick_background(list, chosen, 1,
-                                      strcmp(first, "softmax1") == 0 ? no_sinks : banned);
+    const int count = pick_features(first, list);
+    const int slow = is(first, "logits") || is_by_pair(list, count);
     test_shape shape = shape_of((int)rng_int(0, HEAD_PAIRS - 1),
                                 (int)rng_int(0, rng_chance(70) ? 6 : DIMS - 1),
                                 rows + rng_int(0, 50), any_length());
     shape.batch = rng_chance(60) ? 1 : rng_int(2, 4);
-    bound_shape(&shape, 3e5, is_by_pair(list, count) || own == 3 ? 1e5 : 1e9, 5e7);
+    bound_shape(&shape, 3e5, slow ? 1e5 : 1e9, 5e7);
     make_subject(s, &shape, list, count);
     if (s->whole.p.window && rng_chance(50))
         s->whole.p.window_left = rng_int(0, shape.seq_kv);
-    if (own == 1 || rng_chance(8))
+    if (is(first, "tree") || rng_chance(8))
         use_tree(s, rows);
-    if (own == 2 || rng_chance(25))
+    if (is(first, "poison") || rng_chance(25))
         use_poison(s);
-    if (own == 3)
+    if (is(first, "logits"))
         use_logits(s);
 }
 
 /* A tree is cut where it begins. */
 static void check_random(const char *first)
 {
-    const int64_t rows = strcmp(first, "tree") == 0 ? rng_int(5, 16) : any_rows();
+    const int64_t rows = is(first, "tree") ? rng_int(5, 16) : any_rows();
     subject s;
     make_random(&s, first, rows);
     if (run_whole(&s)) {
