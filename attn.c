@@ -3398,12 +3398,13 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: node i of a level (chunk i: level 0) is complete; its state
- * is NULL if no key of it was visible. Trailing one bits of i are the levels from there at which a
- * lower half waits. */
-static void end_node(tile *t, int level, int64_t i)
+/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
+ * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
+ * of one higher level, and what is left is the tree above.) */
+static void end_chunk(tile *t, int64_t i)
 {
     float *state = t->state;
+    int level = 0;
     t->state = NULL;
     for (; i & 1; i >>= 1, level++) {
         float *lower = t->pending[level];
@@ -3704,7 +3705,7 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
             j = end;
         }
         for (g = 0; g < count; g++)
-            end_node(tiles[g], 0, chunk);
+            end_chunk(tiles[g], chunk);
     }
 }
 
@@ -4043,7 +4044,7 @@ static void combine_item(const call *c, char *slot, int64_t index)
             memcpy(t->state, part_state(c, index, part),
                    (size_t)c->pl.state_floats * sizeof(float));
         }
-        end_node(t, c->pl.split.level, node);
+        end_chunk(t, node);
     }
     write_rows(t, tiled_state(t, wants_values(&c->pr.p)));
 }

@@ -501,6 +501,31 @@ static void sweep_shapes(void)
     }
 }
 
+/* So many heads, keys and columns that the parts of a row tile's keys are nodes of several chunks,
+ * with and without a first key inside one. */
+static void sweep_nodes(void)
+{
+    static const int64_t bases[] = {0, 3, 5000};
+    for (int n = 0; n < 3; n++) {
+        const test_shape shape = {.batch = 1, .heads_q = 7, .heads_kv = 7, .seq_q = 3,
+                                  .seq_kv = 9000, .dim = 8, .dim_v = 400};
+        manner m = any_manner(SLOW_FLOPS * 1000);
+        int64_t base = bases[n];
+        subject s;
+        part c;
+        if (!begin_case("nodes of several chunks, keys from %d", (int)base))
+            continue;
+        make_subject(&s, &shape, NULL, 0);
+        s.whole.p.key_base = base != 0 ? &base : NULL;
+        if (!run_whole(&s))
+            continue;
+        make_part(&s, &c, 1, 0, 1);
+        m.workers = 2;
+        m.memory = -1;
+        run_manner(&s, &c, &m);
+    }
+}
+
 /* Every length with every number of rows, one to three kv heads, numbers that begin in a chunk. */
 static void sweep_lengths(void)
 {
@@ -757,6 +782,7 @@ void test_decode(void)
     }
     sweep_shapes();
     sweep_lengths();
+    sweep_nodes();
     count_work();
     fail_loops();
     check_features(quick ? 1 : 10);
