@@ -292,6 +292,17 @@ typedef struct attn_params {
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
     const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
+    int64_t shared_keys;          /* cascade: keys 0 .. shared_keys-1 hold the same values in every
+                                   * batch entry (a system prompt), which the caller promises; at
+                                   * most seq_len_kv; 0 = off. tiled then takes the rows of all
+                                   * entries over them together, with K and V of entry 0, up to
+                                   * the last multiple of 16 of n, when batch is 2 or more, rows
+                                   * are few (decoding), every row sees all of them and nothing
+                                   * that differs by entry or pair is on (bias, ALiBi, callbacks,
+                                   * dropout, masks but causal, window, chunked). Else it changes
+                                   * nothing; attn_explain says which. The bits are the same, so
+                                   * any entry's values may be read. Workspace: the states of all
+                                   * rows */
 
     /* ---- position of the queries */
     int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
