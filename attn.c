@@ -3847,7 +3847,7 @@ static const char *never_shared(const problem *pr)
         { p->score != NULL, "the score callback may differ by batch entry" },
         { has_pair_rule(p), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
-        { !wants_rows(p) && !pr->size_query, "only logits are asked for" },
+        { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { pr->group > PREFIX_ROWS, "one batch entry has rows enough to share K and V" },
     };
     int r = 0;
