@@ -26,7 +26,7 @@
  *
  * Memory. The library never allocates. The caller gives one workspace per call, best as large as
  *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
- *   Stack use is 2 to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ *   Stack use is 2 to 3.6 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
  *   independent pieces of work; compiled with OpenMP and without the callback it uses OpenMP; else
  *   it runs in the calling thread. Every function may run in many threads at once if workspace and
@@ -292,17 +292,22 @@ typedef struct attn_params {
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
     const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
-    int64_t shared_keys;          /* cascade: keys 0 .. shared_keys-1 hold the same values in every
-                                   * batch entry (a system prompt), which the caller promises; at
-                                   * most seq_len_kv; 0 = off. tiled then takes the rows of all
-                                   * entries over them together, with K and V of entry 0, up to
-                                   * the last multiple of 16 of n, when batch is 2 or more, rows
-                                   * are few (decoding), every row sees all of them and nothing
-                                   * that differs by entry or pair is on (bias, ALiBi, callbacks,
-                                   * dropout, masks but causal, window, chunked). Else it changes
-                                   * nothing; attn_explain says which. The bits are the same, so
-                                   * any entry's values may be read. Workspace: the states of all
-                                   * rows */
+    int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K
+                                   * and V) are the same in every batch entry, as those of a
+                                   * system prompt are; at most seq_len_kv; 0 = off. The rows of
+                                   * all entries then go over these keys together and read them
+                                   * once, from entry 0: the part of decoding that waits for
+                                   * memory. The bits stay the same. Works with impl tiled, a
+                                   * batch of 2 or more without cu_seqlens, at most 64 rows
+                                   * (q_len * group) per entry and kv head, one key_base, at least
+                                   * 64 keys in whole blocks (n a multiple of 16), all of which
+                                   * every row sees, and no bias, ALiBi, dropout, callback or
+                                   * mask but causal, window and chunked. Otherwise nothing
+                                   * changes, and attn_explain says why. An entry's own copies
+                                   * must be there all the same: any of them may be read. The
+                                   * workspace then also holds states of all rows, some
+                                   * (3 + log2(shared_keys / 1024)) * (head_dim_v + 2) + head_dim
+                                   * floats each; in a smaller one each entry reads its own */
 
     /* ---- position of the queries */
     int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
