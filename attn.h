@@ -26,12 +26,13 @@
  *
  * Memory. The library never allocates. The caller gives one workspace per call, best as large as
  *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
- *   Stack use is 2 to 3.5 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ *   Stack use is 2 to 3.6 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
- *   independent pieces of work, in up to four lists one after the other; where there are fewer heads
- *   and row tiles than workers (decoding) it divides the keys, too. Compiled with OpenMP and without
- *   the callback it uses OpenMP; else it runs in the calling thread. Every function may run in many threads at once if workspace and
- *   outputs are distinct. The number of threads never changes a bit of the result.
+ *   independent pieces of work, in up to five lists one after the other; where there are fewer
+ *   heads and row tiles than workers (decoding) it divides the keys, too. Compiled with OpenMP and
+ *   without the callback it uses OpenMP; else it runs in the calling thread. Every function may run
+ *   in many threads at once if workspace and outputs are distinct. The number of threads never
+ *   changes a bit of the result.
  * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
  *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
  * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
@@ -293,6 +294,22 @@ typedef struct attn_params {
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
     const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
+    int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K
+                                   * and V) are the same in every batch entry, as those of a
+                                   * system prompt are; at most seq_len_kv; 0 = off. The rows of
+                                   * all entries then go over these keys together and read them
+                                   * once, from entry 0: the part of decoding that waits for
+                                   * memory. The bits stay the same. Works with impl tiled, a
+                                   * batch of 2 or more without cu_seqlens, at most 64 rows
+                                   * (q_len * group) per entry and kv head, one key_base, at least
+                                   * 64 keys in whole blocks (n a multiple of 16), all of which
+                                   * every row sees, and no bias, ALiBi, dropout, callback or
+                                   * mask but causal, window and chunked. Otherwise nothing
+                                   * changes, and attn_explain says why. An entry's own copies
+                                   * must be there all the same: any of them may be read. The
+                                   * workspace then also holds states of all rows, some
+                                   * (3 + log2(shared_keys / 1024)) * (head_dim_v + 2) + head_dim
+                                   * floats each; in a smaller one each entry reads its own */
 
     /* ---- position of the queries */
     int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
@@ -350,8 +367,8 @@ typedef struct attn_params {
                                  * says, else ATTN_AUTO_NAIVE_KEYS */
     int naive_whole;            /* nonzero: naive materialises the logits of all heads at once */
     int tile_keys;              /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
-    const char *tuning;         /* text of a file that `bench tune` wrote for this machine, ended by a
-                                 * zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
+    const char *tuning;         /* text of a file that `bench tune` wrote for this machine, ended by
+                                 * a zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
                                  * number of [SET.]NAME VALUE, then end; # begins a comment. SET
                                  * is a kernel set, others than the one that runs do not matter;
                                  * NAME is tile_keys, item_rows, item_bytes, split_work, ahead or
@@ -549,8 +566,8 @@ typedef struct attn_exp {
 
 #define ATTN_CALM 60.0f
 
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly beside
- * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
+ * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
     const char *row;
     ptrdiff_t stride; /* bytes between rows */

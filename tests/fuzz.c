@@ -138,6 +138,8 @@ static void set_lengths(attn_params *p)
             list64[i] = rng_int(0, 3000);
         p->key_base = list64;
     }
+    if (rng_chance(20))
+        p->shared_keys = rng_int(0, p->seq_len_kv); /* too few to share: the entries differ */
     if (rng_chance(30)) {
         p->alignment = ATTN_ALIGN_OFFSET;
         p->q_offset = ints(Q_OFFSET, -20, 20);
@@ -295,7 +297,7 @@ static ptrdiff_t wild_stride(void)
 static const size_t wide_fields[] = {
     AT(batch), AT(num_heads_q), AT(num_heads_kv), AT(seq_len_q), AT(seq_len_kv), AT(head_dim),
     AT(head_dim_v), AT(window_left), AT(window_right), AT(chunk_size), AT(block_mask.block_q),
-    AT(block_mask.block_k), AT(logits.num_rows), AT(auto_naive_keys),
+    AT(block_mask.block_k), AT(logits.num_rows), AT(auto_naive_keys), AT(shared_keys),
 };
 static const size_t int_fields[] = {
     AT(q.dtype), AT(k.dtype), AT(v.dtype), AT(o.dtype), AT(lse.dtype), AT(bias.dtype),

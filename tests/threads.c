@@ -23,19 +23,21 @@ typedef struct kind {
     const char *name;
     int64_t batch, heads, kv_heads, seq_q, seq_kv, dim;
     int impl, naive_whole, causal, with_logits, partial;
+    int64_t shared; /* keys that are the same in all batch entries, and told so */
 } kind;
 
 static const kind kinds[] = {
-    {"prefill", 2, 4, 2, 100, 130, 32, ATTN_IMPL_TILED, 0, 0, 0, 0},
-    {"causal with logits", 1, 3, 3, 67, 67, 16, ATTN_IMPL_TILED, 0, 1, 1, 0},
-    {"decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0},
-    {"one head inside a chunk", 1, 4, 1, 1, 1000, 72, ATTN_IMPL_TILED, 0, 0, 0, 0},
-    {"one head by chunks and inside", 1, 3, 1, 2, 3500, 40, ATTN_IMPL_TILED, 0, 1, 0, 0},
-    {"three heads by parts, raw states", 1, 3, 3, 20, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1},
-    {"decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0},
-    {"raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1},
-    {"naive", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 0, 1, 1, 0},
-    {"naive, whole", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 1, 1, 0, 0},
+    {"prefill", 2, 4, 2, 100, 130, 32, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
+    {"causal with logits", 1, 3, 3, 67, 67, 16, ATTN_IMPL_TILED, 0, 1, 1, 0, 0},
+    {"decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
+    {"one head inside a chunk", 1, 4, 1, 1, 1000, 72, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
+    {"one head by chunks and inside", 1, 3, 1, 2, 3500, 40, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
+    {"three heads by parts, raw states", 1, 3, 3, 20, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1, 0},
+    {"decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
+    {"shared prefix", 12, 12, 4, 2, 1200, 8, ATTN_IMPL_TILED, 0, 1, 0, 0, 1070},
+    {"raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1, 0},
+    {"naive", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 0, 1, 1, 0, 0},
+    {"naive, whole", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 1, 1, 0, 0, 0},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -53,6 +55,17 @@ static float *numbers(int64_t count)
     return x;
 }
 
+/* The first k->shared keys of every [batch, head, seq, dim] entry become those of entry 0. */
+static float *with_shared_keys(const kind *k, float *x)
+{
+    const int64_t entry = k->kv_heads * k->seq_kv * k->dim;
+    for (int64_t b = 1; b < k->batch; b++)
+        for (int64_t h = 0; h < k->kv_heads; h++)
+            memcpy(x + b * entry + h * k->seq_kv * k->dim, x + h * k->seq_kv * k->dim,
+                   (size_t)(k->shared * k->dim) * sizeof *x);
+    return x;
+}
+
 static attn_params make_call(const kind *k)
 {
     attn_params p = {0};
@@ -63,8 +76,9 @@ static attn_params make_call(const kind *k)
     p.seq_len_kv = k->seq_kv;
     p.head_dim = k->dim;
     p.q.data = numbers(k->batch * k->heads * k->seq_q * k->dim);
-    p.k.data = numbers(k->batch * k->kv_heads * k->seq_kv * k->dim);
-    p.v.data = numbers(k->batch * k->kv_heads * k->seq_kv * k->dim);
+    p.k.data = with_shared_keys(k, numbers(k->batch * k->kv_heads * k->seq_kv * k->dim));
+    p.v.data = with_shared_keys(k, numbers(k->batch * k->kv_heads * k->seq_kv * k->dim));
+    p.shared_keys = k->shared;
     p.impl = k->impl;
     p.naive_whole = k->naive_whole;
     p.causal = k->causal;
