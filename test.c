@@ -29,6 +29,7 @@ static const test_group groups[] = {
     {"outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows"},
     {"bits", test_bits, 1, "golden hashes of the canonical order"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
+    {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
     {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups, MAX_NAMES = 64, MAX_SHOWN = 20 };
