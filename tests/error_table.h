@@ -29,7 +29,7 @@ enum { ERROR_LENGTHS = 6 };
 /* The worst over the sampled rows. A NaN counts as infinite. */
 typedef struct error_cell {
     int path, dtype, data, quantity, length;
-    double ulps;  /* of f32 at the row's largest |o|; LSE: at its value; stored: of that element */
+    double ulps;  /* of f32 at the row's largest |o|; LSE: at its value; stored: of that type */
     double bound; /* of the bound, which holds for all data */
     double units; /* of the tolerance, which tests/oracle.h has: the likely size; 0 where rounding
                    * errors have a common sign, so that it does not apply: naive, ABSORBED */

@@ -13,7 +13,8 @@ static void check_cell(void *user, const error_cell *cell)
                     (long long)error_table_keys(cell->length), dtype_name(cell->dtype), cell->data,
                     cell->path, cell->quantity))
         return;
-    worst_note(cell->units);
+    if (cell->quantity != ERROR_O_STORED) /* its tolerance holds half an ulp that is used up */
+        worst_note(cell->units);
     CHECK(cell->bound <= 1, "%.3g times the bound", cell->bound);
     CHECK(cell->units <= 1, "%.3g times the tolerance", cell->units);
 }
