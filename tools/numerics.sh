@@ -30,7 +30,9 @@ tables()
         print "|" }'
 }
 
-grep -qxF -- "$begin" "$page" && grep -qxF -- "$end" "$page" || fail "$page has no '$begin', '$end'"
+for marker in "$begin" "$end"; do
+    grep -qxF -- "$marker" "$page" || fail "$page has no line '$marker'"
+done
 # shellcheck disable=SC2086 # RUN is words
 ${RUN:-} "$build/error_table" "$lengths" > "$build/numerics.md" || fail "an error is too large"
 
@@ -40,7 +42,8 @@ if [ -n "${WRITE:-}" ]; then
         $0 == end { on = 0 }
         !on { print }
         $0 == begin { on = 1; while ((getline line < tables) > 0) print line }' "$page" \
-        > "$build/numerics_page.md" && mv "$build/numerics_page.md" "$page" || fail "cannot write"
+        > "$build/numerics_page.md" || fail "cannot write $build/numerics_page.md"
+    mv "$build/numerics_page.md" "$page" || fail "cannot write $page"
 fi
 
 sed -n "/^$begin\$/,\|^$end\$|p" "$page" | tables > "$build/numerics_stated"
