@@ -48,26 +48,29 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/cascade.c tests/bits.c
+           tests/explain.c tests/cascade.c tests/bits.c tests/numerics.c tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
            tests/oracle.c
+ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
                 bench/machine.c bench/data.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(EXAMPLES:%=examples/%.c)))
+MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
+  $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEER_SOURCES))
 
-CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
-          check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
+CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
+          check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
+          check-mutants
 
 .PHONY: all test bench performance examples single check conformance install uninstall help clean \
-        force programs compare-peers list-checks $(CHECKS)
+        force programs compare-peers numerics list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -126,8 +129,9 @@ $(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h attn.c $(SIMD_SOURCES
 
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
+$(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
-$(BUILD)/test $(BUILD)/bench $(EXAMPLE_PROGRAMS):
+$(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(EXAMPLE_PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
 
@@ -143,7 +147,7 @@ $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUI
 
 # ---- using
 
-programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/canon $(EXAMPLE_PROGRAMS)
+programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/canon $(EXAMPLE_PROGRAMS)
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
 	$(RUN) $(BUILD)/test
@@ -160,6 +164,9 @@ compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime w
 
 performance: $(BUILD)/bench ## docs/performance.md from a measurement, 5 minutes (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
+
+numerics: $(BUILD)/error_table ## the error to 1M keys against docs/numerics.md, minutes (WRITE=1)
+	RUN='$(RUN)' WRITE='$(WRITE)' sh tools/numerics.sh $(BUILD)
 
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 	@echo "built: $(EXAMPLE_PROGRAMS)"
@@ -206,6 +213,9 @@ check-math: ## exp2, log2, tanh, roots against their exact values
 	@mkdir -p $(BUILD)
 	$(CC) $(REQUIRED) -O2 tools/prove_math.c -o $(BUILD)/prove_math -lm -lpthread
 	$(BUILD)/prove_math --quick
+
+check-numerics: $(BUILD)/error_table ## the error to 64K keys is what docs/numerics.md shows
+	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4
 
 check-subsets: ## attn.c and attn.h alone, in every way that projects include them
 	sh tests/subsets.sh

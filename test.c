@@ -31,6 +31,7 @@ static const test_group groups[] = {
     {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
     {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},
+    {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
     {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups, MAX_NAMES = 64, MAX_SHOWN = 20 };

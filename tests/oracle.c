@@ -344,11 +344,12 @@ static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, in
            (double)(distance < 0 ? -distance : distance);
 }
 
-double oracle_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j, int stage,
-                    double *error)
+/* *error: e_j / u without its last term; *magnitude: scale * sum |q k|. */
+static double logit_of(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j, int stage,
+                       double *error, double *magnitude)
 {
-    double magnitude, logit = raw_logit(p, b, h, i, j, &magnitude), size;
-    size = 2 * magnitude + 3 * fabs(logit);
+    double logit = raw_logit(p, b, h, i, j, magnitude), size;
+    size = 2 * *magnitude + 3 * fabs(logit);
     if (stage >= ATTN_LOGITS_SOFTCAP && p->softcap != 0) {
         const double t = tanh(logit / (double)p->softcap);
         logit = t * (double)p->softcap;
@@ -366,6 +367,15 @@ double oracle_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64
             size += 3 * fabs(logit);
         }
     }
+    *error = size;
+    return logit;
+}
+
+double oracle_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j, int stage,
+                    double *error)
+{
+    double size, magnitude;
+    const double logit = logit_of(p, b, h, i, j, stage, &size, &magnitude);
     if (error != NULL)
         *error = size;
     return logit;
@@ -404,6 +414,7 @@ int oracle_kept(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j
 
 typedef struct row_state {
     double *logits, *errors; /* of every key; row_weights turns the logits into weights */
+    double *strict;          /* E of every key; NULL = not wanted */
     int64_t keys;
     double maximum; /* of logits and sink */
     double sum;     /* of exp(logit - maximum) */
@@ -428,11 +439,13 @@ static void row_logits(const attn_params *p, int64_t b, int64_t h, int64_t i, ro
     out->maximum = -INFINITY;
     s->sink = sink_of(p, h);
     for (int64_t j = 0; j < s->keys; j++) {
-        double logit = -INFINITY, error = 0;
+        double logit = -INFINITY, error = 0, magnitude = 0;
         if (oracle_visible(p, b, h, i, j))
-            logit = oracle_logit(p, b, h, i, j, ATTN_LOGITS_BIAS, &error);
+            logit = logit_of(p, b, h, i, j, ATTN_LOGITS_BIAS, &error, &magnitude);
         s->logits[j] = logit;
         s->errors[j] = error;
+        if (s->strict != NULL)
+            s->strict[j] = (double)(p->head_dim + 3) * magnitude;
         out->alive += logit != -INFINITY;
         if (!(logit <= out->maximum))
             out->maximum = logit < INFINITY ? logit : NAN;
@@ -461,6 +474,20 @@ static void row_sum(row_state *s)
     s->mean_error /= s->sum;
 }
 
+/* The same for the strict bound. */
+static void row_strict(row_state *s, oracle_result *out)
+{
+    out->strict_mean = out->strict_most = out->logit_most = 0;
+    for (int64_t j = 0; j < s->keys; j++) {
+        if (s->logits[j] != -INFINITY) {
+            s->strict[j] += 1.25 * fabs(s->logits[j] - s->maximum);
+            out->strict_mean += exp(s->logits[j] - s->maximum) / s->sum * s->strict[j];
+            out->strict_most = fmax(out->strict_most, s->strict[j]);
+            out->logit_most = fmax(out->logit_most, fabs(s->logits[j]));
+        }
+    }
+}
+
 /* Pass 3: logits become weights: p times dropout's factor; -1 = dead or dropped, no part of O. */
 static void row_weights(const attn_params *p, int64_t b, int64_t h, int64_t i, row_state *s)
 {
@@ -478,7 +505,7 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
                        const oracle_result *out)
 {
     const int64_t head = h / (p->num_heads_q / heads_kv(p));
-    double o = 0, o_abs = 0, o_error = 0, sums;
+    double o = 0, o_abs = 0, o_error = 0, o_strict = 0, sums;
     for (int64_t j = 0; j < s->keys; j++) {
         const double weight = s->logits[j];
         double v;
@@ -490,7 +517,11 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
         o += weight * v;
         o_abs += weight * fabs(v);
         o_error += weight * fabs(v) * s->errors[j];
+        if (s->strict != NULL)
+            o_strict += weight * fabs(v) * s->strict[j];
     }
+    if (s->strict != NULL)
+        out->o_strict[d] = o_strict;
     sums = 6 + sqrt((double)(out->alive < 1024 ? out->alive : 1024));
     if (out->o != NULL)
         out->o[d] = o;
@@ -547,6 +578,8 @@ static void row_finish(const attn_params *p, int64_t b, int64_t h, int64_t i, ro
     out->lse_tolerance = ORACLE_FACTOR * unit *
                          (s->mean_error + 6 + 2 * fabs(out->lse) + 2 * fabs(s->maximum) +
                           sqrt((double)(out->alive < 1024 ? out->alive : 1024)));
+    if (s->strict != NULL)
+        row_strict(s, out);
     if (out->o == NULL && out->o_abs == NULL && out->o_tolerance == NULL)
         return;
     row_weights(p, b, h, i, s);
@@ -562,11 +595,12 @@ int oracle_row_full(const attn_params *p, int64_t b, int64_t h, int64_t i, oracl
     if (b >= p->batch || h >= p->num_heads_q || i >= oracle_rows(p, b))
         return 1;
     s.keys = oracle_keys(p, b);
-    scratch = malloc(sizeof *scratch * (2 * (size_t)s.keys + 1));
+    scratch = malloc(sizeof *scratch * (3 * (size_t)s.keys + 1));
     if (scratch == NULL)
         return 2;
     s.logits = scratch;
     s.errors = scratch + s.keys;
+    s.strict = out->o_strict != NULL ? scratch + 2 * s.keys : NULL;
     row_finish(p, b, h, i, &s, out);
     free(scratch);
     return 0;

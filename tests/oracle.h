@@ -16,6 +16,11 @@
  * logit ORACLE_LOGIT_FACTOR e_j. Strict bounds put head_dim and n in place of the square roots; the
  * tests use the likely size, about twice the worst seen, because a tolerance that never can be
  * reached sees no bug. Storing O as f16 or bf16 adds half an ulp of that type.
+ *
+ * For the strict bound (docs/numerics.md) the oracle gives what depends on the keys, for calls
+ * whose logits are plain scores:
+ *
+ *     E_j = (head_dim + 3) scale sum_d |q_d k_d| + 1.25 |logit_j - max|
  */
 #ifndef ATTN_TESTS_ORACLE_H
 #define ATTN_TESTS_ORACLE_H
@@ -32,6 +37,9 @@ typedef struct oracle_result {
     double *o_tolerance; /* binary32 error allowed, without that of the storage type */
     double lse, lse_tolerance;
     double maximum;      /* largest logit of the row, without the sink; -inf when empty */
+    double *o_strict;    /* sum of p E |v|; NULL leaves out the next three, too */
+    double strict_mean, strict_most; /* sum of p E; largest E */
+    double logit_most;   /* largest |logit| */
     int64_t alive;       /* keys that count: visible and not -inf */
 } oracle_result;
 

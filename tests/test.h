@@ -64,6 +64,7 @@ void test_decode(void);     /* tests/decode.c    */
 void test_kernels(void);    /* tests/kernels.c   */
 void test_explain(void);    /* tests/explain.c   */
 void test_cascade(void);    /* tests/cascade.c   */
+void test_numerics(void);   /* tests/numerics.c  */
 
 /* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
  * returns nonzero when the folder cannot be read. */
