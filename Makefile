@@ -47,7 +47,8 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
-           tests/fuzz.c tests/threads.c tests/kernels.c tests/explain.c tests/bits.c
+           tests/fuzz.c tests/threads.c tests/kernels.c tests/explain.c tests/tuning.c \
+           tests/bits.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \

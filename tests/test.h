@@ -62,6 +62,7 @@ void test_fuzz(void);       /* tests/fuzz.c      */
 void test_threads(void);    /* tests/threads.c   */
 void test_kernels(void);    /* tests/kernels.c   */
 void test_explain(void);    /* tests/explain.c   */
+void test_tuning(void);     /* tests/tuning.c    */
 
 /* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
  * returns nonzero when the folder cannot be read. */
