@@ -51,8 +51,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/bits.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
-           tests/oracle.c
+           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/tune.c bench/tuning.c \
+           bench/selfcheck.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
                 bench/machine.c bench/data.c
@@ -66,7 +66,7 @@ PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEER_SOU
 CHECKS := check-werror check-canon check-bench check-math check-subsets check-memory check-stack \
           check-hot-loops check-single check-threads check-sanitize check-hash check-mutants
 
-.PHONY: all test bench performance examples single check conformance install uninstall help clean \
+.PHONY: all test bench tune performance examples single check conformance install uninstall help clean \
         force programs compare-peers list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
@@ -154,6 +154,9 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
+
+tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt for p.tuning
+	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
