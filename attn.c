@@ -1204,10 +1204,11 @@ typedef struct reader {
 
 static size_t next_word(reader *r, const char **word)
 {
-    int comment = 0;
-    for (; *r->at && (comment || *r->at == '#' || (unsigned char)*r->at <= ' '); r->at++) {
-        comment = *r->at != '\n' && (comment || *r->at == '#');
+    for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
+        if (*r->at == '#') /* comments are most of a file */
+            while (r->at[1] && r->at[1] != '\n')
+                r->at++;
     }
     *word = r->at;
     while ((unsigned char)*r->at > ' ' && *r->at != '#')

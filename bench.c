@@ -319,7 +319,7 @@ static void say_tuning(const bench_options *o, const bench_context *x)
     char why[300];
     if (!x->tuning) return;
     tuning_taken(x->tuning, why, sizeof why);
-    say("tuning    %s%s%s\n\n", o->tuning, why[0] ? ": WARNING: " : "", why);
+    say("tuning    %s%s%s\n", o->tuning, why[0] ? ": WARNING: " : "", why);
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
@@ -330,10 +330,11 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (!results) return 1;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
-    say("attn      %s, kernels %s, %d thread%s\n\n", attn_version(),
+    say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
     say_tuning(o, x);
+    say("\n");
     report_formulas();
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;

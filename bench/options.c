@@ -34,7 +34,8 @@ static const struct {
     {"--min-time", SECONDS, AT(min_time), " S", "seconds that the timed calls last at least"},
     {"--json", TEXT, AT(json), " FILE", "write everything as JSON"},
     {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
-    {"--output-dir", TEXT, AT(output_dir), " DIR", "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
+    {"--output-dir", TEXT, AT(output_dir), " DIR",
+     "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
     {"--list", FLAG, AT(list), "", "print presets and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };

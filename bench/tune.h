@@ -20,7 +20,7 @@ typedef struct tune_trial {
 #define TUNE_LEAST_GAIN 0.02
 
 /* Which of n >= 2 trials to take: the first and the last are the usual value, measured twice. The
- * fastest that is ahead of the usual one by more than TUNE_LEAST_GAIN and by more than the noise, and
+ * fastest that is ahead of the usual one by more than TUNE_LEAST_GAIN and than the noise, and
  * behind in no case; else 0. The noise is how far the two lie apart, or their error where that is
  * more. *gain is that of the fastest, taken or not. */
 int tune_choose(const tune_trial *trials, int n, int cases, double *gain, double *noise);
