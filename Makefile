@@ -48,11 +48,12 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/cascade.c tests/bits.c tests/numerics.c tests/error_table.c
+           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
+           tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
-           tests/oracle.c
+           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/tune.c bench/tuning.c \
+           bench/selfcheck.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
@@ -69,8 +70,8 @@ CHECKS := check-werror check-canon check-bench check-math check-numerics check-s
           check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
           check-mutants
 
-.PHONY: all test bench performance examples single check conformance install uninstall help clean \
-        force programs compare-peers numerics list-checks $(CHECKS)
+.PHONY: all test bench tune performance examples single check conformance install uninstall help \
+        clean force programs compare-peers numerics list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -158,6 +159,9 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
+
+tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt for p.tuning
+	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)

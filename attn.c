@@ -1196,7 +1196,8 @@ static void usual_tuning(tuning *t)
         memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
 }
 
-/* The words of a tuning text, without its comments. */
+/* The words of a tuning text, without its comments; what is no printing ASCII separates them as a
+ * space does, up to 32, or is shown as '?'. */
 typedef struct reader {
     const char *at;
     int line;
@@ -1204,15 +1205,46 @@ typedef struct reader {
 
 static size_t next_word(reader *r, const char **word)
 {
-    int comment = 0;
-    for (; *r->at && (comment || *r->at == '#' || (unsigned char)*r->at <= ' '); r->at++) {
-        comment = *r->at != '\n' && (comment || *r->at == '#');
+    for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
+        if (*r->at == '#') /* comments are most of a file */
+            while (r->at[1] && r->at[1] != '\n')
+                r->at++;
     }
     *word = r->at;
-    while ((unsigned char)*r->at > ' ')
+    while ((unsigned char)*r->at > ' ' && *r->at != '#')
         r->at++;
     return (size_t)(r->at - *word);
+}
+
+/* A word as it may stand in a sentence: a damaged text can hold anything. */
+static void put_strange(text *t, const char *word, size_t length)
+{
+    size_t i;
+    for (i = 0; i < length && i < 40; i++)
+        put_word(t, word[i] > ' ' && word[i] <= '~' ? word + i : "?", 1);
+    put(t, i < length ? "..." : "");
+}
+
+static void put_damage(text *t, const reader *r)
+{
+    put(t, "tuning is ignored: line ");
+    put_int(t, r->line);
+    put(t, ": ");
+}
+
+static void put_unknown(text *t, const reader *r, const char *word, size_t length)
+{
+    int i;
+    put_damage(t, r);
+    put(t, "unknown word '");
+    put_strange(t, word, length);
+    put(t, "': it must be [SET.]NAME VALUE, with NAME ");
+    for (i = 0; i < COUNT_OF(tuning_values); i++) {
+        put(t, i == 0 ? "" : i + 1 < COUNT_OF(tuning_values) ? ", " : " or ");
+        put(t, tuning_values[i].name);
+    }
+    put(t, ", or 'end'");
 }
 
 /* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
@@ -1239,16 +1271,15 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
                 memcpy((char *)t + v->offset, &number, sizeof number);
             return 1;
         }
+        put_damage(why, r);
         put(why, v->name);
         put(why, " (");
-        put_word(why, value, digits);
+        put_strange(why, value, digits);
         put(why, ")");
         put(why, v->rest);
         return 0;
     }
-    put(why, "unknown word '");
-    put_word(why, key, length);
-    put(why, "'");
+    put_unknown(why, r, key, length);
     return 0;
 }
 
@@ -1260,6 +1291,7 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
     int ok = same_word("attn-tuning", word, length);
     length = next_word(r, &word);
     if (!ok || !same_word("1", word, length)) {
+        put_damage(why, r);
         put(why, "it must begin with 'attn-tuning 1'");
         return 0;
     }
@@ -1267,6 +1299,7 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
         if (!read_value(r, word, length, set, t, why))
             return 0;
     if (!length || next_word(r, &word)) {
+        put_damage(why, r);
         put(why, "it must end with 'end'");
         return 0;
     }
@@ -1277,19 +1310,13 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
  * none: then returns 0, and why holds a sentence. */
 static int read_tuning(const char *string, const char *set, tuning *t, text *why)
 {
-    char sentence[160];
-    text error = text_in(sentence, sizeof sentence);
     reader r;
     usual_tuning(t);
     r.at = string;
     r.line = 1;
-    if (!string || read_values(&r, set, t, &error))
+    if (!string || read_values(&r, set, t, why))
         return 1;
     usual_tuning(t);
-    put(why, "tuning is ignored: line ");
-    put_int(why, r.line);
-    put(why, ": ");
-    put(why, sentence);
     return 0;
 }
 
@@ -2829,6 +2856,18 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
+/* Of a small plan: no more than a longer call takes, which may run other kernels and so be tuned
+ * otherwise. */
+static int small_keys(const problem *pr)
+{
+    text none = text_in(NULL, 0);
+    tuning wide;
+    read_tuning(pr->p.tuning, best_kernels(INT64_MAX)->name, &wide, &none);
+    if (wide.tile_keys == 0 || wide.tile_keys > WIDE_TILE_KEYS)
+        wide.tile_keys = WIDE_TILE_KEYS;
+    return (int)min64(pr->p.tile_keys, wide.tile_keys);
+}
+
 static void make_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
@@ -2837,7 +2876,7 @@ static void make_plan(const problem *pr, plan *pl, int small)
     pl->kernels = p->kernels;
     pl->impl = choose_impl(p);
     pl->rows = p->kernels->rows;
-    pl->keys = small ? (int)min64(p->tile_keys, WIDE_TILE_KEYS) : p->tile_keys;
+    pl->keys = small ? small_keys(pr) : p->tile_keys;
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
     plan_sharing(pr, pl);
@@ -4956,21 +4995,20 @@ static void explain_tuning(const problem *pr, const plan *pl, text *why)
 {
     tuning t;
     int64_t value;
-    int i;
+    int i, found = 0;
     if (!pr->p.tuning)
         return;
     put(why, "; ");
     if (!read_tuning(pr->p.tuning, pl->kernels->name, &t, why))
         return;
-    put(why, "tuning for ");
-    put(why, pl->kernels->name);
-    put(why, ":");
     for (i = 0; i < COUNT_OF(tuning_values); i++) {
         memcpy(&value, (const char *)&t + tuning_values[i].offset, sizeof value);
-        put(why, value != tuning_values[i].usual ? " " : "");
-        if (value != tuning_values[i].usual)
-            put_field(why, tuning_values[i].name, value);
+        if (value == tuning_values[i].usual)
+            continue;
+        put(why, found++ ? " " : "tuning: ");
+        put_field(why, tuning_values[i].name, value);
     }
+    put(why, found ? "" : "tuning: the usual sizes");
 }
 
 /* Of the longest of the lists. */
@@ -5000,8 +5038,8 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     const attn_backend *backend;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
+    explain_tuning(pr, pl, &why); /* before a list that may not fit */
     explain_kernels(asked, pl->kernels, &why);
-    explain_tuning(pr, pl, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
     if (p->backend)

@@ -369,10 +369,12 @@ typedef struct attn_params {
     int tile_keys;              /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
     const char *tuning;         /* text of a file that `bench tune` wrote for this machine, ended by
                                  * a zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
-                                 * number of [SET.]NAME VALUE, then end; # begins a comment. SET
-                                 * is a kernel set, others than the one that runs do not matter;
-                                 * NAME is tile_keys, item_rows, item_bytes, split_work, ahead or
-                                 * auto_naive_keys (attn.c, section 6). A damaged text counts as
+                                 * number of [SET.]NAME VALUE, then end; # begins a comment, line
+                                 * ends are white space. SET is a kernel set, others than the one
+                                 * that runs do not matter; NAME is tile_keys, item_rows,
+                                 * item_bytes, split_work, ahead or auto_naive_keys (attn.c,
+                                 * section 6); the last of several counts, tile_keys and
+                                 * auto_naive_keys above before all. A damaged text counts as
                                  * none: p.log and attn_explain say why */
     int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
     const attn_kernels *kernels; /* NULL = the best linked in for this CPU and so many rows */

@@ -6,10 +6,12 @@
  *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
+ *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
  *     build/bench info                     what this machine can do
  *
- * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, model
- * (FLOPs and bytes), probe (measured peaks), fields and report (table), json. */
+ * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, tune,
+ * tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (table),
+ * json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
@@ -32,6 +34,8 @@
 #include "bench/report.h"
 #include "bench/run.h"
 #include "bench/selfcheck.h"
+#include "bench/tune.h"
+#include "bench/tuning.h"
 
 #define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
 #define QUICK_MIN_TIME 0.3
@@ -166,7 +170,7 @@ static void print_list(const case_list *list)
 
 /* ---- commands */
 
-static void print_path(const char *impl)
+static void print_path(const bench_context *x, const char *impl)
 {
     attn_params p = {0};
     attn_info info;
@@ -177,6 +181,7 @@ static void print_path(const char *impl)
     p.seq_len_q = p.seq_len_kv = 2048;
     p.head_dim = 128;
     p.causal = 1;
+    p.tuning = x->tuning;
     p.q.data = p.k.data = p.v.data = p.o.data = text;
     snprintf(text, sizeof text, "impl=%s", impl);
     if (attn_params_from_string(&p, text, why, sizeof why) != ATTN_OK) {
@@ -198,7 +203,7 @@ static int command_info(bench_context *x)
     for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
     say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
-    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(impls[i]);
+    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
     return 0;
 }
 
@@ -217,6 +222,23 @@ static int command_kernels(bench_context *x, const bench_options *o)
     if (o->shape) head_dim = list.cases[0].head_dim;
     x->kernel_samples = o->iters > 0 ? o->iters : o->quick ? QUICK_KERNEL_SAMPLES : KERNEL_SAMPLES;
     return kernels_command(x, head_dim, o->csv);
+}
+
+static int make_folder(const char *path)
+{
+    return !MAKE_DIRECTORY(path) || errno == EEXIST || complain("cannot make the folder", path);
+}
+
+/* To build/, where everything else goes that can be made again. */
+static int command_tune(bench_context *x, const bench_options *o)
+{
+    const char *const folder = o->output_dir ? o->output_dir : "build";
+    char path[1024];
+    if (o->json || o->csv || o->tuning)
+        return complain("tune takes --output-dir and --kernels, not",
+                        o->json ? "--json" : o->csv ? "--csv" : "--tuning"), 2;
+    snprintf(path, sizeof path, "%.1000s/tuning.txt", folder);
+    return make_folder(folder) ? tune_command(x, o->quick, path) : 1;
 }
 
 /* ---- measuring */
@@ -283,14 +305,21 @@ static int write_files(const bench_options *o, const bench_record *record)
     ok &= write_one(csv_write, o->csv, record);
     if (o->output_dir) {
         char path[1024];
-        if (MAKE_DIRECTORY(o->output_dir) && errno != EEXIST)
-            ok = complain("cannot make the folder", o->output_dir);
+        ok &= make_folder(o->output_dir);
         snprintf(path, sizeof path, "%.1000s/bench.json", o->output_dir);
         ok &= write_one(json_write, path, record);
         snprintf(path, sizeof path, "%.1000s/bench.csv", o->output_dir);
         ok &= write_one(csv_write, path, record);
     }
     return ok;
+}
+
+static void say_tuning(const bench_options *o, const bench_context *x)
+{
+    char why[300];
+    if (!x->tuning) return;
+    tuning_taken(x->tuning, why, sizeof why);
+    say("tuning    %s%s%s\n", o->tuning, why[0] ? ": WARNING: " : "", why);
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
@@ -301,9 +330,11 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (!results) return 1;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
-    say("attn      %s, kernels %s, %d thread%s\n\n", attn_version(),
+    say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
+    say_tuning(o, x);
+    say("\n");
     report_formulas();
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;
@@ -315,6 +346,15 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     return good && written ? 0 : 1;
 }
 
+/* A text that the library ignores is used all the same, as a program would. */
+static int read_tuning(const bench_options *o, bench_context *x)
+{
+    char why[300];
+    x->tuning = tuning_read(o->tuning);
+    if (x->tuning && tuning_taken(x->tuning, why, sizeof why)) x->tuning_file = o->tuning;
+    return x->tuning != NULL;
+}
+
 static int make_context(const bench_options *o, bench_context *x)
 {
     memset(x, 0, sizeof *x);
@@ -322,9 +362,11 @@ static int make_context(const bench_options *o, bench_context *x)
     x->threads = o->threads;
     x->kernels = o->kernels;
     x->seed = (uint64_t)o->seed;
+    x->tuning_file = "";
     x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
     if (o->kernels && !attn_kernels_find(o->kernels))
         return complain("this CPU or build has no kernel set", o->kernels);
+    if (o->tuning && !read_tuning(o, x)) return 0;
     if (o->threads == 1) return 1;
     x->workers = pool_create(o->threads);
     return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
@@ -342,6 +384,7 @@ static int dispatch(const bench_options *o, bench_context *x, int argc, char **a
     if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls)) return 2;
     if (is_command(o, "info")) return command_info(x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
+    if (is_command(o, "tune")) return command_tune(x, o);
     if (is_command(o, "selfcheck")) return selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &list)) return 2;
     if (o->list) {
@@ -366,6 +409,7 @@ int main(int argc, char **argv)
     const int status = make_context(&options, &context) ? dispatch(&options, &context, argc, argv)
                                                         : 2;
     pool_destroy(context.workers);
+    free(context.tuning);
     report_free();
     return status;
 }

@@ -21,6 +21,7 @@ static const test_group groups[] = {
     {"selfcheck", test_selfcheck, 0, "the harness notices planted bugs: overruns, broken kernels"},
     {"errors", test_errors, 0, "every field wrong in turn: status, sentence, nothing written"},
     {"explain", test_explain, 0, "attn_explain and the workspace query tell what runs"},
+    {"tuning", test_tuning, 0, "p.tuning: the same bits, sizes as told; a damaged text is none"},
     {"kernels", test_kernels, 1, "each kernel of the set against the portable set"},
     {"masks", test_masks, 1, "all pairs of masks and modifiers against the oracle"},
     {"laws", test_laws, 1, "what must be equal bit for bit: layouts, chunks, tiles, merges"},

@@ -29,6 +29,7 @@ typedef struct bench_case {
 /* What the result holds is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *impl, *kernels, *dtype, *mask, *layout;
+    const char *tuning; /* file whose text was used; "" = none */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
     int64_t row_stride; /* elements from one row of q to the next */

@@ -45,6 +45,7 @@ const result_field result_fields[] = {
     REAL(pct_running, "%cpu", 5, 1, 1),
     REAL(max_err, HIDDEN),
     REAL(err_tolerance, "err/tol", 7, 2, 1),
+    TEXT(tuning, HIDDEN),
 };
 
 const int num_result_fields = (int)(sizeof result_fields / sizeof *result_fields);

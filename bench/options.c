@@ -26,6 +26,7 @@ static const struct {
     {"--threads", COUNT, AT(threads), " N", "worker threads (1)"},
     {"--impl", TEXT, AT(impl), " a,b", "implementations to compare (naive,tiled)"},
     {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
+    {"--tuning", TEXT, AT(tuning), " FILE", "sizes for this machine, as `bench tune` writes them"},
     {"--data", TEXT, AT(data), " trig|normal", "inputs: sin, cos, tan, or seeded random numbers"},
     {"--seed", WIDE_COUNT, AT(seed), " N", "seed of the random numbers (1)"},
     {"--warmup", COUNT, AT(warmup), " N", "calls before the first timed one"},
@@ -33,7 +34,8 @@ static const struct {
     {"--min-time", SECONDS, AT(min_time), " S", "seconds that the timed calls last at least"},
     {"--json", TEXT, AT(json), " FILE", "write everything as JSON"},
     {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
-    {"--output-dir", TEXT, AT(output_dir), " DIR", "write DIR/bench.json and DIR/bench.csv"},
+    {"--output-dir", TEXT, AT(output_dir), " DIR",
+     "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
     {"--list", FLAG, AT(list), "", "print presets and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };
@@ -42,7 +44,7 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 
 void options_print_help(void)
 {
-    printf("usage: bench [option...] [info | kernels | selfcheck | preset...]\n\n");
+    printf("usage: bench [option...] [info | kernels | tune | selfcheck | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
@@ -51,6 +53,8 @@ void options_print_help(void)
     printf("\n  %-34s %s\n", "info", "this machine: measured peaks, kernel sets, usable paths");
     printf("  %-34s %s\n", "kernels",
            "single kernels of each set (--kernels, --shape for its D, --iters, --csv)");
+    printf("  %-34s %s\n", "tune",
+           "measures sizes for p.tuning and writes build/tuning.txt (--kernels, --output-dir)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
 }
 

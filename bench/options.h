@@ -16,6 +16,7 @@ typedef struct bench_options {
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
     const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */
+    const char *tuning;     /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     int causal, quick, list, help;
     int threads;

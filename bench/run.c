@@ -73,6 +73,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->head_dim = c->head_dim;
     r->head_dim_v = c->head_dim_v;
     r->threads = x->threads;
+    r->tuning = x->tuning_file;
 }
 
 /* Packed strides of either layout; attn_tensor and attn_output name them alike. */
@@ -110,6 +111,7 @@ static int set_params(const bench_context *x, const char *impl, bench_run *run, 
     set_strides(c, p);
     r->row_stride = (int64_t)p->q.stride_seq;
     p->num_workers = x->threads;
+    p->tuning = x->tuning;
     if (x->workers) p->parallel_for = pool_parallel_for;
     p->parallel_user = x->workers;
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, kernels ? " kernels=" : "",

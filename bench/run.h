@@ -14,6 +14,8 @@ typedef struct bench_context {
     pool *workers;       /* NULL = the calling thread */
     int threads;
     const char *kernels; /* NULL = the best */
+    char *tuning;        /* text for p.tuning; NULL = none */
+    const char *tuning_file; /* it came from here; "" = there is none, or the library ignores it */
     uint64_t seed;
     double min_time;     /* seconds, see measure.h */
     int kernel_samples;  /* timed samples of each kernel of `bench kernels` */
