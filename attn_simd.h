@@ -23,6 +23,11 @@
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
+ * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
+ *   v_quarters(p, step)   4 floats each from p, p + step, p + 2 * step, ...
+ *   v_put_quarters(p, step, x)   stores them
+ *   v_quarter(x, i)       its quarter i in every quarter
+ *   v_squares(x)   x[0..3] as a square matrix of 4 x 4 in each quarter, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
  *
  * Every kernel follows docs/canon.md element by element, as the portable kernels of attn.c do; the
@@ -292,113 +297,94 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 
 #ifdef FEW
 /* With few lanes in use a broadcast element of K or V feeds few multipliers. So up to FEW lanes
- * take another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V.
- * The chain of each element is the same. What is left over goes the way of many rows. */
+ * take another way: keys in the lanes of Q K^T and columns in those of P V, turned 4 x 4 in
+ * registers, and VL / 4 keys in a vector of exponentials. The chain of each element is the same.
+ * What is left over goes the way of many rows. */
 
-/* to[i][lane] = from[lane][i] for i = 0..n-1, a multiple of VL. */
-OUTLINE void FN(to_lanes)(float *to, const float *from, int n)
-{
-    int i, j, r;
-    for (j = 0; j < n; j += VL)
-        for (r = 0; r < ROWS; r += VL) {
-            vf x[VL];
-            UNROLL for (i = 0; i < VL; i++)
-                x[i] = v_load(from + (r + i) * n + j);
-            v_transpose(x);
-            UNROLL for (i = 0; i < VL; i++)
-                v_store(to + (j + i) * ROWS + r, x[i]);
-        }
-}
-
-/* to[lane][i] = from[i][lane] for i = 0..VL-1. */
-OUTLINE void FN(from_lanes)(float *to, const float *from)
-{
-    int i, r;
-    for (r = 0; r < ROWS; r += VL) {
-        vf x[VL];
-        UNROLL for (i = 0; i < VL; i++)
-            x[i] = v_load(from + i * ROWS + r);
-        v_transpose(x);
-        UNROLL for (i = 0; i < VL; i++)
-            v_store(to + (r + i) * VL, x[i]);
-    }
-}
-
-/* The first of so many lanes that hold these. */
-INLINE int FN(first_of)(attn_lanes lanes, int count)
-{
-    return lanes.begin + count <= ROWS ? lanes.begin : ROWS - count;
-}
-
-/* Elements 0..VL-1 of a block of keys: turned[element][key]. */
-OUTLINE void FN(turn)(float *turned, const float *k, ptrdiff_t k_stride)
-{
-    int g, i;
-    for (g = 0; g < ATTN_BLOCK; g += VL) {
-        vf x[VL];
-        UNROLL for (i = 0; i < VL; i++)
-            x[i] = v_load(k + (g + i) * k_stride);
-        v_transpose(x);
-        UNROLL for (i = 0; i < VL; i++)
-            v_store(turned + i * ATTN_BLOCK + g, x[i]);
-    }
-}
-
+#define QUARTERS (VL / 4)
 #define BLOCK_V (ATTN_BLOCK / VL)
 #define EACH_ROW UNROLL for (r = 0; r < rows; r++)
-#define EACH_KEY UNROLL for (g = 0; g < BLOCK_V; g++)
+#define EACH_QUAD UNROLL for (h = 0; h < (rows + 3) / 4; h++)
+#define EACH_OF_4 UNROLL for (i = 0; i < 4; i++)
 
-/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of VL: into
- * sums[lane][key]. The keys are turned in s: [VL][16] floats, which has [16][ROWS]. */
-INLINE void FN(qk_rows)(int rows, int at, float (*sums)[ATTN_BLOCK], float *s, const float *qt,
-                        const float *k, ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+/* The first lane that is computed: lanes lie in a tile by fours. */
+INLINE int FN(first_of)(attn_lanes lanes)
 {
-    vf acc[FEW][BLOCK_V];
-    int64_t d;
-    int i, g, r;
-    EACH_ROW EACH_KEY acc[r][g] = v_zero();
-    for (d = 0; d < whole; d += VL) {
-        FN(ask)(ahead, (whole - d) / VL);
-        FN(turn)(s, k + d, k_stride);
-        ROLLED for (i = 0; i < VL; i++) {
-            vf y[BLOCK_V];
-            EACH_KEY y[g] = v_load(s + i * ATTN_BLOCK + g * VL);
-            EACH_ROW {
-                const vf q = v_set1(qt[(d + i) * ROWS + at + r]);
-                EACH_KEY acc[r][g] = v_fma(q, y[g], acc[r][g]);
-            }
-        }
-    }
-    EACH_ROW EACH_KEY v_store(sums[at + r] + g * VL, acc[r][g]);
+    return lanes.begin / 4 * 4;
 }
 
-/* The same for up to FEW lanes. */
-INLINE void FN(qk_block)(float *s, const float *qt, const float *k, ptrdiff_t k_stride,
-                         int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+/* How many are: 1, 2, 4, FEW, or 0 where that is not enough. */
+INLINE int FN(rows_of)(attn_lanes lanes)
 {
-    const int count = lanes.end - lanes.begin;
-    float sums[ROWS][ATTN_BLOCK];
-    memset(sums, 0, sizeof sums);
-    if (count == 1)
-        FN(qk_rows)(1, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
-    else if (count == 2)
-        FN(qk_rows)(2, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
-    else if (count <= 4 || FEW == 4)
-        FN(qk_rows)(4, FN(first_of)(lanes, 4), sums, s, qt, k, k_stride, whole, ahead);
-    else
-        FN(qk_rows)(FEW, FN(first_of)(lanes, FEW), sums, s, qt, k, k_stride, whole, ahead);
-    FN(to_lanes)(s, sums[0], ATTN_BLOCK);
+    const int count = lanes.end - FN(first_of)(lanes);
+    return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
+}
+
+/* s[key][lane] of a vector of keys from sums[lane - at], +0 in the other lanes. */
+INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
+{
+    static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
+    vf x[FEW / 4][4];
+    int h, i, q, v;
+    EACH_QUAD {
+        EACH_OF_4 x[h][i] = h * 4 + i < rows ? sums[h * 4 + i] : v_zero();
+        v_squares(x[h]);
+    }
+    EACH_V UNROLL for (q = 0; q < QUARTERS; q++)
+        EACH_OF_4 {
+            vf row = v_zero();
+            EACH_QUAD {
+                const vm here = v_eq(v_load(fours + v * VL), v_set1((float)(at / 4 + h)));
+                row = v_select(here, v_quarter(x[h][i], q), row);
+            }
+            v_store(s + (q * 4 + i) * ROWS + v * VL, row);
+        }
+}
+
+/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of 4. */
+INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
+                        ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+{
+    vf acc[BLOCK_V][FEW];
+    int64_t d;
+    int g, i, r;
+    UNROLL for (g = 0; g < BLOCK_V; g++)
+        EACH_ROW acc[g][r] = v_zero();
+    for (d = 0; d < whole; d += 4) {
+        const float *q = qt + d * ROWS + at;
+        if (d % 16 == 0)
+            FN(ask)(ahead, (whole - d + 15) / 16);
+        UNROLL for (g = 0; g < BLOCK_V; g++) {
+            vf x[4];
+            EACH_OF_4 x[i] = v_quarters(k + d + (g * VL + i) * k_stride, 4 * k_stride);
+            v_squares(x);
+            EACH_OF_4 EACH_ROW acc[g][r] = v_fma(v_set1(q[i * ROWS + r]), x[i], acc[g][r]);
+        }
+    }
+    UNROLL for (g = 0; g < BLOCK_V; g++)
+        FN(put_logits)(rows, at, s + g * VL * ROWS, acc[g]);
 }
 
 static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
                        attn_ahead *ahead)
 {
-    const int64_t whole = head_dim / VL * VL;
-    const int keys = lanes.end - lanes.begin > FEW || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
+    const int64_t whole = head_dim / 4 * 4;
+    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
+    const int keys = rows == 0 || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
     int j;
-    for (j = 0; j < keys; j += ATTN_BLOCK)
-        FN(qk_block)(s + j * ROWS, qt, k + j * k_stride, k_stride, whole, lanes, ahead);
+    for (j = 0; j < keys; j += ATTN_BLOCK) {
+        float *to = s + j * ROWS;
+        const float *from = k + j * k_stride;
+        if (rows == 1)
+            FN(qk_rows)(1, at, to, qt, from, k_stride, whole, ahead);
+        else if (rows == 2)
+            FN(qk_rows)(2, at, to, qt, from, k_stride, whole, ahead);
+        else if (rows == 4)
+            FN(qk_rows)(4, at, to, qt, from, k_stride, whole, ahead);
+        else
+            FN(qk_rows)(FEW, at, to, qt, from, k_stride, whole, ahead);
+    }
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
                        head_dim - whole, NULL, NULL);
@@ -409,20 +395,27 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
         FN(exp_block)(beside);
 }
 
+/* A vector of columns of lanes at..at+3. */
+INLINE void FN(get_columns)(vf *x, const float *o, int at)
+{
+    int i;
+    EACH_OF_4 x[i] = v_quarters(o + i * ROWS + at, 4 * ROWS);
+    v_squares(x);
+}
+
 /* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
-INLINE void FN(pv_rows)(int rows, int vectors, int at, float (*square)[VL], float *o,
-                        const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        attn_ahead *ahead, int64_t calls)
+INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p, const float *v,
+                        ptrdiff_t v_stride, int n, attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
-    vf acc[FEW][MOST];
-    int c, j, r;
-    UNROLL for (c = 0; c < vectors; c++) {
-        FN(from_lanes)(square[0], o + c * VL * ROWS);
-        EACH_ROW acc[r][c] = v_load(square[at + r]);
-    }
+    vf acc[MOST][FEW], x[MOST];
+    int c, h, i, j, r;
+    UNROLL for (c = 0; c < vectors; c++)
+        EACH_QUAD {
+            FN(get_columns)(x, o + c * VL * ROWS, at + 4 * h);
+            EACH_OF_4 acc[c][4 * h + i] = x[i];
+        }
     for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
-        vf x[MOST];
         if (j % ATTN_BLOCK == 0)
             FN(ask)(ahead, ((calls - 1) * n + n - j + ATTN_BLOCK - 1) / ATTN_BLOCK);
         UNROLL for (c = 0; c < vectors; c++)
@@ -430,26 +423,28 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float (*square)[VL], floa
         EACH_ROW {
             const vf w = v_set1(p[at + r]);
             UNROLL for (c = 0; c < vectors; c++)
-                acc[r][c] = v_fma(w, x[c], acc[r][c]);
+                acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
     }
-    UNROLL for (c = 0; c < vectors; c++) {
-        FN(from_lanes)(square[0], o + c * VL * ROWS);
-        EACH_ROW v_store(square[at + r], acc[r][c]);
-        FN(to_lanes)(o + c * VL * ROWS, square[0], VL);
-    }
+    UNROLL for (c = 0; c < vectors; c++)
+        EACH_QUAD {
+            FN(get_columns)(x, o + c * VL * ROWS, at + 4 * h);
+            EACH_OF_4 x[i] = 4 * h + i < rows ? acc[c][4 * h + i] : x[i];
+            v_squares(x);
+            EACH_OF_4 v_put_quarters(o + (c * VL + i) * ROWS + at + 4 * h, 4 * ROWS, x[i]);
+        }
 }
 
-INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float (*square)[VL], float *o,
-                              const float *p, const float *v, ptrdiff_t v_stride, int n,
-                              int64_t head_dim_v, attn_ahead *ahead)
+INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float *o, const float *p,
+                              const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+                              attn_ahead *ahead)
 {
     int64_t d = 0;
     for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
-        FN(pv_rows)(rows, vectors, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(rows, vectors, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
                     (head_dim_v - d) / (vectors * VL));
     for (; d + VL <= head_dim_v; d += VL)
-        FN(pv_rows)(rows, 1, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(rows, 1, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
                     (head_dim_v - d) / VL);
     return d;
 }
@@ -457,19 +452,16 @@ INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float (*square)[VL]
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const int count = lanes.end - lanes.begin;
-    float square[ROWS][VL];
+    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
     int64_t d = 0;
-    if (count == 1)
-        d = FN(pv_columns)(1, 8, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (count == 2)
-        d = FN(pv_columns)(2, 4, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (count <= 4)
-        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, FN(first_of)(lanes, 4), square, o, p, v, v_stride,
-                           n, head_dim_v, ahead);
-    else if (count <= FEW)
-        d = FN(pv_columns)(FEW, 2, FN(first_of)(lanes, FEW), square, o, p, v, v_stride, n,
-                           head_dim_v, ahead);
+    if (rows == 1)
+        d = FN(pv_columns)(1, 8, at, o, p, v, v_stride, n, head_dim_v, ahead);
+    else if (rows == 2)
+        d = FN(pv_columns)(2, 4, at, o, p, v, v_stride, n, head_dim_v, ahead);
+    else if (rows == 4)
+        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, at, o, p, v, v_stride, n, head_dim_v, ahead);
+    else if (rows == FEW)
+        d = FN(pv_columns)(FEW, 2, at, o, p, v, v_stride, n, head_dim_v, ahead);
     if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }

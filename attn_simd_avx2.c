@@ -62,6 +62,11 @@
 #define v_to_f16(p, x) to_f16_avx2(p, x)
 #define v_to_bf16(p, x) to_bf16_avx2(p, x)
 #define v_transpose(x) transpose_avx2(x)
+#define v_quarters(p, step) quarters_avx2(p, step)
+#define v_put_quarters(p, step, x) put_quarters_avx2(p, step, x)
+#define v_quarter(x, i)                                                                            \
+    ((i) == 0 ? _mm256_permute2f128_ps(x, x, 0) : _mm256_permute2f128_ps(x, x, 0x11))
+#define v_squares(x) squares_avx2(x)
 #define PIN(x) __asm__("" : "+x"(x))
 
 /* 16-bit numbers without -0. */
@@ -107,6 +112,28 @@ INLINE void transpose_avx2(__m256 *x)
     }
     UNROLL for (i = 0; i < 8; i++)
         x[i] = t[i];
+}
+
+INLINE __m256 quarters_avx2(const float *p, ptrdiff_t step)
+{
+    const __m128 low = _mm_loadu_ps(p), high = _mm_loadu_ps(p + step);
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+}
+
+INLINE void put_quarters_avx2(float *p, ptrdiff_t step, __m256 x)
+{
+    _mm_storeu_ps(p, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(p + step, _mm256_extractf128_ps(x, 1));
+}
+
+INLINE void squares_avx2(__m256 *x)
+{
+    const __m256 a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpackhi_ps(x[0], x[1]);
+    const __m256 c = _mm256_unpacklo_ps(x[2], x[3]), d = _mm256_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm256_shuffle_ps(a, c, 0x44);
+    x[1] = _mm256_shuffle_ps(a, c, 0xee);
+    x[2] = _mm256_shuffle_ps(b, d, 0x44);
+    x[3] = _mm256_shuffle_ps(b, d, 0xee);
 }
 
 #define ISA avx2
