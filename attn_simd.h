@@ -24,8 +24,8 @@
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
- *   v_quarters(p, step)   4 floats each from p, p + step, p + 2 * step, ...
- *   v_put_quarters(p, step, x)   stores them
+ *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ...
+ *   v_put_quarters(p, at, x)   stores them
  *   v_quarter(x, i)       its quarter i in every quarter
  *   v_squares(x)   x[0..3] as a square matrix of 4 x 4 in each quarter, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
@@ -49,6 +49,9 @@
 #define ROLLED
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
+/* Hides where an integer or pointer comes from: compilers else derive more of them than there are
+ * registers. */
+#define HIDE(x) __asm__("" : "+r"(x))
 
 /* What a product has beside it: nothing, or exponentials with or without special cases. */
 #define ALONE 0
@@ -306,6 +309,8 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 #define EACH_ROW UNROLL for (r = 0; r < rows; r++)
 #define EACH_QUAD UNROLL for (h = 0; h < (rows + 3) / 4; h++)
 #define EACH_OF_4 UNROLL for (i = 0; i < 4; i++)
+#define EACH_TOGETHER UNROLL for (b = 0; b < together; b++)
+#define EACH_GROUP UNROLL for (g = 0; g < BLOCK_V; g++)
 
 /* The first lane that is computed: lanes lie in a tile by fours. */
 INLINE int FN(first_of)(attn_lanes lanes)
@@ -341,29 +346,66 @@ INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
         }
 }
 
+/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ... */
+INLINE void FN(get_keys)(vf *x, const float *const *from, ptrdiff_t k_stride, ptrdiff_t third)
+{
+    x[0] = v_quarters(from, 0);
+    x[1] = v_quarters(from, k_stride);
+    x[2] = v_quarters(from, 2 * k_stride);
+    x[3] = v_quarters(from, third);
+    v_squares(x);
+}
+
 /* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of 4. */
 INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
                         ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
 {
+    /* Vectors of keys that share a factor, as registers allow. */
+    const int together = BLOCK_V > 1 && (rows < 4 || VL == 4) ? 2 : 1;
+    const float *from[4], *q = qt + at;
+    ptrdiff_t third = 3 * k_stride;
     vf acc[BLOCK_V][FEW];
-    int64_t d;
-    int g, i, r;
-    UNROLL for (g = 0; g < BLOCK_V; g++)
-        EACH_ROW acc[g][r] = v_zero();
-    for (d = 0; d < whole; d += 4) {
-        const float *q = qt + d * ROWS + at;
-        if (d % 16 == 0)
-            FN(ask)(ahead, (whole - d + 15) / 16);
-        UNROLL for (g = 0; g < BLOCK_V; g++) {
-            vf x[4];
-            EACH_OF_4 x[i] = v_quarters(k + d + (g * VL + i) * k_stride, 4 * k_stride);
-            v_squares(x);
-            EACH_OF_4 EACH_ROW acc[g][r] = v_fma(v_set1(q[i * ROWS + r]), x[i], acc[g][r]);
+    int64_t d, end;
+    int b, g, i, r;
+    EACH_OF_4 {
+        from[i] = k + 4 * i * k_stride;
+        HIDE(from[i]);
+    }
+    HIDE(third);
+    EACH_GROUP EACH_ROW acc[g][r] = v_zero();
+    for (d = 0; d < whole; d = end) {
+        end = whole - d < 16 ? whole : d + 16;
+        FN(ask)(ahead, (whole - d + 15) / 16);
+        ROLLED for (; d < end; d += 4, q += 4 * ROWS) {
+            UNROLL for (g = 0; g < BLOCK_V; g += together) {
+                vf x[2][4];
+                EACH_TOGETHER FN(get_keys)(x[b], from + (g + b) * QUARTERS, k_stride, third);
+                EACH_OF_4 EACH_ROW {
+                    const vf a = v_set1(q[i * ROWS + r]);
+                    EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
+                }
+                HIDE(q); /* not kept for the next */
+            }
+            EACH_OF_4 {
+                from[i] += 4;
+                HIDE(from[i]);
+            }
         }
     }
-    UNROLL for (g = 0; g < BLOCK_V; g++)
-        FN(put_logits)(rows, at, s + g * VL * ROWS, acc[g]);
+    EACH_GROUP FN(put_logits)(rows, at, s + g * VL * ROWS, acc[g]);
 }
+
+/* Each a function of its own: its loop has all registers. */
+#define QK_ROWS(name, rows)                                                                        \
+    OUTLINE void FN(name)(int at, float *s, const float *qt, const float *k, ptrdiff_t k_stride,   \
+                          int64_t whole, attn_ahead *ahead)                                        \
+    {                                                                                              \
+        FN(qk_rows)(rows, at, s, qt, k, k_stride, whole, ahead);                                   \
+    }
+QK_ROWS(qk_1, 1)
+QK_ROWS(qk_2, 2)
+QK_ROWS(qk_4, 4)
+QK_ROWS(qk_most, FEW)
 
 static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
@@ -376,14 +418,10 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
     for (j = 0; j < keys; j += ATTN_BLOCK) {
         float *to = s + j * ROWS;
         const float *from = k + j * k_stride;
-        if (rows == 1)
-            FN(qk_rows)(1, at, to, qt, from, k_stride, whole, ahead);
-        else if (rows == 2)
-            FN(qk_rows)(2, at, to, qt, from, k_stride, whole, ahead);
-        else if (rows == 4)
-            FN(qk_rows)(4, at, to, qt, from, k_stride, whole, ahead);
-        else
-            FN(qk_rows)(FEW, at, to, qt, from, k_stride, whole, ahead);
+        (rows == 1   ? FN(qk_1)
+         : rows == 2 ? FN(qk_2)
+         : rows == 4 ? FN(qk_4)
+                     : FN(qk_most))(at, to, qt, from, k_stride, whole, ahead);
     }
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
@@ -395,11 +433,20 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
         FN(exp_block)(beside);
 }
 
-/* A vector of columns of lanes at..at+3. */
-INLINE void FN(get_columns)(vf *x, const float *o, int at)
+/* Columns 0, 4, 8, 12 of lanes at..at+3. */
+INLINE void FN(columns_at)(float **to, float *o, int at)
 {
     int i;
-    EACH_OF_4 x[i] = v_quarters(o + i * ROWS + at, 4 * ROWS);
+    EACH_OF_4 to[i] = o + 4 * i * ROWS + at;
+}
+
+/* A vector of columns of each of 4 lanes. */
+INLINE void FN(get_columns)(vf *x, float *const *columns)
+{
+    const float *from[4];
+    int i;
+    EACH_OF_4 from[i] = columns[i];
+    EACH_OF_4 x[i] = v_quarters(from, i * ROWS);
     v_squares(x);
 }
 
@@ -409,10 +456,12 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
 {
     enum { MOST = 8 };
     vf acc[MOST][FEW], x[MOST];
+    float *to[4];
     int c, h, i, j, r;
     UNROLL for (c = 0; c < vectors; c++)
         EACH_QUAD {
-            FN(get_columns)(x, o + c * VL * ROWS, at + 4 * h);
+            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
+            FN(get_columns)(x, to);
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
     for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
@@ -428,10 +477,11 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
     }
     UNROLL for (c = 0; c < vectors; c++)
         EACH_QUAD {
-            FN(get_columns)(x, o + c * VL * ROWS, at + 4 * h);
+            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
+            FN(get_columns)(x, to);
             EACH_OF_4 x[i] = 4 * h + i < rows ? acc[c][4 * h + i] : x[i];
             v_squares(x);
-            EACH_OF_4 v_put_quarters(o + (c * VL + i) * ROWS + at + 4 * h, 4 * ROWS, x[i]);
+            EACH_OF_4 v_put_quarters(to, i * ROWS, x[i]);
         }
 }
 

@@ -62,8 +62,8 @@
 #define v_to_f16(p, x) to_f16_avx2(p, x)
 #define v_to_bf16(p, x) to_bf16_avx2(p, x)
 #define v_transpose(x) transpose_avx2(x)
-#define v_quarters(p, step) quarters_avx2(p, step)
-#define v_put_quarters(p, step, x) put_quarters_avx2(p, step, x)
+#define v_quarters(p, at) quarters_avx2(p, at)
+#define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
 #define v_quarter(x, i)                                                                            \
     ((i) == 0 ? _mm256_permute2f128_ps(x, x, 0) : _mm256_permute2f128_ps(x, x, 0x11))
 #define v_squares(x) squares_avx2(x)
@@ -114,16 +114,16 @@ INLINE void transpose_avx2(__m256 *x)
         x[i] = t[i];
 }
 
-INLINE __m256 quarters_avx2(const float *p, ptrdiff_t step)
+INLINE __m256 quarters_avx2(const float *const *p, ptrdiff_t at)
 {
-    const __m128 low = _mm_loadu_ps(p), high = _mm_loadu_ps(p + step);
+    const __m128 low = _mm_loadu_ps(p[0] + at), high = _mm_loadu_ps(p[1] + at);
     return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
 }
 
-INLINE void put_quarters_avx2(float *p, ptrdiff_t step, __m256 x)
+INLINE void put_quarters_avx2(float *const *p, ptrdiff_t at, __m256 x)
 {
-    _mm_storeu_ps(p, _mm256_castps256_ps128(x));
-    _mm_storeu_ps(p + step, _mm256_extractf128_ps(x, 1));
+    _mm_storeu_ps(p[0] + at, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(p[1] + at, _mm256_extractf128_ps(x, 1));
 }
 
 INLINE void squares_avx2(__m256 *x)

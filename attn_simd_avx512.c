@@ -64,8 +64,8 @@
 #define v_to_f16(p, x) to_f16_avx512(p, x)
 #define v_to_bf16(p, x) to_bf16_avx512(p, x)
 #define v_transpose(x) transpose_avx512(x)
-#define v_quarters(p, step) quarters_avx512(p, step)
-#define v_put_quarters(p, step, x) put_quarters_avx512(p, step, x)
+#define v_quarters(p, at) quarters_avx512(p, at)
+#define v_put_quarters(p, at, x) put_quarters_avx512(p, at, x)
 #define v_quarter(x, i) quarter_avx512(x, i)
 #define v_squares(x) squares_avx512(x)
 #define PIN(x) __asm__("" : "+v"(x))
@@ -122,21 +122,21 @@ INLINE void transpose_avx512(__m512 *x)
 }
 
 /* By halves: three inserts into 512 bits take twice the time. */
-INLINE __m512 quarters_avx512(const float *p, ptrdiff_t step)
+INLINE __m512 quarters_avx512(const float *const *p, ptrdiff_t at)
 {
-    const __m128 a = _mm_loadu_ps(p), b = _mm_loadu_ps(p + step);
-    const __m128 c = _mm_loadu_ps(p + 2 * step), d = _mm_loadu_ps(p + 3 * step);
+    const __m128 a = _mm_loadu_ps(p[0] + at), b = _mm_loadu_ps(p[1] + at);
+    const __m128 c = _mm_loadu_ps(p[2] + at), d = _mm_loadu_ps(p[3] + at);
     const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(a), b, 1);
     const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(c), d, 1);
     return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
 
-INLINE void put_quarters_avx512(float *p, ptrdiff_t step, __m512 x)
+INLINE void put_quarters_avx512(float *const *p, ptrdiff_t at, __m512 x)
 {
-    _mm_storeu_ps(p, _mm512_castps512_ps128(x));
-    _mm_storeu_ps(p + step, _mm512_extractf32x4_ps(x, 1));
-    _mm_storeu_ps(p + 2 * step, _mm512_extractf32x4_ps(x, 2));
-    _mm_storeu_ps(p + 3 * step, _mm512_extractf32x4_ps(x, 3));
+    _mm_storeu_ps(p[0] + at, _mm512_castps512_ps128(x));
+    _mm_storeu_ps(p[1] + at, _mm512_extractf32x4_ps(x, 1));
+    _mm_storeu_ps(p[2] + at, _mm512_extractf32x4_ps(x, 2));
+    _mm_storeu_ps(p[3] + at, _mm512_extractf32x4_ps(x, 3));
 }
 
 INLINE __m512 quarter_avx512(__m512 x, int i)

@@ -57,8 +57,8 @@
 #define v_to_f16(p, x) to_f16_neon(p, x)
 #define v_to_bf16(p, x) to_bf16_neon(p, x)
 #define v_transpose(x) transpose_neon(x)
-#define v_quarters(p, step) ((void)(step), vld1q_f32(p)) /* a vector is one quarter */
-#define v_put_quarters(p, step, x) ((void)(step), vst1q_f32(p, x))
+#define v_quarters(p, at) vld1q_f32((p)[0] + (at)) /* a vector is one quarter */
+#define v_put_quarters(p, at, x) vst1q_f32((p)[0] + (at), x)
 #define v_quarter(x, i) ((void)(i), (x))
 #define v_squares(x) transpose_neon(x)
 #define PIN(x) __asm__("" : "+w"(x))
