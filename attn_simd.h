@@ -325,14 +325,15 @@ INLINE int FN(rows_of)(attn_lanes lanes)
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
-/* s[key][lane] of a vector of keys from sums[lane - at], +0 in the other lanes. */
+/* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on. +0 in the
+ * other lanes. */
 INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
 {
     static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
     vf x[FEW / 4][4];
     int h, i, q, v;
     EACH_QUAD {
-        EACH_OF_4 x[h][i] = h * 4 + i < rows ? sums[h * 4 + i] : v_zero();
+        EACH_OF_4 x[h][i] = sums[h * 4 + i];
         v_squares(x[h]);
     }
     EACH_V UNROLL for (q = 0; q < QUARTERS; q++)
@@ -365,7 +366,7 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
     const float *from[4], *q = qt + at;
     ptrdiff_t third = 3 * k_stride;
     vf acc[BLOCK_V][FEW];
-    int64_t d, end;
+    int64_t left; /* steps of 4 elements */
     int b, g, i, r;
     EACH_OF_4 {
         from[i] = k + 4 * i * k_stride;
@@ -373,10 +374,10 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
     }
     HIDE(third);
     EACH_GROUP EACH_ROW acc[g][r] = v_zero();
-    for (d = 0; d < whole; d = end) {
-        end = whole - d < 16 ? whole : d + 16;
-        FN(ask)(ahead, (whole - d + 15) / 16);
-        ROLLED for (; d < end; d += 4, q += 4 * ROWS) {
+    for (left = whole / 4; left > 0; left -= 4) {
+        int64_t steps = left < 4 ? left : 4;
+        FN(ask)(ahead, (left + 3) / 4);
+        ROLLED for (; steps > 0; steps--, q += 4 * ROWS) {
             UNROLL for (g = 0; g < BLOCK_V; g += together) {
                 vf x[2][4];
                 EACH_TOGETHER FN(get_keys)(x[b], from + (g + b) * QUARTERS, k_stride, third);
@@ -392,7 +393,12 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
             }
         }
     }
-    EACH_GROUP FN(put_logits)(rows, at, s + g * VL * ROWS, acc[g]);
+    EACH_GROUP {
+        vf sums[FEW];
+        UNROLL for (r = 0; r < FEW; r++)
+            sums[r] = r < rows ? acc[g][r] : v_zero();
+        FN(put_logits)(rows, at, s + g * VL * ROWS, sums);
+    }
 }
 
 /* Each a function of its own: its loop has all registers. */
