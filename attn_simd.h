@@ -362,7 +362,7 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
                         ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
 {
     /* Vectors of keys that share a factor, as registers allow. */
-    const int together = BLOCK_V > 1 && (rows < 4 || VL == 4) ? 2 : 1;
+    const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
     const float *from[4], *q = qt + at;
     ptrdiff_t third = 3 * k_stride;
     vf acc[BLOCK_V][FEW];
@@ -413,6 +413,47 @@ QK_ROWS(qk_2, 2)
 QK_ROWS(qk_4, 4)
 QK_ROWS(qk_most, FEW)
 
+/* QUARTERS keys in a vector, n of them, a multiple of that; l key by key all the same. The other
+ * lanes keep what they hold. */
+INLINE void FN(exp_quarters)(int calm, const attn_exp *e, int n)
+{
+    int at = FN(first_of)(e->lanes), i, j;
+    for (; at < e->lanes.end; at += 4) {
+        const float *m[4], *from[4];
+        float *l[4], *to[4];
+        vf top, sum;
+        EACH_OF_4 {
+            m[i] = e->m + at;
+            from[i] = l[i] = e->l + at; /* the same in every quarter */
+        }
+        top = v_quarters(m, 0);
+        top = calm ? top : FN(origin)(top);
+        sum = v_quarters(from, 0);
+        EACH_OF_4 from[i] = to[i] = e->s + i * ROWS + at;
+        for (j = 0; j < n; j += QUARTERS) {
+            const vf x = v_sub(v_quarters(from, j * ROWS), top);
+            const vf y = calm ? FN(exp2_calm)(x) : FN(exp2)(x);
+            UNROLL for (i = 0; i < QUARTERS; i++)
+                sum = v_add(sum, v_quarter(y, i));
+            v_put_quarters(to, j * ROWS, y);
+        }
+        v_put_quarters(l, 0, sum);
+    }
+}
+
+static void FN(exp_few)(const attn_exp *e)
+{
+    const int n = FN(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
+    if (n > 0 && e->calm)
+        FN(exp_quarters)(1, e, n);
+    else if (n > 0)
+        FN(exp_quarters)(0, e, n);
+    if (n < e->n && e->calm)
+        FN(exp_keys)(1, e, n);
+    else if (n < e->n)
+        FN(exp_keys)(0, e, n);
+}
+
 static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
                        attn_ahead *ahead)
@@ -432,11 +473,13 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
                        head_dim - whole, NULL, NULL);
+    if (beside && rows) {
+        FN(exp_few)(beside);
+        beside = NULL;
+    }
     if (keys < n)
         FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
                beside, ahead);
-    else if (beside)
-        FN(exp_block)(beside);
 }
 
 /* Columns 0, 4, 8, 12 of lanes at..at+3. */
@@ -518,14 +561,18 @@ static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_str
         d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, at, o, p, v, v_stride, n, head_dim_v, ahead);
     else if (rows == FEW)
         d = FN(pv_columns)(FEW, 2, at, o, p, v, v_stride, n, head_dim_v, ahead);
-    if (d < head_dim_v)
+    if (d < head_dim_v && rows) /* other lanes may hold -inf: no product with that */
+        FN(pv_lanes)(1, o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
+    else if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
 #define QK qk_few
 #define PV pv_few
+#define EXP_BLOCK exp_few
 #else
 #define QK qk
 #define PV pv
+#define EXP_BLOCK exp_block
 #endif
 
 /* ---- softmax */
@@ -800,10 +847,11 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
 static const attn_kernels FN(kernels) = {
     ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
     FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
-    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(exp_block),  FN(finite),
+    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
     FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result)
 };
 #undef QK
 #undef PV
+#undef EXP_BLOCK
 
 #endif
