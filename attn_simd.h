@@ -26,7 +26,9 @@
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ...
  *   v_put_quarters(p, at, x)   stores them
- *   v_quarter(x, i)       its quarter i in every quarter
+ *   v_put_first(p, x)     stores the first one
+ *   v_quarter(x, i)       quarter i in every quarter
+ *   v_add_quarters(a, x)  the first quarter of a, plus those of x one by one, in the first quarter
  *   v_squares(x)   x[0..3] as a square matrix of 4 x 4 in each quarter, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
  *
@@ -413,37 +415,37 @@ QK_ROWS(qk_2, 2)
 QK_ROWS(qk_4, 4)
 QK_ROWS(qk_most, FEW)
 
-/* QUARTERS keys in a vector, n of them, a multiple of that; l key by key all the same. The other
- * lanes keep what they hold. */
+/* n keys, a multiple of VL, QUARTERS of them in a vector; l key by key all the same. The other lanes
+ * keep what they hold. */
 INLINE void FN(exp_quarters)(int calm, const attn_exp *e, int n)
 {
     int at = FN(first_of)(e->lanes), i, j;
     for (; at < e->lanes.end; at += 4) {
-        const float *m[4], *from[4];
-        float *l[4], *to[4];
+        const float *m[4], *l[4], *from[4];
+        float *to[4];
         vf top, sum;
         EACH_OF_4 {
             m[i] = e->m + at;
-            from[i] = l[i] = e->l + at; /* the same in every quarter */
+            l[i] = e->l + at; /* the same in every quarter */
+            from[i] = to[i] = e->s + i * ROWS + at;
         }
         top = v_quarters(m, 0);
         top = calm ? top : FN(origin)(top);
-        sum = v_quarters(from, 0);
-        EACH_OF_4 from[i] = to[i] = e->s + i * ROWS + at;
-        for (j = 0; j < n; j += QUARTERS) {
-            const vf x = v_sub(v_quarters(from, j * ROWS), top);
-            const vf y = calm ? FN(exp2_calm)(x) : FN(exp2)(x);
-            UNROLL for (i = 0; i < QUARTERS; i++)
-                sum = v_add(sum, v_quarter(y, i));
-            v_put_quarters(to, j * ROWS, y);
+        sum = v_quarters(l, 0);
+        for (j = 0; j < n; j += VL) {
+            vf x[4];
+            EACH_OF_4 x[i] = v_sub(v_quarters(from, (j + i * QUARTERS) * ROWS), top);
+            EACH_OF_4 x[i] = calm ? FN(exp2_calm)(x[i]) : FN(exp2)(x[i]);
+            EACH_OF_4 v_put_quarters(to, (j + i * QUARTERS) * ROWS, x[i]);
+            EACH_OF_4 sum = v_add_quarters(sum, x[i]);
         }
-        v_put_quarters(l, 0, sum);
+        v_put_first(e->l + at, sum);
     }
 }
 
 static void FN(exp_few)(const attn_exp *e)
 {
-    const int n = FN(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
+    const int n = FN(rows_of)(e->lanes) ? e->n / VL * VL : 0;
     if (n > 0 && e->calm)
         FN(exp_quarters)(1, e, n);
     else if (n > 0)

@@ -64,6 +64,8 @@
 #define v_transpose(x) transpose_avx2(x)
 #define v_quarters(p, at) quarters_avx2(p, at)
 #define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
+#define v_put_first(p, x) _mm_storeu_ps(p, _mm256_castps256_ps128(x))
+#define v_add_quarters(a, x) add_quarters_avx2(a, x)
 #define v_quarter(x, i)                                                                            \
     ((i) == 0 ? _mm256_permute2f128_ps(x, x, 0) : _mm256_permute2f128_ps(x, x, 0x11))
 #define v_squares(x) squares_avx2(x)
@@ -124,6 +126,12 @@ INLINE void put_quarters_avx2(float *const *p, ptrdiff_t at, __m256 x)
 {
     _mm_storeu_ps(p[0] + at, _mm256_castps256_ps128(x));
     _mm_storeu_ps(p[1] + at, _mm256_extractf128_ps(x, 1));
+}
+
+INLINE __m256 add_quarters_avx2(__m256 a, __m256 x)
+{
+    const __m128 sum = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_castps256_ps128(x));
+    return _mm256_castps128_ps256(_mm_add_ps(sum, _mm256_extractf128_ps(x, 1)));
 }
 
 INLINE void squares_avx2(__m256 *x)

@@ -66,6 +66,8 @@
 #define v_transpose(x) transpose_avx512(x)
 #define v_quarters(p, at) quarters_avx512(p, at)
 #define v_put_quarters(p, at, x) put_quarters_avx512(p, at, x)
+#define v_put_first(p, x) _mm_storeu_ps(p, _mm512_castps512_ps128(x))
+#define v_add_quarters(a, x) add_quarters_avx512(a, x)
 #define v_quarter(x, i) quarter_avx512(x, i)
 #define v_squares(x) squares_avx512(x)
 #define PIN(x) __asm__("" : "+v"(x))
@@ -137,6 +139,14 @@ INLINE void put_quarters_avx512(float *const *p, ptrdiff_t at, __m512 x)
     _mm_storeu_ps(p[1] + at, _mm512_extractf32x4_ps(x, 1));
     _mm_storeu_ps(p[2] + at, _mm512_extractf32x4_ps(x, 2));
     _mm_storeu_ps(p[3] + at, _mm512_extractf32x4_ps(x, 3));
+}
+
+INLINE __m512 add_quarters_avx512(__m512 a, __m512 x)
+{
+    __m128 sum = _mm_add_ps(_mm512_castps512_ps128(a), _mm512_castps512_ps128(x));
+    sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(x, 1));
+    sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(x, 2));
+    return _mm512_castps128_ps512(_mm_add_ps(sum, _mm512_extractf32x4_ps(x, 3)));
 }
 
 INLINE __m512 quarter_avx512(__m512 x, int i)

@@ -59,6 +59,8 @@
 #define v_transpose(x) transpose_neon(x)
 #define v_quarters(p, at) vld1q_f32((p)[0] + (at)) /* a vector is one quarter */
 #define v_put_quarters(p, at, x) vst1q_f32((p)[0] + (at), x)
+#define v_put_first(p, x) vst1q_f32(p, x)
+#define v_add_quarters(a, x) vaddq_f32(a, x)
 #define v_quarter(x, i) ((void)(i), (x))
 #define v_squares(x) transpose_neon(x)
 #define PIN(x) __asm__("" : "+w"(x))
