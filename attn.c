@@ -971,7 +971,7 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
         narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
         clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
         finite_##SET, rescale_##SET,                                                               \
-        pv_##SET, pv_select_##SET, merge_##SET, result_##SET                                       \
+        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0                                    \
     };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)
@@ -2997,6 +2997,12 @@ static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
         t->pl->kernels->clip(s, n, begin, end);
 }
 
+/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+static int are_few(const attn_kernels *kernels, attn_lanes lanes)
+{
+    return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
+}
+
 /* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
  * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
  * comes after the masks, because it need not see masked pairs. */
@@ -3017,7 +3023,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
             modifiers[m].apply(t, s, j0, n);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    hide_dead(t, s, j0, n, class);
+    if (class != ATTN_TILE_FULL || !are_few(t->pl->kernels, lanes)) /* unused lanes are harmless */
+        hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
 }

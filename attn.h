@@ -611,6 +611,9 @@ struct attn_kernels {
      * l[lane] is 0; NaN as 7fc00000. */
     void (*result)(float *const *out, const float *o, const float *l, float factor,
                    int64_t head_dim_v);
+    /* Up to so many lanes, counted from the last multiple of 4 before the first one, qk writes every
+     * lane: those without a query get +0 if K is finite. 0 = never. */
+    int few;
 };
 
 #endif /* ATTN_KERNEL_API */

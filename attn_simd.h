@@ -463,6 +463,7 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
     const int64_t whole = head_dim / 4 * 4;
     const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
     const int keys = rows == 0 || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
+    const attn_lanes all = { 0, ROWS };
     int j;
     for (j = 0; j < keys; j += ATTN_BLOCK) {
         float *to = s + j * ROWS;
@@ -480,8 +481,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
         beside = NULL;
     }
     if (keys < n)
-        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
-               beside, ahead);
+        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim,
+               rows ? all : lanes, beside, ahead);
 }
 
 /* Columns 0, 4, 8, 12 of lanes at..at+3. */
@@ -571,10 +572,12 @@ static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_str
 #define QK qk_few
 #define PV pv_few
 #define EXP_BLOCK exp_few
+#define FEW_LANES FEW
 #else
 #define QK qk
 #define PV pv
 #define EXP_BLOCK exp_block
+#define FEW_LANES 0
 #endif
 
 /* ---- softmax */
@@ -850,10 +853,13 @@ static const attn_kernels FN(kernels) = {
     ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
     FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
     FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
-    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result)
+    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result),
+    FEW_LANES
 };
 #undef QK
 #undef PV
 #undef EXP_BLOCK
+#undef FEW_LANES
+#undef FEW
 
 #endif
