@@ -971,7 +971,7 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
         narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
         clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
         finite_##SET, rescale_##SET,                                                               \
-        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0                                    \
+        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0, NULL, NULL                        \
     };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)

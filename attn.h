@@ -614,6 +614,13 @@ struct attn_kernels {
     /* Up to so many lanes, counted from the last multiple of 4 before the first one, qk writes every
      * lane: those without a query get +0 if K is finite. 0 = never. */
     int few;
+    /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
+     * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */
+    void (*qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                  int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                  attn_ahead *ahead);
+    void (*pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
+                  int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
 };
 
 #endif /* ATTN_KERNEL_API */

@@ -24,8 +24,9 @@
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
- *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ...
- *   v_put_quarters(p, at, x)   stores them
+ *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
+ *   v_quarters_f16(p, at) v_quarters_bf16(p, at)   the same of 16-bit types
+ *   v_put_quarters(p, at, x)   stores them, `at` in floats
  *   v_put_first(p, x)     stores the first one
  *   v_quarter(x, i)       quarter i in every quarter
  *   v_add_quarters(a, x)  the first quarter of a, plus those of x one by one, in the first quarter
@@ -349,29 +350,42 @@ INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
         }
 }
 
-/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ... */
-INLINE void FN(get_keys)(vf *x, const float *const *from, ptrdiff_t k_stride, ptrdiff_t third)
+/* Bytes of an element, 4 elements in each quarter from p[..] + at, a vector from p. */
+#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
+#define QUARTERS_OF(dtype, p, at)                                                                  \
+    ((dtype) == ATTN_F32   ? v_quarters(p, at)                                                     \
+     : (dtype) == ATTN_F16 ? v_quarters_f16(p, at)                                                 \
+                           : v_quarters_bf16(p, at))
+#define LOAD_OF(dtype, p)                                                                          \
+    ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
+     : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
+                           : v_bf16((const uint16_t *)(const void *)(p)))
+
+/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ...; `step` bytes between keys,
+ * and three times that. */
+INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step, ptrdiff_t third)
 {
-    x[0] = v_quarters(from, 0);
-    x[1] = v_quarters(from, k_stride);
-    x[2] = v_quarters(from, 2 * k_stride);
-    x[3] = v_quarters(from, third);
+    x[0] = QUARTERS_OF(dtype, from, 0);
+    x[1] = QUARTERS_OF(dtype, from, step);
+    x[2] = QUARTERS_OF(dtype, from, 2 * step);
+    x[3] = QUARTERS_OF(dtype, from, third);
     v_squares(x);
 }
 
 /* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of 4. */
-INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float *k,
-                        ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, const float *qt, const char *k,
+                        ptrdiff_t step, int64_t whole, attn_ahead *ahead)
 {
     /* Vectors of keys that share a factor, as registers allow. */
     const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
-    const float *from[4], *q = qt + at;
-    ptrdiff_t third = 3 * k_stride;
+    const float *q = qt + at;
+    const char *from[4];
+    ptrdiff_t third = 3 * step;
     vf acc[BLOCK_V][FEW];
     int64_t left; /* steps of 4 elements */
     int b, g, i, r;
     EACH_OF_4 {
-        from[i] = k + 4 * i * k_stride;
+        from[i] = k + 4 * i * step;
         HIDE(from[i]);
     }
     HIDE(third);
@@ -382,7 +396,7 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
         ROLLED for (; steps > 0; steps--, q += 4 * ROWS) {
             UNROLL for (g = 0; g < BLOCK_V; g += together) {
                 vf x[2][4];
-                EACH_TOGETHER FN(get_keys)(x[b], from + (g + b) * QUARTERS, k_stride, third);
+                EACH_TOGETHER FN(get_keys)(dtype, x[b], from + (g + b) * QUARTERS, step, third);
                 EACH_OF_4 EACH_ROW {
                     const vf a = v_set1(q[i * ROWS + r]);
                     EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
@@ -390,7 +404,7 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
                 HIDE(q); /* not kept for the next */
             }
             EACH_OF_4 {
-                from[i] += 4;
+                from[i] += 4 * ELEMENT(dtype);
                 HIDE(from[i]);
             }
         }
@@ -404,16 +418,37 @@ INLINE void FN(qk_rows)(int rows, int at, float *s, const float *qt, const float
 }
 
 /* Each a function of its own: its loop has all registers. */
-#define QK_ROWS(name, rows)                                                                        \
-    OUTLINE void FN(name)(int at, float *s, const float *qt, const float *k, ptrdiff_t k_stride,   \
+#define QK_ROWS(name, dtype, rows)                                                                 \
+    OUTLINE void FN(name)(int at, float *s, const float *qt, const char *k, ptrdiff_t step,        \
                           int64_t whole, attn_ahead *ahead)                                        \
     {                                                                                              \
-        FN(qk_rows)(rows, at, s, qt, k, k_stride, whole, ahead);                                   \
+        FN(qk_rows)(dtype, rows, at, s, qt, k, step, whole, ahead);                                \
     }
-QK_ROWS(qk_1, 1)
-QK_ROWS(qk_2, 2)
-QK_ROWS(qk_4, 4)
-QK_ROWS(qk_most, FEW)
+#define QK_TYPE(name, dtype)                                                                       \
+    QK_ROWS(name##_1, dtype, 1)                                                                    \
+    QK_ROWS(name##_2, dtype, 2)                                                                    \
+    QK_ROWS(name##_4, dtype, 4)                                                                    \
+    QK_ROWS(name##_most, dtype, FEW)
+#define QK_WAYS(name) { FN(name##_1), FN(name##_2), FN(name##_4), FN(name##_most) }
+QK_TYPE(qk_f32, ATTN_F32)
+QK_TYPE(qk_f16, ATTN_F16)
+QK_TYPE(qk_bf16, ATTN_BF16)
+
+/* The whole blocks among n keys, elements 0..whole-1; returns how many keys that are. */
+INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_stride, int dtype,
+                         int n, int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+{
+    static void (*const ways[3][4])(int, float *, const float *, const char *, ptrdiff_t, int64_t,
+                                    attn_ahead *) = { QK_WAYS(qk_f32), QK_WAYS(qk_f16),
+                                                      QK_WAYS(qk_bf16) };
+    const int rows = FN(rows_of)(lanes), way = rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
+    const ptrdiff_t step = k_stride * ELEMENT(dtype);
+    int j = 0;
+    for (; j + ATTN_BLOCK <= n && rows && whole; j += ATTN_BLOCK)
+        ways[dtype][way](FN(first_of)(lanes), s + j * ROWS, qt, (const char *)k + j * step, step,
+                         whole, ahead);
+    return j;
+}
 
 /* n keys, a multiple of VL, QUARTERS of them in a vector; l key by key all the same. The other lanes
  * keep what they hold. */
@@ -421,20 +456,21 @@ INLINE void FN(exp_quarters)(int calm, const attn_exp *e, int n)
 {
     int at = FN(first_of)(e->lanes), i, j;
     for (; at < e->lanes.end; at += 4) {
-        const float *m[4], *l[4], *from[4];
+        const char *m[4], *l[4], *from[4];
         float *to[4];
         vf top, sum;
         EACH_OF_4 {
-            m[i] = e->m + at;
-            l[i] = e->l + at; /* the same in every quarter */
-            from[i] = to[i] = e->s + i * ROWS + at;
+            m[i] = (const char *)(e->m + at);
+            l[i] = (const char *)(e->l + at); /* the same in every quarter */
+            to[i] = e->s + i * ROWS + at;
+            from[i] = (const char *)to[i];
         }
         top = v_quarters(m, 0);
         top = calm ? top : FN(origin)(top);
         sum = v_quarters(l, 0);
         for (j = 0; j < n; j += VL) {
             vf x[4];
-            EACH_OF_4 x[i] = v_sub(v_quarters(from, (j + i * QUARTERS) * ROWS), top);
+            EACH_OF_4 x[i] = v_sub(v_quarters(from, (j + i * QUARTERS) * ROWS * 4), top);
             EACH_OF_4 x[i] = calm ? FN(exp2_calm)(x[i]) : FN(exp2)(x[i]);
             EACH_OF_4 v_put_quarters(to, (j + i * QUARTERS) * ROWS, x[i]);
             EACH_OF_4 sum = v_add_quarters(sum, x[i]);
@@ -461,18 +497,9 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                        attn_ahead *ahead)
 {
     const int64_t whole = head_dim / 4 * 4;
-    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
-    const int keys = rows == 0 || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
+    const int rows = FN(rows_of)(lanes);
+    const int keys = FN(qk_blocks)(s, qt, k, k_stride, ATTN_F32, n, whole, lanes, ahead);
     const attn_lanes all = { 0, ROWS };
-    int j;
-    for (j = 0; j < keys; j += ATTN_BLOCK) {
-        float *to = s + j * ROWS;
-        const float *from = k + j * k_stride;
-        (rows == 1   ? FN(qk_1)
-         : rows == 2 ? FN(qk_2)
-         : rows == 4 ? FN(qk_4)
-                     : FN(qk_most))(at, to, qt, from, k_stride, whole, ahead);
-    }
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
                        head_dim - whole, NULL, NULL);
@@ -485,6 +512,15 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                rows ? all : lanes, beside, ahead);
 }
 
+static void FN(qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                      int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                      attn_ahead *ahead)
+{
+    FN(qk_blocks)(s, qt, k, k_stride, dtype, n, head_dim, lanes, ahead);
+    if (beside)
+        FN(exp_few)(beside);
+}
+
 /* Columns 0, 4, 8, 12 of lanes at..at+3. */
 INLINE void FN(columns_at)(float **to, float *o, int at)
 {
@@ -495,16 +531,16 @@ INLINE void FN(columns_at)(float **to, float *o, int at)
 /* A vector of columns of each of 4 lanes. */
 INLINE void FN(get_columns)(vf *x, float *const *columns)
 {
-    const float *from[4];
+    const char *from[4];
     int i;
-    EACH_OF_4 from[i] = columns[i];
-    EACH_OF_4 x[i] = v_quarters(from, i * ROWS);
+    EACH_OF_4 from[i] = (const char *)columns[i];
+    EACH_OF_4 x[i] = v_quarters(from, i * ROWS * 4);
     v_squares(x);
 }
 
 /* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
-INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p, const float *v,
-                        ptrdiff_t v_stride, int n, attn_ahead *ahead, int64_t calls)
+INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, const float *p,
+                        const char *v, ptrdiff_t step, int n, attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
     vf acc[MOST][FEW], x[MOST];
@@ -516,11 +552,11 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
             FN(get_columns)(x, to);
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
-    for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
+    for (j = 0; j < n; j++, v += step, p += ROWS) {
         if (j % ATTN_BLOCK == 0)
             FN(ask)(ahead, ((calls - 1) * n + n - j + ATTN_BLOCK - 1) / ATTN_BLOCK);
         UNROLL for (c = 0; c < vectors; c++)
-            x[c] = v_load(v + c * VL);
+            x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
             const vf w = v_set1(p[at + r]);
             UNROLL for (c = 0; c < vectors; c++)
@@ -537,47 +573,66 @@ INLINE void FN(pv_rows)(int rows, int vectors, int at, float *o, const float *p,
         }
 }
 
-INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float *o, const float *p,
-                              const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+INLINE int64_t FN(pv_columns)(int dtype, int rows, int vectors, int at, float *o, const float *p,
+                              const char *v, ptrdiff_t step, int n, int64_t head_dim_v,
                               attn_ahead *ahead)
 {
     int64_t d = 0;
     for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
-        FN(pv_rows)(rows, vectors, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
-                    (head_dim_v - d) / (vectors * VL));
+        FN(pv_rows)(dtype, rows, vectors, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n,
+                    ahead, (head_dim_v - d) / (vectors * VL));
     for (; d + VL <= head_dim_v; d += VL)
-        FN(pv_rows)(rows, 1, at, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(dtype, rows, 1, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n, ahead,
                     (head_dim_v - d) / VL);
     return d;
+}
+
+/* All whole vectors of columns; returns how many columns that are. */
+INLINE int64_t FN(pv_type)(int dtype, float *o, const float *p, const char *v, ptrdiff_t v_stride,
+                           int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
+    const ptrdiff_t step = v_stride * ELEMENT(dtype);
+    if (rows == 1)
+        return FN(pv_columns)(dtype, 1, 8, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == 2)
+        return FN(pv_columns)(dtype, 2, 4, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == 4)
+        return FN(pv_columns)(dtype, 4, FEW == 4 ? 2 : 4, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == FEW)
+        return FN(pv_columns)(dtype, FEW, 2, at, o, p, v, step, n, head_dim_v, ahead);
+    return 0;
 }
 
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
-    int64_t d = 0;
-    if (rows == 1)
-        d = FN(pv_columns)(1, 8, at, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (rows == 2)
-        d = FN(pv_columns)(2, 4, at, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (rows == 4)
-        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, at, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (rows == FEW)
-        d = FN(pv_columns)(FEW, 2, at, o, p, v, v_stride, n, head_dim_v, ahead);
-    if (d < head_dim_v && rows) /* other lanes may hold -inf: no product with that */
+    const int64_t d = FN(pv_type)(ATTN_F32, o, p, (const char *)v, v_stride, n, head_dim_v, lanes,
+                                  ahead);
+    if (d < head_dim_v && FN(rows_of)(lanes)) /* other lanes may hold -inf: no product with that */
         FN(pv_lanes)(1, o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
     else if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
+
+static void FN(pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
+                      int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    const char *from = (const char *)v;
+    if (dtype == ATTN_F16)
+        FN(pv_type)(ATTN_F16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
+    else
+        FN(pv_type)(ATTN_BF16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
+}
 #define QK qk_few
 #define PV pv_few
 #define EXP_BLOCK exp_few
-#define FEW_LANES FEW
+#define FEW_ONLY FEW, FN(qk_16), FN(pv_16)
 #else
 #define QK qk
 #define PV pv
 #define EXP_BLOCK exp_block
-#define FEW_LANES 0
+#define FEW_ONLY 0, NULL, NULL
 #endif
 
 /* ---- softmax */
@@ -854,12 +909,12 @@ static const attn_kernels FN(kernels) = {
     FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
     FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
     FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result),
-    FEW_LANES
+    FEW_ONLY
 };
 #undef QK
 #undef PV
 #undef EXP_BLOCK
-#undef FEW_LANES
+#undef FEW_ONLY
 #undef FEW
 
 #endif

@@ -63,6 +63,10 @@
 #define v_to_bf16(p, x) to_bf16_avx2(p, x)
 #define v_transpose(x) transpose_avx2(x)
 #define v_quarters(p, at) quarters_avx2(p, at)
+#define v_quarters_f16(p, at) _mm256_cvtph_ps(two_pieces_avx2((p)[0] + (at), (p)[1] + (at)))
+#define v_quarters_bf16(p, at)                                                                     \
+    v_float(_mm256_slli_epi32(                                                                     \
+        _mm256_cvtepu16_epi32(two_pieces_avx2((p)[0] + (at), (p)[1] + (at))), 16))
 #define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
 #define v_put_first(p, x) _mm_storeu_ps(p, _mm256_castps256_ps128(x))
 #define v_add_quarters(a, x) add_quarters_avx2(a, x)
@@ -116,10 +120,18 @@ INLINE void transpose_avx2(__m256 *x)
         x[i] = t[i];
 }
 
-INLINE __m256 quarters_avx2(const float *const *p, ptrdiff_t at)
+INLINE __m256 quarters_avx2(const char *const *p, ptrdiff_t at)
 {
-    const __m128 low = _mm_loadu_ps(p[0] + at), high = _mm_loadu_ps(p[1] + at);
+    const __m128 low = _mm_loadu_ps((const float *)(const void *)(p[0] + at));
+    const __m128 high = _mm_loadu_ps((const float *)(const void *)(p[1] + at));
     return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+}
+
+/* 4 numbers of 16 bits from each of two places. */
+INLINE __m128i two_pieces_avx2(const char *a, const char *b)
+{
+    const __m128 low = _mm_castsi128_ps(_mm_loadl_epi64((const void *)a));
+    return _mm_castps_si128(_mm_loadh_pi(low, (const void *)b));
 }
 
 INLINE void put_quarters_avx2(float *const *p, ptrdiff_t at, __m256 x)
