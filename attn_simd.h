@@ -161,13 +161,17 @@ static void FN(exp_block)(const attn_exp *e)
         FN(exp_keys)(0, e, 0);
 }
 
-/* The share of one of `parts` parts of what a product asks for ahead. */
-INLINE void FN(ask)(attn_ahead *a, int64_t parts)
+/* The share of one of `parts` parts of what a product asks for ahead, and asking for so much. */
+INLINE int64_t FN(share)(const attn_ahead *a, int64_t parts)
 {
-    int64_t n;
-    if (!a)
+    return a ? (a->lines + parts - 1) / parts : 0;
+}
+
+INLINE void FN(ask)(attn_ahead *a, int64_t n)
+{
+    if (n == 0)
         return;
-    n = (a->lines + parts - 1) / parts;
+    n = n < a->lines ? n : a->lines;
     a->lines -= n;
     for (; n > 0; n--) {
         __builtin_prefetch(a->row + a->at, 0, 2);
@@ -235,7 +239,7 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
 {
     int64_t i;
     for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
-        FN(ask)(ahead, (count - i) / CHAINS(width, select));
+        FN(ask)(ahead, FN(share)(ahead, (count - i) / CHAINS(width, select)));
         FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
                    xt, b, n, beside, (int)i);
     }
@@ -382,7 +386,8 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, const float *qt, 
     const char *from[4];
     ptrdiff_t third = 3 * step;
     vf acc[BLOCK_V][FEW];
-    int64_t left; /* steps of 4 elements */
+    const int64_t share = FN(share)(ahead, whole / 4);
+    int64_t steps; /* of 4 elements */
     int b, g, i, r;
     EACH_OF_4 {
         from[i] = k + 4 * i * step;
@@ -390,23 +395,20 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, const float *qt, 
     }
     HIDE(third);
     EACH_GROUP EACH_ROW acc[g][r] = v_zero();
-    for (left = whole / 4; left > 0; left -= 4) {
-        int64_t steps = left < 4 ? left : 4;
-        FN(ask)(ahead, (left + 3) / 4);
-        ROLLED for (; steps > 0; steps--, q += 4 * ROWS) {
-            UNROLL for (g = 0; g < BLOCK_V; g += together) {
-                vf x[2][4];
-                EACH_TOGETHER FN(get_keys)(dtype, x[b], from + (g + b) * QUARTERS, step, third);
-                EACH_OF_4 EACH_ROW {
-                    const vf a = v_set1(q[i * ROWS + r]);
-                    EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
-                }
-                HIDE(q); /* not kept for the next */
+    for (steps = whole / 4; steps > 0; steps--, q += 4 * ROWS) {
+        FN(ask)(ahead, share);
+        UNROLL for (g = 0; g < BLOCK_V; g += together) {
+            vf x[2][4];
+            EACH_TOGETHER FN(get_keys)(dtype, x[b], from + (g + b) * QUARTERS, step, third);
+            EACH_OF_4 EACH_ROW {
+                const vf a = v_set1(q[i * ROWS + r]);
+                EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
             }
-            EACH_OF_4 {
-                from[i] += 4 * ELEMENT(dtype);
-                HIDE(from[i]);
-            }
+            HIDE(q); /* not kept for the next */
+        }
+        EACH_OF_4 {
+            from[i] += 4 * ELEMENT(dtype);
+            HIDE(from[i]);
         }
     }
     EACH_GROUP {
@@ -543,6 +545,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
                         const char *v, ptrdiff_t step, int n, attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
+    const int64_t share = FN(share)(ahead, calls * n);
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
     int c, h, i, j, r;
@@ -553,8 +556,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
     for (j = 0; j < n; j++, v += step, p += ROWS) {
-        if (j % ATTN_BLOCK == 0)
-            FN(ask)(ahead, ((calls - 1) * n + n - j + ATTN_BLOCK - 1) / ATTN_BLOCK);
+        FN(ask)(ahead, share);
         UNROLL for (c = 0; c < vectors; c++)
             x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
