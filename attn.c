@@ -2764,7 +2764,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t each = (int64_t)storages[x->dtype].bytes;
-    attn_ahead a = { NULL, 0, 0, 0, 0 };
+    attn_ahead a = { NULL, 0, 0, 0, 0, 0 };
     if (j >= end)
         return a;
     a.row = (const char *)x->data + each * key_row_at(t, which, j);

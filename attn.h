@@ -547,6 +547,7 @@ typedef struct attn_ahead {
     int64_t bytes;    /* of a row that are read */
     int64_t at;       /* of this row, asked for already */
     int64_t lines;
+    int64_t each;     /* the kernel's own: lines asked for in one go */
 } attn_ahead;
 
 /* What running_max says about a block. */
