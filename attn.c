@@ -1005,7 +1005,7 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
         narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
         clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
         finite_##SET, rescale_##SET,                                                               \
-        pv_##SET, pv_select_##SET, merge_##SET, result_##SET                                       \
+        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0, NULL, NULL                        \
     };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)
@@ -2534,8 +2534,7 @@ enum { KEYS, VALUES };
 typedef struct key_tile {
     int64_t j0;
     int n;
-    const float *rows[2];  /* row j0 of K and V; NULL until asked for */
-    ptrdiff_t stride[2];   /* floats between rows */
+    int copied_from[2];    /* so many rows of K and V are not copied, those behind them are */
     float *copy[2];
     int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
     int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
@@ -3073,48 +3072,66 @@ static void open_keys(tile *t, int64_t j0, int n)
 {
     t->keys->j0 = j0;
     t->keys->n = n;
-    t->keys->rows[KEYS] = t->keys->rows[VALUES] = NULL;
+    t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
 }
 
-static void load_keys(tile *t, int which)
+/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
-    const attn_params *p = &t->pr->p;
-    const attn_tensor *x = which == KEYS ? &p->k : &p->v;
-    const int64_t dim = which == KEYS ? p->head_dim : t->columns, pitch = t->pl->pitch[which];
-    key_tile *keys = t->keys;
-    int64_t at = ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + keys->j0);
-    int j;
-    at += which == KEYS ? 0 : t->column;
-    if (!pitch) {
-        keys->rows[which] = (const float *)x->data + at;
-        keys->stride[which] = x->stride_seq;
-        return;
-    }
-    for (j = 0; j < keys->n; j++, at += x->stride_seq)
-        load_run(t->pl->kernels, x->dtype, keys->copy[which] + j * pitch, x->data, at, dim);
-    keys->rows[which] = keys->copy[which];
-    keys->stride[which] = (ptrdiff_t)pitch;
+    return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
+}
+
+static const attn_tensor *key_tensor(const tile *t, int which)
+{
+    return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+}
+
+/* Where row j of K or of the columns of V lies, in elements. */
+static int64_t key_row_at(const tile *t, int which, int64_t j)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const int64_t column = which == KEYS ? 0 : t->column;
+    return ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j) + column;
 }
 
 /* Row j of K or V, which lies in the open tile, and those behind it *stride floats apart. */
 static const float *key_rows(tile *t, int which, int64_t j, ptrdiff_t *stride)
 {
-    if (!t->keys->rows[which])
-        load_keys(t, which);
-    *stride = t->keys->stride[which];
-    return t->keys->rows[which] + (j - t->keys->j0) * *stride;
+    const attn_tensor *x = key_tensor(t, which);
+    const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->columns;
+    const int64_t pitch = t->pl->pitch[which];
+    key_tile *keys = t->keys;
+    const int from = (int)(j - keys->j0);
+    int64_t at = key_row_at(t, which, j);
+    int r;
+    *stride = pitch ? (ptrdiff_t)pitch : x->stride_seq;
+    if (!pitch)
+        return (const float *)x->data + at;
+    for (r = from; r < keys->copied_from[which]; r++, at += x->stride_seq)
+        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, x->data, at, dim);
+    keys->copied_from[which] = from < r ? from : keys->copied_from[which];
+    return keys->copy[which] + from * pitch;
+}
+
+/* Rows of K or V that kernels read as they lie, for so few lanes; else NULL, and key_rows serves. */
+static const uint16_t *rows_of_16(const tile *t, int which, int64_t j, int64_t dim,
+                                  attn_lanes lanes)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    if (x->dtype == ATTN_F32 || dim % 16 || !are_few(t->pl->kernels, lanes))
+        return NULL;
+    return (const uint16_t *)x->data + key_row_at(t, which, j);
 }
 
 /* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
-    const attn_tensor *x = which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+    const attn_tensor *x = key_tensor(t, which);
     const int64_t each = (int64_t)storages[x->dtype].bytes;
-    attn_ahead a = { NULL, 0, 0, 0, 0 };
+    attn_ahead a = { NULL, 0, 0, 0, 0, 0 };
     if (j >= end)
         return a;
-    a.row = (const char *)x->data + each * ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j) +
-            each * (which == KEYS ? 0 : t->column);
+    a.row = (const char *)x->data + each * key_row_at(t, which, j);
     a.stride = (ptrdiff_t)(each * x->stride_seq);
     a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->columns);
     a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
@@ -3369,20 +3386,30 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     const attn_params *p = &t->pr->p;
+    const attn_kernels *kernels = t->pl->kernels;
+    const uint16_t *k_16;
+    const float *k;
     ptrdiff_t stride;
-    const float *k = key_rows(t, KEYS, j0, &stride);
     int m;
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
-    t->pl->kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+    k_16 = n % ATTN_BLOCK == 0 ? rows_of_16(t, KEYS, j0, p->head_dim, lanes) : NULL;
+    if (k_16) {
+        kernels->qk_16(s, t->qt, k_16, p->k.stride_seq, p->k.dtype, n, p->head_dim, lanes, beside,
+                       ahead);
+    } else {
+        k = key_rows(t, KEYS, j0, &stride);
+        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+    }
     for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
         if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
             modifiers[m].apply(t, s, j0, n);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    hide_dead(t, s, j0, n, class);
+    if (class != ATTN_TILE_FULL || !are_few(kernels, lanes)) /* unused lanes are harmless */
+        hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
 }
@@ -3653,12 +3680,20 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
+    const attn_tensor *x = &t->pr->p.v;
+    const int64_t dim = t->columns;
+    const uint16_t *v_16 = t->dead < 0 ? NULL : rows_of_16(t, VALUES, j0, dim, lanes);
+    const float *v;
     ptrdiff_t stride;
-    const float *v = key_rows(t, VALUES, j0, &stride);
+    if (v_16) {
+        kernels->pv_16(o, probabilities, v_16, x->stride_seq, x->dtype, n, dim, lanes, ahead);
+        return;
+    }
+    v = key_rows(t, VALUES, j0, &stride);
     if (t->dead < 0)
-        kernels->pv_select(o, probabilities, v, stride, n, t->columns, lanes);
+        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
     else
-        kernels->pv(o, probabilities, v, stride, n, t->columns, lanes, ahead);
+        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
 }
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
@@ -4089,33 +4124,48 @@ static void weight_item(const call *c, char *slot, int64_t index)
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
 
-/* List "values": a slice of the columns of V, or the sums, which are one more column, of ones. */
-static void value_item(const call *c, char *slot, int64_t index)
+/* The sums of a tile's probabilities: as P V with one column of ones. */
+static void add_sums(const tile *t, float *l)
 {
     static const float one = 1.0f;
+    const attn_kernels *kernels = t->pl->kernels;
+    const int rows = t->pl->rows;
+    int begin = 0, i;
+    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
+        const block *b = &t->blocks[i];
+        if (b->raised)
+            kernels->rescale(l, t->alpha + i * rows, 1);
+        if (b->lanes.begin < b->lanes.end)
+            kernels->pv(l, t->s_tile + begin * rows, &one, 0, b->end - begin, 1, b->lanes, NULL);
+    }
+}
+
+/* List "values": a slice of the columns of V, or the sums. */
+static void value_item(const call *c, char *slot, int64_t index)
+{
     const split *sp = &c->pl.split;
     const int each = (int)sp->slices + 1;
     int number, k;
     const int64_t row = list_owner(index, split_rows(&c->pl), (int64_t)sp->inside * each, &number);
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
-    float *state = part_state(c, row, sp->parts - sp->inside + x), *to;
-    const int last = c->pr.tuning.ahead && !sums ? sp->tiles - 1 : 0; /* that asks for no other */
+    float *state = part_state(c, row, sp->parts - sp->inside + x), *o = state_o(t, state);
+    const int last = c->pr.tuning.ahead ? sp->tiles - 1 : 0; /* that asks for no other */
     cut at;
-    t->column = sums ? 0 : slice * sp->columns;
-    t->columns = sums ? 1 : min64(sp->columns, c->pr.p.head_dim_v - t->column);
-    to = sums ? state_l(t, state) : state_o(t, state) + t->column * c->pl.rows;
+    if (!sums) {
+        t->column = slice * sp->columns;
+        t->columns = min64(sp->columns, c->pr.p.head_dim_v - t->column);
+    }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next = rows_ahead(t, VALUES, at.to, end);
         if (t->block_count == 0)
             continue;
         open_keys(t, at.from, (int)(at.to - at.from));
-        if (sums) {
-            t->keys->rows[VALUES] = &one;
-            t->keys->stride[VALUES] = 0;
-        }
-        add_values(t, to, at.from, &next);
+        if (sums)
+            add_sums(t, state_l(t, state));
+        else
+            add_values(t, o + t->column * c->pl.rows, at.from, &next);
     }
 }
 

@@ -562,7 +562,7 @@ typedef struct attn_exp {
     int n; /* keys, 1..16 */
     const float *m;
     float *l;
-    attn_lanes lanes; /* in the others every key is dead */
+    attn_lanes lanes; /* in the others every key is dead; s may stay -inf there */
     int calm;
 } attn_exp;
 
@@ -576,6 +576,7 @@ typedef struct attn_ahead {
     int64_t bytes;    /* of a row that are read */
     int64_t at;       /* of this row, asked for already */
     int64_t lines;
+    int64_t each;     /* the kernel's own: lines asked for in one go */
 } attn_ahead;
 
 /* What running_max says about a block. */
@@ -627,7 +628,8 @@ struct attn_kernels {
     /* x[k][lane] *= alpha[lane] for `count` rows. */
     void (*rescale)(float *x, const float *alpha, int64_t count);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead. ahead: NULL = nothing. */
+     * least; to the others every key is dead: p is +0, or what exp_block left of -inf. ahead: NULL
+     * = nothing. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
@@ -640,6 +642,16 @@ struct attn_kernels {
      * l[lane] is 0; NaN as 7fc00000. */
     void (*result)(float *const *out, const float *o, const float *l, float factor,
                    int64_t head_dim_v);
+    /* Up to so many lanes, counted from the last multiple of 4 before the first one, qk writes every
+     * lane: those without a query get +0 if K is finite. 0 = never. */
+    int few;
+    /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
+     * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */
+    void (*qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                  int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                  attn_ahead *ahead);
+    void (*pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
+                  int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
 };
 
 #endif /* ATTN_KERNEL_API */

@@ -23,6 +23,14 @@
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
+ * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
+ *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
+ *   v_quarters_f16(p, at) v_quarters_bf16(p, at)   the same of 16-bit types
+ *   v_put_quarters(p, at, x)   stores them, `at` in floats
+ *   v_put_first(p, x)     stores the first one
+ *   v_quarter(x, i)       quarter i in every quarter
+ *   v_add_quarters(a, x)  the first quarter of a, plus those of x one by one, in the first quarter
+ *   v_squares(x)   x[0..3] as a square matrix of 4 x 4 in each quarter, in place
  *   PIN(x)         keeps a loaded vector in its register: gcc else reloads it for every use
  *
  * Every kernel follows docs/canon.md element by element, as the portable kernels of attn.c do; the
@@ -44,6 +52,9 @@
 #define ROLLED
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
+/* Hides where an integer or pointer comes from: compilers else derive more of them than there are
+ * registers. */
+#define HIDE(x) __asm__("" : "+r"(x))
 
 /* What a product has beside it: nothing, or exponentials with or without special cases. */
 #define ALONE 0
@@ -150,15 +161,22 @@ static void FN(exp_block)(const attn_exp *e)
         FN(exp_keys)(0, e, 0);
 }
 
-/* The share of one of `parts` parts of what a product asks for ahead. */
-INLINE void FN(ask)(attn_ahead *a, int64_t parts)
+/* A product asks for what it is told to ahead in `parts` goes: short ones, a burst of 16 lines
+ * holds up its own loads (10 % of the time of few rows). */
+INLINE void FN(pace)(attn_ahead *a, int64_t parts)
+{
+    if (a)
+        a->each = (a->lines + parts - 1) / parts;
+}
+
+INLINE void FN(ask)(attn_ahead *a)
 {
     int64_t n;
     if (!a)
         return;
-    n = (a->lines + parts - 1) / parts;
+    n = a->each < a->lines ? a->each : a->lines;
     a->lines -= n;
-    for (; n > 0; n--) {
+    ROLLED for (; n > 0; n--) {
         __builtin_prefetch(a->row + a->at, 0, 2);
         a->at += 64;
         if (a->at >= a->bytes) {
@@ -224,7 +242,8 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
 {
     int64_t i;
     for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
-        FN(ask)(ahead, (count - i) / CHAINS(width, select));
+        FN(pace)(ahead, (count - i) / CHAINS(width, select));
+        FN(ask)(ahead);
         FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
                    xt, b, n, beside, (int)i);
     }
@@ -292,192 +311,329 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 
 #ifdef FEW
 /* With few lanes in use a broadcast element of K or V feeds few multipliers. So up to FEW lanes
- * take another way: keys in the lanes of Q K^T, after a transposition, and columns in those of P V.
- * The chain of each element is the same. What is left over goes the way of many rows. */
+ * take another way: keys in the lanes of Q K^T and columns in those of P V, turned 4 x 4 in
+ * registers, and VL / 4 keys in a vector of exponentials. The chain of each element is the same.
+ * What is left over goes the way of many rows. */
 
-/* to[i][lane] = from[lane][i] for i = 0..n-1, a multiple of VL. */
-OUTLINE void FN(to_lanes)(float *to, const float *from, int n)
-{
-    int i, j, r;
-    for (j = 0; j < n; j += VL)
-        for (r = 0; r < ROWS; r += VL) {
-            vf x[VL];
-            UNROLL for (i = 0; i < VL; i++)
-                x[i] = v_load(from + (r + i) * n + j);
-            v_transpose(x);
-            UNROLL for (i = 0; i < VL; i++)
-                v_store(to + (j + i) * ROWS + r, x[i]);
-        }
-}
-
-/* to[lane][i] = from[i][lane] for i = 0..VL-1. */
-OUTLINE void FN(from_lanes)(float *to, const float *from)
-{
-    int i, r;
-    for (r = 0; r < ROWS; r += VL) {
-        vf x[VL];
-        UNROLL for (i = 0; i < VL; i++)
-            x[i] = v_load(from + i * ROWS + r);
-        v_transpose(x);
-        UNROLL for (i = 0; i < VL; i++)
-            v_store(to + (r + i) * VL, x[i]);
-    }
-}
-
-/* The first of so many lanes that hold these. */
-INLINE int FN(first_of)(attn_lanes lanes, int count)
-{
-    return lanes.begin + count <= ROWS ? lanes.begin : ROWS - count;
-}
-
-/* Elements 0..VL-1 of a block of keys: turned[element][key]. */
-OUTLINE void FN(turn)(float *turned, const float *k, ptrdiff_t k_stride)
-{
-    int g, i;
-    for (g = 0; g < ATTN_BLOCK; g += VL) {
-        vf x[VL];
-        UNROLL for (i = 0; i < VL; i++)
-            x[i] = v_load(k + (g + i) * k_stride);
-        v_transpose(x);
-        UNROLL for (i = 0; i < VL; i++)
-            v_store(turned + i * ATTN_BLOCK + g, x[i]);
-    }
-}
-
+#define QUARTERS (VL / 4)
 #define BLOCK_V (ATTN_BLOCK / VL)
 #define EACH_ROW UNROLL for (r = 0; r < rows; r++)
-#define EACH_KEY UNROLL for (g = 0; g < BLOCK_V; g++)
+#define EACH_QUAD UNROLL for (h = 0; h < (rows + 3) / 4; h++)
+#define EACH_OF_4 UNROLL for (i = 0; i < 4; i++)
+#define EACH_TOGETHER UNROLL for (b = 0; b < together; b++)
+#define EACH_GROUP UNROLL for (g = 0; g < BLOCK_V; g++)
 
-/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of VL: into
- * sums[lane][key]. The keys are turned in s: [VL][16] floats, which has [16][ROWS]. */
-INLINE void FN(qk_rows)(int rows, int at, float (*sums)[ATTN_BLOCK], float *s, const float *qt,
-                        const float *k, ptrdiff_t k_stride, int64_t whole, attn_ahead *ahead)
+/* The first lane that is computed: lanes lie in a tile by fours. */
+INLINE int FN(first_of)(attn_lanes lanes)
 {
-    vf acc[FEW][BLOCK_V];
-    int64_t d;
-    int i, g, r;
-    EACH_ROW EACH_KEY acc[r][g] = v_zero();
-    for (d = 0; d < whole; d += VL) {
-        FN(ask)(ahead, (whole - d) / VL);
-        FN(turn)(s, k + d, k_stride);
-        ROLLED for (i = 0; i < VL; i++) {
-            vf y[BLOCK_V];
-            EACH_KEY y[g] = v_load(s + i * ATTN_BLOCK + g * VL);
-            EACH_ROW {
-                const vf q = v_set1(qt[(d + i) * ROWS + at + r]);
-                EACH_KEY acc[r][g] = v_fma(q, y[g], acc[r][g]);
-            }
-        }
-    }
-    EACH_ROW EACH_KEY v_store(sums[at + r] + g * VL, acc[r][g]);
+    return lanes.begin / 4 * 4;
 }
 
-/* The same for up to FEW lanes. */
-INLINE void FN(qk_block)(float *s, const float *qt, const float *k, ptrdiff_t k_stride,
-                         int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+/* How many are: 1, 2, 4, FEW, or 0 where that is not enough. */
+INLINE int FN(rows_of)(attn_lanes lanes)
 {
-    const int count = lanes.end - lanes.begin;
-    float sums[ROWS][ATTN_BLOCK];
-    memset(sums, 0, sizeof sums);
-    if (count == 1)
-        FN(qk_rows)(1, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
-    else if (count == 2)
-        FN(qk_rows)(2, lanes.begin, sums, s, qt, k, k_stride, whole, ahead);
-    else if (count <= 4 || FEW == 4)
-        FN(qk_rows)(4, FN(first_of)(lanes, 4), sums, s, qt, k, k_stride, whole, ahead);
-    else
-        FN(qk_rows)(FEW, FN(first_of)(lanes, FEW), sums, s, qt, k, k_stride, whole, ahead);
-    FN(to_lanes)(s, sums[0], ATTN_BLOCK);
+    const int count = lanes.end - FN(first_of)(lanes);
+    return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
+}
+
+/* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on. +0 in the
+ * other lanes. */
+INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
+{
+    static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
+    vf x[FEW / 4][4];
+    int h, i, q, v;
+    EACH_QUAD {
+        EACH_OF_4 x[h][i] = sums[h * 4 + i];
+        v_squares(x[h]);
+    }
+    EACH_V UNROLL for (q = 0; q < QUARTERS; q++)
+        EACH_OF_4 {
+            vf row = v_zero();
+            EACH_QUAD {
+                const vm here = v_eq(v_load(fours + v * VL), v_set1((float)(at / 4 + h)));
+                row = v_select(here, v_quarter(x[h][i], q), row);
+            }
+            v_store(s + (q * 4 + i) * ROWS + v * VL, row);
+        }
+}
+
+/* Bytes of an element, 4 elements in each quarter from p[..] + at, a vector from p. */
+#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
+#define QUARTERS_OF(dtype, p, at)                                                                  \
+    ((dtype) == ATTN_F32   ? v_quarters(p, at)                                                     \
+     : (dtype) == ATTN_F16 ? v_quarters_f16(p, at)                                                 \
+                           : v_quarters_bf16(p, at))
+#define LOAD_OF(dtype, p)                                                                          \
+    ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
+     : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
+                           : v_bf16((const uint16_t *)(const void *)(p)))
+
+/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ...; `step` bytes between keys,
+ * and three times that. */
+INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step, ptrdiff_t third)
+{
+    x[0] = QUARTERS_OF(dtype, from, 0);
+    x[1] = QUARTERS_OF(dtype, from, step);
+    x[2] = QUARTERS_OF(dtype, from, 2 * step);
+    x[3] = QUARTERS_OF(dtype, from, third);
+    v_squares(x);
+}
+
+/* A whole block of keys, lanes at..at+rows-1, elements 0..whole-1, whole a multiple of 4. */
+INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, const float *qt, const char *k,
+                        ptrdiff_t step, int64_t whole, attn_ahead *ahead)
+{
+    /* Vectors of keys that share a factor, as registers allow. */
+    const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
+    const float *q = qt + at;
+    const char *from[4];
+    ptrdiff_t third = 3 * step;
+    vf acc[BLOCK_V][FEW];
+    int64_t steps; /* of 4 elements */
+    int b, g, i, r;
+    EACH_OF_4 {
+        from[i] = k + 4 * i * step;
+        HIDE(from[i]);
+    }
+    HIDE(third);
+    EACH_GROUP EACH_ROW acc[g][r] = v_zero();
+    FN(pace)(ahead, whole / 4);
+    for (steps = whole / 4; steps > 0; steps--, q += 4 * ROWS) {
+        FN(ask)(ahead);
+        UNROLL for (g = 0; g < BLOCK_V; g += together) {
+            vf x[2][4];
+            EACH_TOGETHER FN(get_keys)(dtype, x[b], from + (g + b) * QUARTERS, step, third);
+            EACH_OF_4 EACH_ROW {
+                const vf a = v_set1(q[i * ROWS + r]);
+                EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
+            }
+            HIDE(q); /* not kept for the next */
+        }
+        EACH_OF_4 {
+            from[i] += 4 * ELEMENT(dtype);
+            HIDE(from[i]);
+        }
+    }
+    EACH_GROUP {
+        vf sums[FEW];
+        UNROLL for (r = 0; r < FEW; r++)
+            sums[r] = r < rows ? acc[g][r] : v_zero();
+        FN(put_logits)(rows, at, s + g * VL * ROWS, sums);
+    }
+}
+
+/* Each a function of its own: its loop has all registers. */
+#define QK_ROWS(name, dtype, rows)                                                                 \
+    OUTLINE void FN(name)(int at, float *s, const float *qt, const char *k, ptrdiff_t step,        \
+                          int64_t whole, attn_ahead *ahead)                                        \
+    {                                                                                              \
+        FN(qk_rows)(dtype, rows, at, s, qt, k, step, whole, ahead);                                \
+    }
+#define QK_TYPE(name, dtype)                                                                       \
+    QK_ROWS(name##_1, dtype, 1)                                                                    \
+    QK_ROWS(name##_2, dtype, 2)                                                                    \
+    QK_ROWS(name##_4, dtype, 4)                                                                    \
+    QK_ROWS(name##_most, dtype, FEW)
+#define QK_WAYS(name) { FN(name##_1), FN(name##_2), FN(name##_4), FN(name##_most) }
+QK_TYPE(qk_f32, ATTN_F32)
+QK_TYPE(qk_f16, ATTN_F16)
+QK_TYPE(qk_bf16, ATTN_BF16)
+
+/* The whole blocks among n keys, elements 0..whole-1; returns how many keys that are. */
+INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_stride, int dtype,
+                         int n, int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+{
+    static void (*const ways[3][4])(int, float *, const float *, const char *, ptrdiff_t, int64_t,
+                                    attn_ahead *) = { QK_WAYS(qk_f32), QK_WAYS(qk_f16),
+                                                      QK_WAYS(qk_bf16) };
+    const int rows = FN(rows_of)(lanes), way = rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
+    const ptrdiff_t step = k_stride * ELEMENT(dtype);
+    int j = 0;
+    for (; j + ATTN_BLOCK <= n && rows && whole; j += ATTN_BLOCK)
+        ways[dtype][way](FN(first_of)(lanes), s + j * ROWS, qt, (const char *)k + j * step, step,
+                         whole, ahead);
+    return j;
+}
+
+/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same. The
+ * other lanes keep what they hold. */
+INLINE void FN(exp_quarters)(const attn_exp *e, int n)
+{
+    int at = FN(first_of)(e->lanes), i, j;
+    for (; at < e->lanes.end; at += 4) {
+        const char *m[4], *l[4], *from[4];
+        float *to[4];
+        vf top, sum;
+        EACH_OF_4 {
+            m[i] = (const char *)(e->m + at);
+            l[i] = (const char *)(e->l + at); /* the same in every quarter */
+            to[i] = e->s + i * ROWS + at;
+            from[i] = (const char *)to[i];
+        }
+        top = v_quarters(m, 0);
+        sum = v_quarters(l, 0);
+        for (j = 0; j < n; j += QUARTERS) {
+            const vf p = FN(exp2_calm)(v_sub(v_quarters(from, j * ROWS * 4), top));
+            v_put_quarters(to, j * ROWS, p);
+            sum = v_add_quarters(sum, p);
+        }
+        v_put_first(e->l + at, sum);
+    }
+}
+
+static void FN(exp_few)(const attn_exp *e)
+{
+    const int n = e->calm && FN(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
+    if (n > 0)
+        FN(exp_quarters)(e, n);
+    if (n < e->n && e->calm)
+        FN(exp_keys)(1, e, n);
+    else if (n < e->n)
+        FN(exp_keys)(0, e, n);
 }
 
 static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
                        attn_ahead *ahead)
 {
-    const int64_t whole = head_dim / VL * VL;
-    const int keys = lanes.end - lanes.begin > FEW || whole == 0 ? 0 : n / ATTN_BLOCK * ATTN_BLOCK;
-    int j;
-    for (j = 0; j < keys; j += ATTN_BLOCK)
-        FN(qk_block)(s + j * ROWS, qt, k + j * k_stride, k_stride, whole, lanes, ahead);
+    const int64_t whole = head_dim / 4 * 4;
+    const int rows = FN(rows_of)(lanes);
+    const int keys = FN(qk_blocks)(s, qt, k, k_stride, ATTN_F32, n, whole, lanes, ahead);
+    const attn_lanes all = { 0, ROWS };
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
                        head_dim - whole, NULL, NULL);
+    if (beside && rows) {
+        FN(exp_few)(beside);
+        beside = NULL;
+    }
     if (keys < n)
-        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
-               beside, ahead);
-    else if (beside)
-        FN(exp_block)(beside);
+        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim,
+               rows ? all : lanes, beside, ahead);
+}
+
+static void FN(qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                      int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                      attn_ahead *ahead)
+{
+    FN(qk_blocks)(s, qt, k, k_stride, dtype, n, head_dim, lanes, ahead);
+    if (beside)
+        FN(exp_few)(beside);
+}
+
+/* Columns 0, 4, 8, 12 of lanes at..at+3. */
+INLINE void FN(columns_at)(float **to, float *o, int at)
+{
+    int i;
+    EACH_OF_4 to[i] = o + 4 * i * ROWS + at;
+}
+
+/* A vector of columns of each of 4 lanes. */
+INLINE void FN(get_columns)(vf *x, float *const *columns)
+{
+    const char *from[4];
+    int i;
+    EACH_OF_4 from[i] = (const char *)columns[i];
+    EACH_OF_4 x[i] = v_quarters(from, i * ROWS * 4);
+    v_squares(x);
 }
 
 /* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
-INLINE void FN(pv_rows)(int rows, int vectors, int at, float (*square)[VL], float *o,
-                        const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        attn_ahead *ahead, int64_t calls)
+INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, const float *p,
+                        const char *v, ptrdiff_t step, int n, attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
-    vf acc[FEW][MOST];
-    int c, j, r;
-    UNROLL for (c = 0; c < vectors; c++) {
-        FN(from_lanes)(square[0], o + c * VL * ROWS);
-        EACH_ROW acc[r][c] = v_load(square[at + r]);
-    }
-    for (j = 0; j < n; j++, v += v_stride, p += ROWS) {
-        vf x[MOST];
-        if (j % ATTN_BLOCK == 0)
-            FN(ask)(ahead, ((calls - 1) * n + n - j + ATTN_BLOCK - 1) / ATTN_BLOCK);
+    vf acc[MOST][FEW], x[MOST];
+    float *to[4];
+    int c, h, i, j, r;
+    UNROLL for (c = 0; c < vectors; c++)
+        EACH_QUAD {
+            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
+            FN(get_columns)(x, to);
+            EACH_OF_4 acc[c][4 * h + i] = x[i];
+        }
+    FN(pace)(ahead, calls * n);
+    for (j = 0; j < n; j++, v += step, p += ROWS) {
+        FN(ask)(ahead);
         UNROLL for (c = 0; c < vectors; c++)
-            x[c] = v_load(v + c * VL);
+            x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
             const vf w = v_set1(p[at + r]);
             UNROLL for (c = 0; c < vectors; c++)
-                acc[r][c] = v_fma(w, x[c], acc[r][c]);
+                acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
     }
-    UNROLL for (c = 0; c < vectors; c++) {
-        FN(from_lanes)(square[0], o + c * VL * ROWS);
-        EACH_ROW v_store(square[at + r], acc[r][c]);
-        FN(to_lanes)(o + c * VL * ROWS, square[0], VL);
-    }
+    UNROLL for (c = 0; c < vectors; c++)
+        EACH_QUAD {
+            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
+            FN(get_columns)(x, to);
+            EACH_OF_4 x[i] = 4 * h + i < rows ? acc[c][4 * h + i] : x[i];
+            v_squares(x);
+            EACH_OF_4 v_put_quarters(to, i * ROWS, x[i]);
+        }
 }
 
-INLINE int64_t FN(pv_columns)(int rows, int vectors, int at, float (*square)[VL], float *o,
-                              const float *p, const float *v, ptrdiff_t v_stride, int n,
-                              int64_t head_dim_v, attn_ahead *ahead)
+INLINE int64_t FN(pv_columns)(int dtype, int rows, int vectors, int at, float *o, const float *p,
+                              const char *v, ptrdiff_t step, int n, int64_t head_dim_v,
+                              attn_ahead *ahead)
 {
     int64_t d = 0;
     for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
-        FN(pv_rows)(rows, vectors, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
-                    (head_dim_v - d) / (vectors * VL));
+        FN(pv_rows)(dtype, rows, vectors, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n,
+                    ahead, (head_dim_v - d) / (vectors * VL));
     for (; d + VL <= head_dim_v; d += VL)
-        FN(pv_rows)(rows, 1, at, square, o + d * ROWS, p, v + d, v_stride, n, ahead,
+        FN(pv_rows)(dtype, rows, 1, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n, ahead,
                     (head_dim_v - d) / VL);
     return d;
+}
+
+/* All whole vectors of columns; returns how many columns that are. */
+INLINE int64_t FN(pv_type)(int dtype, float *o, const float *p, const char *v, ptrdiff_t v_stride,
+                           int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
+    const ptrdiff_t step = v_stride * ELEMENT(dtype);
+    if (rows == 1)
+        return FN(pv_columns)(dtype, 1, 8, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == 2)
+        return FN(pv_columns)(dtype, 2, 4, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == 4)
+        return FN(pv_columns)(dtype, 4, FEW == 4 ? 2 : 4, at, o, p, v, step, n, head_dim_v, ahead);
+    if (rows == FEW)
+        return FN(pv_columns)(dtype, FEW, 2, at, o, p, v, step, n, head_dim_v, ahead);
+    return 0;
 }
 
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const int count = lanes.end - lanes.begin;
-    float square[ROWS][VL];
-    int64_t d = 0;
-    if (count == 1)
-        d = FN(pv_columns)(1, 8, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (count == 2)
-        d = FN(pv_columns)(2, 4, lanes.begin, square, o, p, v, v_stride, n, head_dim_v, ahead);
-    else if (count <= 4)
-        d = FN(pv_columns)(4, FEW == 4 ? 2 : 4, FN(first_of)(lanes, 4), square, o, p, v, v_stride,
-                           n, head_dim_v, ahead);
-    else if (count <= FEW)
-        d = FN(pv_columns)(FEW, 2, FN(first_of)(lanes, FEW), square, o, p, v, v_stride, n,
-                           head_dim_v, ahead);
-    if (d < head_dim_v)
+    const int64_t d = FN(pv_type)(ATTN_F32, o, p, (const char *)v, v_stride, n, head_dim_v, lanes,
+                                  ahead);
+    if (d < head_dim_v && FN(rows_of)(lanes)) /* other lanes may hold -inf: no product with that */
+        FN(pv_lanes)(1, o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
+    else if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
+}
+
+static void FN(pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
+                      int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    const char *from = (const char *)v;
+    if (dtype == ATTN_F16)
+        FN(pv_type)(ATTN_F16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
+    else
+        FN(pv_type)(ATTN_BF16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
 }
 #define QK qk_few
 #define PV pv_few
+#define EXP_BLOCK exp_few
+#define FEW_ONLY FEW, FN(qk_16), FN(pv_16)
 #else
 #define QK qk
 #define PV pv
+#define EXP_BLOCK exp_block
+#define FEW_ONLY 0, NULL, NULL
 #endif
 
 /* ---- softmax */
@@ -752,10 +908,14 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
 static const attn_kernels FN(kernels) = {
     ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
     FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
-    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(exp_block),  FN(finite),
-    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result)
+    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
+    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result),
+    FEW_ONLY
 };
 #undef QK
 #undef PV
+#undef EXP_BLOCK
+#undef FEW_ONLY
+#undef FEW
 
 #endif

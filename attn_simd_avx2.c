@@ -62,6 +62,17 @@
 #define v_to_f16(p, x) to_f16_avx2(p, x)
 #define v_to_bf16(p, x) to_bf16_avx2(p, x)
 #define v_transpose(x) transpose_avx2(x)
+#define v_quarters(p, at) quarters_avx2(p, at)
+#define v_quarters_f16(p, at) _mm256_cvtph_ps(two_pieces_avx2((p)[0] + (at), (p)[1] + (at)))
+#define v_quarters_bf16(p, at)                                                                     \
+    v_float(_mm256_slli_epi32(                                                                     \
+        _mm256_cvtepu16_epi32(two_pieces_avx2((p)[0] + (at), (p)[1] + (at))), 16))
+#define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
+#define v_put_first(p, x) _mm_storeu_ps(p, _mm256_castps256_ps128(x))
+#define v_add_quarters(a, x) add_quarters_avx2(a, x)
+#define v_quarter(x, i)                                                                            \
+    ((i) == 0 ? _mm256_permute2f128_ps(x, x, 0) : _mm256_permute2f128_ps(x, x, 0x11))
+#define v_squares(x) squares_avx2(x)
 #define PIN(x) __asm__("" : "+x"(x))
 
 /* 16-bit numbers without -0. */
@@ -107,6 +118,42 @@ INLINE void transpose_avx2(__m256 *x)
     }
     UNROLL for (i = 0; i < 8; i++)
         x[i] = t[i];
+}
+
+INLINE __m256 quarters_avx2(const char *const *p, ptrdiff_t at)
+{
+    const __m128 low = _mm_loadu_ps((const float *)(const void *)(p[0] + at));
+    const __m128 high = _mm_loadu_ps((const float *)(const void *)(p[1] + at));
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+}
+
+/* 4 numbers of 16 bits from each of two places. */
+INLINE __m128i two_pieces_avx2(const char *a, const char *b)
+{
+    const __m128 low = _mm_castsi128_ps(_mm_loadl_epi64((const void *)a));
+    return _mm_castps_si128(_mm_loadh_pi(low, (const void *)b));
+}
+
+INLINE void put_quarters_avx2(float *const *p, ptrdiff_t at, __m256 x)
+{
+    _mm_storeu_ps(p[0] + at, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(p[1] + at, _mm256_extractf128_ps(x, 1));
+}
+
+INLINE __m256 add_quarters_avx2(__m256 a, __m256 x)
+{
+    const __m128 sum = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_castps256_ps128(x));
+    return _mm256_castps128_ps256(_mm_add_ps(sum, _mm256_extractf128_ps(x, 1)));
+}
+
+INLINE void squares_avx2(__m256 *x)
+{
+    const __m256 a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpackhi_ps(x[0], x[1]);
+    const __m256 c = _mm256_unpacklo_ps(x[2], x[3]), d = _mm256_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm256_shuffle_ps(a, c, 0x44);
+    x[1] = _mm256_shuffle_ps(a, c, 0xee);
+    x[2] = _mm256_shuffle_ps(b, d, 0x44);
+    x[3] = _mm256_shuffle_ps(b, d, 0xee);
 }
 
 #define ISA avx2

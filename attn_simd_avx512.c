@@ -64,6 +64,15 @@
 #define v_to_f16(p, x) to_f16_avx512(p, x)
 #define v_to_bf16(p, x) to_bf16_avx512(p, x)
 #define v_transpose(x) transpose_avx512(x)
+#define v_quarters(p, at) quarters_avx512(p, at)
+#define v_quarters_f16(p, at) _mm512_cvtph_ps(quarters_16_avx512(p, at))
+#define v_quarters_bf16(p, at)                                                                     \
+    v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(quarters_16_avx512(p, at)), 16))
+#define v_put_quarters(p, at, x) put_quarters_avx512(p, at, x)
+#define v_put_first(p, x) _mm_storeu_ps(p, _mm512_castps512_ps128(x))
+#define v_add_quarters(a, x) add_quarters_avx512(a, x)
+#define v_quarter(x, i) quarter_avx512(x, i)
+#define v_squares(x) squares_avx512(x)
 #define PIN(x) __asm__("" : "+v"(x))
 
 /* 16-bit numbers without -0. */
@@ -115,6 +124,66 @@ INLINE void transpose_avx512(__m512 *x)
     }
     UNROLL for (i = 0; i < 16; i++)
         x[i] = t[i];
+}
+
+#define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))
+
+/* By halves: three inserts into 512 bits take twice the time. */
+INLINE __m512 quarters_avx512(const char *const *p, ptrdiff_t at)
+{
+    const __m128 a = LOAD_4(p[0] + at), b = LOAD_4(p[1] + at);
+    const __m128 c = LOAD_4(p[2] + at), d = LOAD_4(p[3] + at);
+    const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(a), b, 1);
+    const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(c), d, 1);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+
+/* 4 numbers of 16 bits from each of two places. */
+INLINE __m128i two_pieces_avx512(const char *a, const char *b)
+{
+    const __m128 low = _mm_castsi128_ps(_mm_loadl_epi64((const void *)a));
+    return _mm_castps_si128(_mm_loadh_pi(low, (const void *)b));
+}
+
+INLINE __m256i quarters_16_avx512(const char *const *p, ptrdiff_t at)
+{
+    const __m128i low = two_pieces_avx512(p[0] + at, p[1] + at);
+    const __m128i high = two_pieces_avx512(p[2] + at, p[3] + at);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+INLINE void put_quarters_avx512(float *const *p, ptrdiff_t at, __m512 x)
+{
+    _mm_storeu_ps(p[0] + at, _mm512_castps512_ps128(x));
+    _mm_storeu_ps(p[1] + at, _mm512_extractf32x4_ps(x, 1));
+    _mm_storeu_ps(p[2] + at, _mm512_extractf32x4_ps(x, 2));
+    _mm_storeu_ps(p[3] + at, _mm512_extractf32x4_ps(x, 3));
+}
+
+INLINE __m512 add_quarters_avx512(__m512 a, __m512 x)
+{
+    __m128 sum = _mm_add_ps(_mm512_castps512_ps128(a), _mm512_castps512_ps128(x));
+    sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(x, 1));
+    sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(x, 2));
+    return _mm512_castps128_ps512(_mm_add_ps(sum, _mm512_extractf32x4_ps(x, 3)));
+}
+
+INLINE __m512 quarter_avx512(__m512 x, int i)
+{
+    return i == 0   ? _mm512_shuffle_f32x4(x, x, 0)
+           : i == 1 ? _mm512_shuffle_f32x4(x, x, 0x55)
+           : i == 2 ? _mm512_shuffle_f32x4(x, x, 0xaa)
+                    : _mm512_shuffle_f32x4(x, x, 0xff);
+}
+
+INLINE void squares_avx512(__m512 *x)
+{
+    const __m512 a = _mm512_unpacklo_ps(x[0], x[1]), b = _mm512_unpackhi_ps(x[0], x[1]);
+    const __m512 c = _mm512_unpacklo_ps(x[2], x[3]), d = _mm512_unpackhi_ps(x[2], x[3]);
+    x[0] = W(_mm512_unpacklo_pd, a, c);
+    x[1] = W(_mm512_unpackhi_pd, a, c);
+    x[2] = W(_mm512_unpacklo_pd, b, d);
+    x[3] = W(_mm512_unpackhi_pd, b, d);
 }
 
 #define ISA avx512

@@ -57,6 +57,16 @@
 #define v_to_f16(p, x) to_f16_neon(p, x)
 #define v_to_bf16(p, x) to_bf16_neon(p, x)
 #define v_transpose(x) transpose_neon(x)
+#define v_quarters(p, at) /* a vector is one quarter */                                            \
+    vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)(p)[0] + (at)))
+#define v_piece(p, at) vld1_u8((const uint8_t *)(p)[0] + (at))
+#define v_quarters_f16(p, at) vcvt_f32_f16(vreinterpret_f16_u8(v_piece(p, at)))
+#define v_quarters_bf16(p, at) v_float(vshll_n_u16(vreinterpret_u16_u8(v_piece(p, at)), 16))
+#define v_put_quarters(p, at, x) vst1q_f32((p)[0] + (at), x)
+#define v_put_first(p, x) vst1q_f32(p, x)
+#define v_add_quarters(a, x) vaddq_f32(a, x)
+#define v_quarter(x, i) ((void)(i), (x))
+#define v_squares(x) transpose_neon(x)
 #define PIN(x) __asm__("" : "+w"(x))
 
 /* 16-bit numbers without -0. */

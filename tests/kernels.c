@@ -444,6 +444,106 @@ static void check_pv(const sizes *z)
     check_lanes(z->dead < 0 ? "pv_select" : "pv", o, o_few, z->dim, z->first);
 }
 
+/* 1 to `few` lanes of a set that has another way for them. */
+static attn_lanes few_lanes(void)
+{
+    attn_lanes lanes;
+    lanes.begin = (int)rng_int(0, tested->rows - 1);
+    lanes.end = lanes.begin / 4 * 4 + tested->few;
+    lanes.end = lanes.end < tested->rows ? lanes.end : tested->rows;
+    lanes.end = (int)rng_int(lanes.begin + 1, lanes.end);
+    return lanes;
+}
+
+static int is_in(attn_lanes lanes, int lane)
+{
+    return lane >= lanes.begin && lane < lanes.end;
+}
+
+/* Numbers in every lane, also in those without a query. */
+static void check_few_qk(const sizes *z)
+{
+    const int rows = tested->rows;
+    const attn_lanes lanes = few_lanes();
+    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z), *s;
+    s = matrix((int64_t)z->n * rows);
+    for (int64_t i = 0; i < z->dim * rows; i++)
+        qt[i] = is_in(lanes, (int)(i % rows)) ? qt[i] : 0;
+    for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
+        s[i] = float_from_bits(0x7fc00000u);
+    tested->qk(s, qt, k, z->stride, z->n, z->dim, lanes, NULL, NULL);
+    for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
+        if (s[i] != s[i] || (s[i] != 0 && !is_in(lanes, (int)(i % rows)))) {
+            CHECK(0, "key %d, lane %d: %08x", (int)(i / rows), (int)(i % rows),
+                  (unsigned)float_bits(s[i]));
+            return;
+        }
+    CHECK(1, "logits of lanes without a query");
+}
+
+/* A block's exponentials and products: o stays as it is where a lane sees no key. */
+static void check_few_dead(const sizes *z)
+{
+    const int rows = tested->rows, n = (int)rng_int(1, 16);
+    const attn_lanes lanes = few_lanes();
+    float *s = normal_matrix((int64_t)n * rows, 4), *m = normal_matrix(rows, 4);
+    float *l = normal_matrix(rows, 4), *v = normal_matrix(n * z->dim, 1);
+    float *o = normal_matrix(z->dim * rows, 1), *before = matrix(z->dim * rows);
+    const attn_exp e = {s, n, m, l, lanes, 0};
+    memcpy(before, o, (size_t)(z->dim * rows) * sizeof *o);
+    for (int64_t i = 0; i < (int64_t)n * rows; i++)
+        s[i] = is_in(lanes, (int)(i % rows)) ? s[i] : -infinity();
+    tested->exp_block(&e);
+    tested->pv(o, s, v, (ptrdiff_t)z->dim, n, z->dim, lanes, NULL);
+    for (int64_t i = 0; i < z->dim * rows; i++)
+        if (o[i] != before[i] && !is_in(lanes, (int)(i % rows))) {
+            CHECK(0, "o[%d][lane %d] moved", (int)(i / rows), (int)(i % rows));
+            return;
+        }
+    CHECK(1, "values of lanes that see no key");
+}
+
+/* Rows in a 16-bit storage type against the same rows widened. */
+static void check_few_16(const sizes *z)
+{
+    const int rows = tested->rows, bf16 = rng_chance(50), dtype = bf16 ? ATTN_BF16 : ATTN_F16;
+    const int n = (z->n + 15) / 16 * 16, block = (int)rng_int(1, 16);
+    const int64_t dim = (z->dim + 15) / 16 * 16, stride = dim + rng_int(0, 9);
+    const int64_t count = stride * (n - 1) + dim;
+    const attn_lanes lanes = few_lanes();
+    uint16_t *half = test_alloc_at((size_t)count * sizeof *half, PLACE_PAGE_AFTER);
+    float *wide = normal_matrix(count, 1), *qt = normal_matrix(dim * rows, 1);
+    float *s = matrix((int64_t)n * rows), *right = matrix((int64_t)n * rows);
+    float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
+    float *e_s = normal_matrix(block * rows, 4), *right_e_s = matrix(block * rows);
+    float *m = normal_matrix(rows, 4), *l = normal_matrix(rows, 4), *right_l = matrix(rows);
+    const attn_exp e = {e_s, block, m, l, lanes, 0}, right_e = {right_e_s, block, m, right_l, lanes, 0};
+    memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
+    memcpy(right_e_s, e_s, (size_t)(block * rows) * sizeof *o);
+    memcpy(right_l, l, (size_t)rows * sizeof *o);
+    (bf16 ? tested->narrow_bf16 : tested->narrow_f16)(half, wide, count);
+    (bf16 ? tested->widen_bf16 : tested->widen_f16)(wide, half, count);
+    tested->qk_16(s, qt, half, stride, dtype, n, dim, lanes, &e, NULL);
+    tested->qk(right, qt, wide, stride, n, dim, lanes, &right_e, NULL);
+    tested->pv_16(o, s, half, stride, dtype, n, dim, lanes, NULL);
+    tested->pv(right_o, right, wide, stride, n, dim, lanes, NULL);
+    CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_16, type %d", dtype);
+    CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_16, type %d", dtype);
+    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_16");
+    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_16");
+}
+
+static void check_few(const sizes *z)
+{
+    CHECK(tested->few < tested->rows && !tested->qk_16 == !tested->few &&
+              !tested->pv_16 == !tested->few, "few is %d", tested->few);
+    if (!tested->few)
+        return;
+    check_few_qk(z);
+    check_few_dead(z);
+    check_few_16(z);
+}
+
 static void check_maximum(const sizes *z)
 {
     const int rows = tested->rows;
@@ -536,6 +636,7 @@ static const struct {
     {"softcap", check_softcap},       {"add_scaled", check_add_scaled},
     {"sums midway", check_add_midway},
     {"clip and hide", check_masks},   {"a block", check_block},   {"pv", check_pv},
+    {"few lanes", check_few},
     {"maximum", check_maximum},       {"finite", check_finite},   {"exp_sum", check_exp_sum},
     {"merge", check_merge},           {"result", check_result},
 };
