@@ -303,13 +303,14 @@ typedef struct attn_params {
                                    * batch of 2 or more without cu_seqlens, at most 64 rows
                                    * (q_len * group) per entry and kv head, one key_base, at least
                                    * 64 keys in whole blocks (n a multiple of 16), all of which
-                                   * every row sees, and no bias, ALiBi, dropout, callback or
-                                   * mask but causal, window and chunked. Otherwise nothing
-                                   * changes, and attn_explain says why. An entry's own copies
-                                   * must be there all the same: any of them may be read. The
-                                   * workspace then also holds states of all rows, some
-                                   * (3 + log2(shared_keys / 1024)) * (head_dim_v + 2) + head_dim
-                                   * floats each; in a smaller one each entry reads its own */
+                                   * every row sees, no bias, ALiBi, dropout, callback or mask
+                                   * but causal, window and chunked, and row tiles for half of
+                                   * the workers at least. Otherwise nothing changes, and
+                                   * attn_explain says why. Each entry's own copy must be there
+                                   * all the same: any may be read. The workspace then holds the
+                                   * states of all rows too, some (head_dim_v + 2) *
+                                   * (3 + log2(shared_keys / 1024)) + head_dim floats each; in a
+                                   * smaller one each entry reads its own copy */
 
     /* ---- position of the queries */
     int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
