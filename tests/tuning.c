@@ -505,13 +505,13 @@ static void check_item_bytes(void)
     const struct shape *s = &shapes[COPIES];
     const attn_info least = tuned(s, "item_bytes", 16384);
     const attn_info most = tuned(s, "item_bytes", 1 << 30);
-    const size_t bytes = most.workspace_bytes_per_worker / 2;
+    const size_t bytes = least.workspace_bytes_per_worker / 2 + most.workspace_bytes_per_worker / 2;
     const attn_info half = tuned(s, "item_bytes", (int64_t)bytes);
     CHECK(least.items == (s->rows + least.tile_rows - 1) / least.tile_rows, "%d items",
           (int)least.items);
     CHECK(half.items < least.items && half.workspace_bytes_per_worker <= bytes,
           "%d items, %lu bytes", (int)half.items, (unsigned long)half.workspace_bytes_per_worker);
-    CHECK(most.items < half.items, "%d items, %d with half of the bytes", (int)most.items,
+    CHECK(most.items < half.items, "%d items, %d with fewer bytes", (int)most.items,
           (int)half.items);
 }
 
