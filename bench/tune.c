@@ -165,11 +165,10 @@ static int time_variants(const tune *t, variant *variants, int n, double seconds
     return measure_in_turn(&plan, jobs, n) && jobs[0].result.seconds.n >= MIN_SAMPLES;
 }
 
-/* Of the median, as a share of it: 1.25 times that of the mean (for normal noise), which rare long
- * samples only make larger. */
+/* Of the median, as a share of it: twice its deviation. */
 static double error_of(const bench_stats *s)
 {
-    return 1.25 * s->std / sqrt(s->n) / s->p50;
+    return 2 * s->p50_error / s->p50;
 }
 
 /* ---- choosing */
