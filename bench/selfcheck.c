@@ -190,6 +190,7 @@ static void check_stats(void)
     expect(s.p50 == 3, "median of 1..5", s.p50);
     expect(fabs(s.p95 - 4.8) < 1e-12, "P95 of 1..5", s.p95);
     expect(fabs(s.p99 - 4.96) < 1e-12, "P99 of 1..5", s.p99);
+    expect(fabs(s.p50_error - 2 / sqrt(5)) < 1e-12, "error of the median", s.p50_error);
 }
 
 typedef struct fake_call {

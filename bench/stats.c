@@ -35,4 +35,8 @@ void bench_stats_of(double *values, int n, bench_stats *out)
     out->p50 = bench_quantile(values, n, 0.50);
     out->p95 = bench_quantile(values, n, 0.95);
     out->p99 = bench_quantile(values, n, 0.99);
+    /* How many of n values lie below their true median has a deviation of sqrt(n) / 2. */
+    const double share = 0.5 / sqrt(n);
+    out->p50_error = 0.5 * (bench_quantile(values, n, 0.5 + share)
+                            - bench_quantile(values, n, 0.5 - share));
 }

@@ -7,6 +7,7 @@ typedef struct bench_stats {
     int n;
     double min, mean, std; /* std: of the sample, divisor n - 1; 0 for one value */
     double p50, p95, p99;  /* linear between the two nearest order statistics */
+    double p50_error;      /* half the 68 % interval of p50, whatever the distribution is */
 } bench_stats;
 
 /* Sorts the n >= 1 values in place and describes them. */

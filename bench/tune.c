@@ -17,8 +17,9 @@
 #include "report.h"
 
 #define SECONDS 45.0
-#define QUICK_SECONDS 11.0
+#define QUICK_SECONDS 12.0
 #define REASON "usual value kept: "
+#define TOO_LONG "the calls take too long for the time there is"
 
 enum { MAX_VALUES = 8, SAMPLES = 101, QUICK_SAMPLES = 31, MIN_SAMPLES = 5 };
 enum { WIDE, NARROW, SETS };
@@ -31,9 +32,9 @@ typedef struct tune_case {
 } tune_case;
 
 static const tune_case
-    prefill_64 = {"prefill 1024 causal, 2 x 64", 2, 2, 1024, 1024, 64, ATTN_F32, 1, 1},
-    prefill_128 = {"prefill 1024 causal, 2 x 128", 2, 2, 1024, 1024, 128, ATTN_F32, 1, 1},
-    prefill_f16 = {"prefill 1024 causal f16, 2 x 128", 2, 2, 1024, 1024, 128, ATTN_F16, 1, 1},
+    prefill_64 = {"prefill 1024 causal, 1 x 64", 1, 1, 1024, 1024, 64, ATTN_F32, 1, 1},
+    prefill_128 = {"prefill 1024 causal, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F32, 1, 1},
+    prefill_f16 = {"prefill 1024 causal f16, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F16, 1, 1},
     decode = {"decode 4096, 32/8 x 128", 32, 8, 1, 4096, 128, ATTN_F32, 0, 1};
 
 static const struct field {
@@ -50,7 +51,7 @@ static const struct field {
     {"tile_keys", NARROW, {-1, 16, 32, 64, 128, 256, 512, 1024}, 8, {&decode, NULL}},
     {"ahead", NARROW, {1, 0}, 2, {&decode, NULL}},
 };
-enum { FIELDS = sizeof fields / sizeof *fields, STEPS = FIELDS + 2 };
+enum { FIELDS = sizeof fields / sizeof *fields };
 
 int tune_candidate(int field, int value, const char **name, int64_t *out)
 {
@@ -80,7 +81,7 @@ typedef struct tune {
     const attn_kernels *sets[SETS]; /* NULL = there is none */
     pool *two;                      /* workers */
     double deadline;
-    int steps_left, samples;
+    int weight_left, samples;
     tuning_list chosen;
 } tune;
 
@@ -155,8 +156,8 @@ static int time_variants(const tune *t, variant *variants, int n, double seconds
                          measure_job *jobs)
 {
     measure_plan plan = {1, t->samples, 0, seconds};
-    const double cold = measure_once(call, &variants[0]);
-    if (cold < 0 || cold * n * (MIN_SAMPLES + 1) > seconds) return 0;
+    if (measure_once(call, &variants[0]) < 0) return 0; /* the first one meets new memory */
+    if (measure_once(call, &variants[0]) * n * (MIN_SAMPLES + 1) > seconds) return 0;
     for (int i = 0; i < n; i++) {
         const measure_job job = {.call = call, .arg = &variants[i]};
         jobs[i] = job;
@@ -164,11 +165,10 @@ static int time_variants(const tune *t, variant *variants, int n, double seconds
     return measure_in_turn(&plan, jobs, n) && jobs[0].result.seconds.n >= MIN_SAMPLES;
 }
 
-/* Of the median, as a share of it: 1.25 times that of the mean (for normal noise), which rare long
- * samples only make larger. */
+/* Of the median, as a share of it: twice its deviation. */
 static double error_of(const bench_stats *s)
 {
-    return 1.25 * s->std / sqrt(s->n) / s->p50;
+    return 2 * s->p50_error / s->p50;
 }
 
 /* ---- choosing */
@@ -214,11 +214,14 @@ int tune_choose(const tune_trial *trials, int n, int cases, double *gain, double
     return *gain > TUNE_LEAST_GAIN && *gain > *noise ? best : 0;
 }
 
-/* This step's share of the time left. */
-static double step_seconds(const tune *t)
+/* The time is shared by weight, about the number of calls in turn; what a step leaves goes to those
+ * after it. */
+static double step_seconds(tune *t, int weight)
 {
     const double left = t->deadline - clock_seconds();
-    return left > 0 ? left / t->steps_left : 0;
+    const double seconds = left > 0 ? left * weight / t->weight_left : 0;
+    t->weight_left -= weight;
+    return seconds;
 }
 
 /* Times values[0], the usual one, the others and the usual one again on one subject. */
@@ -243,6 +246,11 @@ static int time_values(const tune *t, subject *s, const char *name, const int64_
 static int count_cases(const struct field *f)
 {
     return f->cases[1] ? 2 : 1;
+}
+
+static int weight_of(const struct field *f)
+{
+    return (f->count + 1) * count_cases(f);
 }
 
 static int time_field(const tune *t, const struct field *f, subject *subjects,
@@ -304,16 +312,15 @@ static int wins_again(const tune *t, const struct field *f, subject *subjects, i
     return won && *gain > *noise;
 }
 
-static void tune_subjects(tune *t, const struct field *f, subject *subjects)
+static void tune_subjects(tune *t, const struct field *f, subject *subjects, double seconds)
 {
-    const double seconds = step_seconds(t);
     const char *const set = attn_kernels_name(t->sets[f->set]);
     int64_t values[MAX_VALUES];
     tune_trial trials[TUNE_MAX_TRIALS];
     double gain, noise;
     const int n = drop_equal(t, f, subjects, values);
     if (n < 2 || !time_field(t, f, subjects, values, n, seconds * 2 / 3, trials)) {
-        say("  " REASON "%s\n", n < 2 ? "no other makes a difference" : "a call takes too long");
+        say("  " REASON "%s\n", n < 2 ? "no other makes a difference" : TOO_LONG);
         return;
     }
     say_trials(trials, n + 1, count_cases(f));
@@ -331,6 +338,7 @@ static void tune_subjects(tune *t, const struct field *f, subject *subjects)
 
 static void tune_field(tune *t, const struct field *f)
 {
+    const double seconds = step_seconds(t, weight_of(f));
     subject subjects[TUNE_MAX_CASES] = {{0}};
     int ok = 1;
     say("%s of %s, ms:", f->name, attn_kernels_name(t->sets[f->set]));
@@ -342,7 +350,7 @@ static void tune_field(tune *t, const struct field *f)
     }
     for (int c = 0; ok && c < count_cases(f); c++)
         ok = open_subject(t, f->cases[c], f->set, &subjects[c]);
-    if (ok) tune_subjects(t, f, subjects);
+    if (ok) tune_subjects(t, f, subjects, seconds);
     else say("  skipped: no memory\n");
     for (int c = 0; c < count_cases(f); c++) close_subject(&subjects[c]);
 }
@@ -380,7 +388,7 @@ static int fight(const tune *t, variant v[3], double seconds, duel *d)
 
 /* ---- dividing the keys among workers */
 
-enum { SPLIT_DIM = 128, SPLIT_USUAL = 512, SPLIT_LEAST = 64, SPLIT_MOST = 8192 };
+enum { SPLIT_DIM = 128, SPLIT_USUAL = 512, SPLIT_LEAST = 64, SPLIT_MOST = 8192, SPLIT_WEIGHT = 12 };
 #define SPLIT_CPUS 1.3 /* that two workers use at least when there are two CPUs */
 
 /* a: whole, b: divided. */
@@ -439,18 +447,18 @@ static int two_cpus(const tune *t, int set, double seconds)
 static void tune_split(tune *t)
 {
     const int set = t->sets[NARROW] ? NARROW : WIDE;
-    const double seconds = step_seconds(t) / 8;
+    const double seconds = step_seconds(t, SPLIT_WEIGHT) / 8;
     const char *const name = attn_kernels_name(t->sets[set]);
     duel d;
     say("split_work of %s, 2 threads, decode, 4/1 x %d, ms: keys, whole, divided\n", name,
         SPLIT_DIM);
     if (!two_cpus(t, set, seconds)) {
-        say("  skipped: there are no two CPUs for two threads, or a call takes too long\n");
+        say("  skipped: there are no two CPUs for two threads\n");
         return;
     }
     const int keys = split_keys(t, set, seconds, &d);
     if (keys == 0 || keys == SPLIT_USUAL) {
-        say("  " REASON "%s\n", keys ? "from 512 keys on" : "a call takes too long");
+        say("  " REASON "%s\n", keys ? "from 512 keys on" : TOO_LONG);
         return;
     }
     tuning_add(&t->chosen, name, "split_work", (int64_t)keys * 2 * SPLIT_DIM, fabs(d.gain),
@@ -460,7 +468,7 @@ static void tune_split(tune *t)
 
 /* ---- naive or tiled */
 
-enum { NAIVE_LEAST = 64, NAIVE_MOST = 1024 };
+enum { NAIVE_LEAST = 64, NAIVE_MOST = 1024, NAIVE_WEIGHT = 12 };
 
 /* a: tiled, b: naive; prints and returns the verdict. */
 static int naive_wins(const tune *t, int keys, int causal, double seconds, duel *d)
@@ -484,7 +492,7 @@ static int naive_wins(const tune *t, int keys, int causal, double seconds, duel 
  * of keys only. */
 static void tune_auto(tune *t)
 {
-    const double seconds = step_seconds(t) / 10;
+    const double seconds = step_seconds(t, NAIVE_WEIGHT) / 10;
     int64_t most = 0;
     duel d = {0}, last = {0};
     say("auto_naive_keys of %s, 2 x 64, ms: keys, tiled, naive\n",
@@ -560,17 +568,18 @@ static void find_sets(tune *t)
 
 int tune_command(bench_context *x, int quick, const char *path)
 {
-    tune t = {.x = x, .steps_left = STEPS, .samples = quick ? QUICK_SAMPLES : SAMPLES};
+    tune t = {.x = x, .weight_left = SPLIT_WEIGHT + NAIVE_WEIGHT};
     const double begin = clock_seconds();
     t.deadline = begin + (quick ? QUICK_SECONDS : SECONDS);
+    t.samples = quick ? QUICK_SAMPLES : SAMPLES;
     find_sets(&t);
     t.two = pool_create(2);
     say("machine   %s, %d CPUs, %s\nmedians of up to %d calls in turn; a value is chosen when it "
         "is faster by more\nthan %.0f %% and than the noise, twice\n\n", x->machine.cpu,
         x->machine.cpus, x->machine.system, t.samples, 1e2 * TUNE_LEAST_GAIN);
-    for (int i = 0; i < FIELDS; i++, t.steps_left--) tune_field(&t, &fields[i]);
+    for (int i = 0; i < FIELDS; i++) t.weight_left += weight_of(&fields[i]);
+    for (int i = 0; i < FIELDS; i++) tune_field(&t, &fields[i]);
     tune_split(&t);
-    t.steps_left--;
     tune_auto(&t);
     pool_destroy(t.two);
     const int ok = finish(&t, path);

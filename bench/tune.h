@@ -14,7 +14,7 @@ enum { TUNE_MAX_CASES = 2, TUNE_MAX_TRIALS = 10 };
 typedef struct tune_trial {
     int64_t value;
     double seconds[TUNE_MAX_CASES]; /* medians */
-    double error[TUNE_MAX_CASES];   /* standard errors of the medians, as shares of them */
+    double error[TUNE_MAX_CASES];   /* of the medians, as shares of them */
 } tune_trial;
 
 #define TUNE_LEAST_GAIN 0.02
