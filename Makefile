@@ -50,11 +50,11 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/fuzz.c tests/threads.c tests/kernels.c tests/explain.c tests/bits.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/selfcheck.c \
-           tests/oracle.c
+           bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
+           bench/selfcheck.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
-PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
-                bench/machine.c bench/data.c
+PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
+                bench/reading.c bench/stats.c bench/machine.c bench/data.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))

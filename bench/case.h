@@ -34,7 +34,10 @@ typedef struct bench_result {
     int64_t row_stride; /* elements from one row of q to the next */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
-    double tokens_per_s, gflops, gbytes_per_s, pct_read_bw;
+    double tokens_per_s, gflops;
+    double gbytes_per_s;      /* bytes of k and v / ms_p50 */
+    double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
+    double pct_read_bw;       /* the loop's time / the call's, medians; 0 = the same */
     double pct_fma_peak, pct_avx2_peak;
     double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */

@@ -107,11 +107,13 @@ void report_machine(const machine_info *m, const probe_result *p)
 void report_formulas(void)
 {
     say("tokens/s = batch * seq_q / P50; GFLOP/s = 2 * visible pairs * (head_dim + head_dim_v) / "
-        "P50,\n  causal pairs counted exactly; GB/s = bytes of q, k, v, o, lse / P50\n");
+        "P50,\n  causal pairs counted exactly; GB/s = bytes of k and v / P50; of up to 16 rows: "
+        "read = GB/s\n  of a plain loop that reads the same k and v with as many threads, in turn "
+        "with the calls;\n  %%read = GB/s / read\n");
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
-        "  %%read: of the measured read rate; err/tol: worst error of sampled rows against a double"
-        "\n  oracle in units of its tolerance; cold: the first call, before any warm-up;\n"
-        "  %%cpu: share of the time in which the CPU was ours\n\n");
+        "  err/tol: worst error of sampled rows against a double oracle in units of its tolerance;"
+        "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU was "
+        "ours\n\n");
 }
 
 void report_table_head(void)
@@ -127,6 +129,8 @@ static void say_field(const result_field *f, const bench_result *r)
 {
     if (f->kind == FIELD_NAME || f->kind == FIELD_TEXT)
         say("%*s ", f->width, field_text(f, r));
+    else if (f->kind == FIELD_MAYBE && field_number(f, r) == 0)
+        say("%*s ", f->width, "-");
     else
         say("%*.*f ", f->width, f->decimals, field_number(f, r) / f->unit);
 }

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
- * only then warm-up and timing; of a group all but the timing first. */
+ * only then warm-up and timing; of a group all but the timing first. Calls of few rows are bound by
+ * memory: a plain loop that reads their K and V is timed in turn with them. */
 #include "run.h"
 
 #include <math.h>
@@ -15,6 +16,7 @@
 #include "clock.h"
 #include "measure.h"
 #include "model.h"
+#include "reading.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -23,7 +25,7 @@
 /* Share of the usable memory that one case may take. */
 #define MEMORY_SHARE 0.5
 
-enum { SAMPLED_ROWS = 12 };
+enum { SAMPLED_ROWS = 12, FEW_ROWS = 16 };
 
 typedef struct bench_run {
     const bench_case *c;
@@ -33,6 +35,7 @@ typedef struct bench_run {
     void *q, *k, *v, *o, *workspace;
     size_t o_bytes, workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
+    reading roof;        /* of K and V; threads 0 = the case has many rows */
 } bench_run;
 
 static int skip(bench_result *r, const char *format, double a, double b)
@@ -191,6 +194,11 @@ static int make_buffers(const bench_context *x, bench_run *run, bench_result *r)
     run->p.k.data = run->k;
     run->p.v.data = run->v;
     run->p.o.data = run->o;
+    if (c->seq_q <= FEW_ROWS) {
+        const reading roof = {{run->k, run->v}, {k_bytes, v_bytes}, x->threads,
+                              run->p.parallel_for, run->p.parallel_user, 0};
+        run->roof = roof;
+    }
     return 1;
 }
 
@@ -254,9 +262,21 @@ int run_was_wrong(const bench_result *r)
 
 /* ---- timing */
 
-static void fill_result(const bench_context *x, const bench_run *run, const measure_result *m,
+/* The call's rate and the reading loop's of the same moment. */
+static void fill_rates(const bench_run *run, double seconds, const measure_result *roof,
+                       bench_result *r)
+{
+    r->gbytes_per_s = run->model.kv_bytes / seconds * 1e-9;
+    if (!run->roof.threads) return;
+    r->read_gbytes_per_s = run->model.kv_bytes / roof->seconds.p50 * 1e-9;
+    r->pct_read_bw = 100 * roof->seconds.p50 / seconds;
+}
+
+/* jobs: the run's call and, where it has one, its reading loop. */
+static void fill_result(const bench_context *x, const bench_run *run, const measure_job *jobs,
                         bench_result *r)
 {
+    const measure_result *const m = &jobs[0].result;
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
     const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
@@ -271,8 +291,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->pct_running = 100 * m->running / x->threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
-    r->gbytes_per_s = run->model.bytes / seconds * 1e-9;
-    if (x->probe.read_gbs > 0) r->pct_read_bw = 100 * r->gbytes_per_s / x->probe.read_gbs;
+    fill_rates(run, seconds, &jobs[1].result, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / x->threads;
@@ -294,29 +313,43 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
+/* The run's jobs: its call and, where it has one, its reading loop. How many. */
+static int add_jobs(bench_run *run, measure_job *jobs)
+{
+    const measure_job timed = {.call = call, .arg = run};
+    const measure_job roof = {.call = reading_run, .arg = &run->roof};
+    jobs[0] = timed;
+    if (!run->roof.threads) return 1;
+    reading_choose(&run->roof);
+    jobs[1] = roof;
+    return 2;
+}
+
 /* Times the runs whose result has no reason to skip them. */
 static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
-    measure_job jobs[RUN_MAX_GROUP];
+    measure_job jobs[2 * RUN_MAX_GROUP];
     measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
     double longest = 0;
-    int ready = 0;
+    int ready = 0, num_jobs = 0;
     for (int i = 0; i < n; i++) {
-        const measure_job job = {.call = call, .arg = &runs[i]};
         if (results[i].skipped[0]) continue;
-        jobs[ready++] = job;
+        num_jobs += add_jobs(&runs[i], &jobs[num_jobs]);
+        ready++;
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
     plan.min_time *= ready;
     plan.max_time = time_share(x) * ready;
     if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
-    const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, ready);
+    const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
     for (int i = 0, job = 0; i < n; i++) {
         bench_result *const r = &results[i];
         if (r->skipped[0]) continue;
-        if (timed) fill_result(x, &runs[i], &jobs[job++].result, r);
-        else if (plan.max_time < 0)
+        if (timed) fill_result(x, &runs[i], &jobs[job], r);
+        job += runs[i].roof.threads ? 2 : 1;
+        if (timed) continue;
+        if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
         else skip(r, "a timed call failed", 0, 0);
     }

@@ -18,6 +18,7 @@
 #include "measure.h"
 #include "model.h"
 #include "presets.h"
+#include "reading.h"
 
 static int passed, failed;
 
@@ -251,6 +252,7 @@ static void check_running(void)
 typedef struct turn_call {
     int *last, *broken;
     int index, calls, of;
+    double seconds;
 } turn_call;
 
 static int take_turn(void *arg)
@@ -259,7 +261,7 @@ static int take_turn(void *arg)
     const double start = clock_seconds();
     if (t->calls++ && (*t->last + 1) % t->of != t->index) ++*t->broken; /* the first is warm-up */
     *t->last = t->index;
-    while (clock_seconds() - start < 1e-4) {
+    while (clock_seconds() - start < t->seconds) {
     }
     return 0;
 }
@@ -271,7 +273,7 @@ static void check_turns(void)
     turn_call t[3];
     measure_job jobs[3];
     for (int i = 0; i < 3; i++) {
-        const turn_call one = {&last, &broken, i, 0, 3};
+        const turn_call one = {&last, &broken, i, 0, 3, 1.2e-3};
         const measure_job job = {.call = take_turn, .arg = &t[i]};
         t[i] = one;
         jobs[i] = job;
@@ -279,6 +281,80 @@ static void check_turns(void)
     expect(measure_in_turn(&plan, jobs, 3), "three calls in turn work", 0);
     expect(broken == 0, "their samples alternate", broken);
     expect(jobs[2].result.seconds.n == 4, "4 samples of each", jobs[2].result.seconds.n);
+    expect(t[2].calls == 5, "no call beside the warm-up and the samples", t[2].calls);
+    t[2].calls = 0;
+    t[2].seconds = 1e-4;
+    expect(measure_in_turn(&plan, jobs, 3), "a short call among them works", 0);
+    expect(t[2].calls == 9, "an untimed call leads in each sample of a short one", t[2].calls);
+}
+
+/* ---- the reading loop */
+
+enum { READ_LINES = 3000, LINE_WORDS = 8 };
+
+/* A plain loop that stands in for a pool. */
+static int one_by_one(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    for (int64_t i = 0; i < n; i++) {
+        task(arg, i, 0);
+        ++*(int *)user;
+    }
+    return 0;
+}
+
+/* 0 + 1 + 4 + ... + (n-1)^2 */
+static uint64_t squares(int n)
+{
+    const uint64_t k = (uint64_t)n;
+    return k * (k - (k > 0)) * (2 * k - (k > 0)) / 6;
+}
+
+static void check_reading_loops(void)
+{
+    static uint64_t words[READ_LINES * LINE_WORDS];
+    int parts = 0;
+    for (int i = 0; i < READ_LINES; i++) words[i * LINE_WORDS] = squares(i + 1) - squares(i);
+    reading r = {{words, words}, {0, 0}, 3, one_by_one, &parts, 0};
+    for (int loop = 0; reading_name(loop); loop++) {
+        if (!reading_usable(loop)) continue;
+        r.loop = loop;
+        for (int lines = READ_LINES; lines; lines /= 7) {
+            uint64_t sum = 0;
+            r.bytes[0] = 64 * (size_t)lines + 63;
+            r.bytes[1] = 64 * (size_t)(lines / 2);
+            for (int part = 0; part < 3; part++) sum += reading_part(&r, part);
+            expect(sum == squares(lines) + squares(lines / 2), "each line is read once",
+                   (double)sum);
+        }
+    }
+    r.loop = -1;
+    reading_choose(&r);
+    expect(r.loop >= 0 && reading_name(r.loop) && reading_usable(r.loop), "a loop is chosen",
+           r.loop);
+    parts = 0;
+    expect(reading_run(&r) == 0 && parts == 3, "each thread has its part", parts);
+}
+
+/* Few rows are compared with the reading loop of their moment, many are not. */
+static void check_rates(bench_context *context)
+{
+    case_list list = {.n = 0};
+    bench_result r[2];
+    shape_case("1,4,2,16,3000,32,16", &list);
+    shape_case("1,4,2,17,64,32", &list);
+    for (int i = 0; i < 2; i++) {
+        list.cases[i].iterations = 5;
+        run_case(context, &list.cases[i], "tiled", &r[i]);
+    }
+    const double bytes = 4.0 * 2 * 3000 * (32 + 16), seconds = 1e-3 * r[0].ms_p50;
+    expect(fabs(r[0].gbytes_per_s * 1e9 * seconds / bytes - 1) < 1e-9, "GB/s of k and v",
+           r[0].gbytes_per_s);
+    expect(fabs(r[0].pct_read_bw * r[0].read_gbytes_per_s / (100 * r[0].gbytes_per_s) - 1) < 1e-9,
+           "%read is GB/s over the loop's", r[0].pct_read_bw);
+    expect(r[0].pct_read_bw > 0 && r[0].pct_read_bw < 50, "32 rows a head take longer than reading",
+           r[0].pct_read_bw);
+    expect(r[1].gbytes_per_s > 0 && r[1].read_gbytes_per_s == 0 && r[1].pct_read_bw == 0,
+           "17 rows are not compared with it", r[1].pct_read_bw);
 }
 
 /* ---- layouts */
@@ -335,7 +411,8 @@ static void check_model(void)
     model_of(&c, &m);
     expect(m.pairs == 2 * 4 * 15, "pairs without a mask", m.pairs);
     expect(m.flops == 2 * 120 * 24, "FLOPs without a mask", m.flops);
-    expect(m.bytes == 4 * (24 * 24 + 20 * 24 + 24), "bytes", m.bytes);
+    expect(m.kv_bytes == 4 * 20 * 24, "bytes of k and v", m.kv_bytes);
+    expect(m.tensor_bytes == 4 * (24 * 24 + 20 * 24), "bytes of tensors", m.tensor_bytes);
     c.causal = 1; /* the rows see 3, 4 and 5 keys */
     model_of(&c, &m);
     expect(m.pairs == 2 * 4 * 12, "causal pairs", m.pairs);
@@ -414,6 +491,8 @@ int selfcheck(bench_context *context)
     check_timing();
     check_running();
     check_turns();
+    check_reading_loops();
+    check_rates(context);
     check_model();
     check_presets();
     check_prefill();
