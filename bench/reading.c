@@ -109,7 +109,16 @@ DEFINE_STREAMS(read_avx2, AVX2_TARGET, 12, TIMES12)
 #define AVX512_TARGET __attribute__((target("avx512f")))
 #define read_avx512_DECLARE(n) __m512i x##n = _mm512_setzero_si512();
 #define read_avx512_STEP(n) x##n = _mm512_add_epi64(x##n, _mm512_loadu_si512(at + n * apart));
-#define read_avx512_USE(n) sum += (uint64_t)_mm512_reduce_add_epi64(x##n);
+#define read_avx512_USE(n) sum += sum512(x##n);
+
+AVX512_TARGET static uint64_t sum512(__m512i x)
+{
+    uint64_t words[8], sum = 0;
+    _mm512_storeu_si512(words, x);
+    for (int i = 0; i < 8; i++) sum += words[i];
+    return sum;
+}
+
 DEFINE_STREAMS(read_avx512, AVX512_TARGET, 16, TIMES16)
 
 static int has_avx2(void)

@@ -33,7 +33,8 @@ typedef struct bench_run {
     attn_params p;
     attn_info info;
     void *q, *k, *v, *o, *workspace;
-    size_t o_bytes, workspace_bytes;
+    int borrows; /* the tensors are those of the run before */
+    size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
     reading roof;        /* of K and V; threads 0 = the case has many rows */
 } bench_run;
@@ -56,6 +57,11 @@ static const char *dtype_text(int dtype)
     return names[dtype];
 }
 
+static int threads_of(const bench_context *x, const bench_case *c)
+{
+    return c->threads ? c->threads : x->threads;
+}
+
 /* What is known before anything runs. */
 static void describe(const bench_context *x, const bench_case *c, const char *impl, bench_result *r)
 {
@@ -75,7 +81,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->seq_kv = c->seq_kv;
     r->head_dim = c->head_dim;
     r->head_dim_v = c->head_dim_v;
-    r->threads = x->threads;
+    r->threads = threads_of(x, c);
 }
 
 /* Packed strides of either layout; attn_tensor and attn_output name them alike. */
@@ -112,8 +118,8 @@ static int set_params(const bench_context *x, const char *impl, bench_run *run, 
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
     set_strides(c, p);
     r->row_stride = (int64_t)p->q.stride_seq;
-    p->num_workers = x->threads;
-    if (x->workers) p->parallel_for = pool_parallel_for;
+    p->num_workers = threads_of(x, c);
+    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
     p->parallel_user = x->workers;
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
@@ -170,32 +176,62 @@ static int size_up(bench_run *run, bench_result *r)
                 run->model.flops);
 }
 
-static int make_buffers(const bench_context *x, bench_run *run, bench_result *r)
+typedef struct tensor_sizes {
+    size_t q, k, v, o;
+} tensor_sizes;
+
+static tensor_sizes sizes_of(const bench_case *c)
+{
+    const tensor_sizes sizes = {
+        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype),
+        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype)};
+    return sizes;
+}
+
+/* NULL pointers stay where the system gives no memory. */
+static void make_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run)
 {
     const bench_case *const c = run->c;
-    const size_t q_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype);
-    const size_t k_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype);
-    const size_t v_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype);
     const size_t width = c->dtype == ATTN_F32 ? 4 : 2;
-    run->o_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype);
-    run->q = malloc(q_bytes);
-    run->k = malloc(k_bytes);
-    run->v = malloc(v_bytes);
-    run->o = malloc(run->o_bytes);
+    run->q = malloc(bytes->q);
+    run->k = malloc(bytes->k);
+    run->v = malloc(bytes->v);
+    run->o = malloc(bytes->o);
+    if (!run->q || !run->k || !run->v || !run->o) return;
+    data_fill(run->q, c->dtype, bytes->q / width, DATA_Q, c->data, x->seed);
+    data_fill(run->k, c->dtype, bytes->k / width, DATA_K, c->data, x->seed);
+    data_fill(run->v, c->dtype, bytes->v / width, DATA_V, c->data, x->seed);
+}
+
+/* Those of a run of the same shape; 0 = it has none. */
+static int share_tensors(bench_run *run, const bench_run *owner)
+{
+    if (!owner || !owner->q) return 0;
+    run->q = owner->q;
+    run->k = owner->k;
+    run->v = owner->v;
+    run->o = owner->o;
+    return run->borrows = 1;
+}
+
+static int make_buffers(const bench_context *x, const bench_run *before, bench_run *run,
+                        bench_result *r)
+{
+    const tensor_sizes bytes = sizes_of(run->c);
+    if (!run->c->shares || !share_tensors(run, before)) make_tensors(x, &bytes, run);
     run->workspace = malloc(run->workspace_bytes + 1);
     if (!run->q || !run->k || !run->v || !run->o || !run->workspace)
         return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
                     run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
-    data_fill(run->q, c->dtype, q_bytes / width, DATA_Q, c->data, x->seed);
-    data_fill(run->k, c->dtype, k_bytes / width, DATA_K, c->data, x->seed);
-    data_fill(run->v, c->dtype, v_bytes / width, DATA_V, c->data, x->seed);
-    memset(run->o, 0xff, run->o_bytes); /* NaN: an element that is not written fails the check */
+    memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
     run->p.q.data = run->q;
     run->p.k.data = run->k;
     run->p.v.data = run->v;
     run->p.o.data = run->o;
-    if (c->seq_q <= FEW_ROWS) {
-        const reading roof = {{run->k, run->v}, {k_bytes, v_bytes}, x->threads,
+    if (run->c->seq_q <= FEW_ROWS || run->c->threads) {
+        const reading roof = {{run->k, run->v}, {bytes.k, bytes.v}, (int)r->threads,
                               run->p.parallel_for, run->p.parallel_user, 0};
         run->roof = roof;
     }
@@ -272,11 +308,19 @@ static void fill_rates(const bench_run *run, double seconds, const measure_resul
     r->pct_read_bw = 100 * roof->seconds.p50 / seconds;
 }
 
+/* A call on several threads leaves some idle: whether others had their CPUs, the reading loop of the
+ * same moment tells, which keeps all of them busy. */
+static double running_of(const bench_run *run, const measure_job *jobs)
+{
+    return jobs[run->roof.threads > 1].result.running;
+}
+
 /* jobs: the run's call and, where it has one, its reading loop. */
 static void fill_result(const bench_context *x, const bench_run *run, const measure_job *jobs,
                         bench_result *r)
 {
     const measure_result *const m = &jobs[0].result;
+    const double threads = (double)r->threads;
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
     const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
@@ -288,19 +332,19 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
-    r->pct_running = 100 * m->running / x->threads;
+    r->pct_running = 100 * running_of(run, jobs) / threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, seconds, &jobs[1].result, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
-        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / x->threads;
-        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / x->threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / x->threads;
+        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
+        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / threads;
     } else if (best->gflops > 0) {
-        r->pct_fma_peak = 100 * gflops / best->gflops / x->threads;
-        r->pct_set_peak = 100 * gflops / unit->gflops / x->threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / x->threads;
+        r->pct_fma_peak = 100 * gflops / best->gflops / threads;
+        r->pct_set_peak = 100 * gflops / unit->gflops / threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
     r->peak_rss_bytes = machine_peak_rss();
 }
@@ -383,21 +427,24 @@ static void spoil(bench_run *run)
 }
 
 /* All but the timing; what stands in the way is said in r->skipped. */
-static int prepare(bench_context *x, const char *impl, bench_run *run, bench_result *r)
+static int prepare(bench_context *x, const char *impl, const bench_run *before, bench_run *run,
+                   bench_result *r)
 {
     if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
-    if (!make_buffers(x, run, r) || !cold_call(x, run, r)) return 0;
+    if (!make_buffers(x, before, run, r) || !cold_call(x, run, r)) return 0;
     if (x->spoil) spoil(run);
     return verify(run, r);
 }
 
 static void release(bench_run *run)
 {
-    free(run->q);
-    free(run->k);
-    free(run->v);
-    free(run->o);
+    if (!run->borrows) {
+        free(run->q);
+        free(run->k);
+        free(run->v);
+        free(run->o);
+    }
     free(run->workspace);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
@@ -412,10 +459,14 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].c = &cases[i];
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], impl, &results[i]);
-        if (prepare(context, impl, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
+        const bench_run *const before = i ? &runs[i - 1] : NULL;
+        if (prepare(context, impl, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);
+    for (int i = 1; i < n; i++)
+        if (runs[i].borrows && results[i].ms_p50 > 0)
+            results[i].speedup = results[i - 1].ms_p50 / results[i].ms_p50;
     for (int i = 0; i < n; i++) release(&runs[i]);
     context->runs_left -= n;
 }

@@ -17,6 +17,7 @@
 #include "kernels.h"
 #include "measure.h"
 #include "model.h"
+#include "pool.h"
 #include "presets.h"
 #include "reading.h"
 
@@ -242,6 +243,12 @@ static void check_running(void)
     expect(r.running > 0 && r.running < 0.5, "a sleeping call does not have the CPU", r.running);
 }
 #else
+static int sleep_a_while(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
 static void check_running(void)
 {
 }
@@ -335,6 +342,41 @@ static void check_reading_loops(void)
     expect(reading_run(&r) == 0 && parts == 3, "each thread has its part", parts);
 }
 
+/* ---- the pool: each index once, whether its workers spin or sleep */
+
+enum { POOL_WORKERS = 3, POOL_INDICES = 50, POOL_CALLS = 1000 };
+
+typedef struct pool_count {
+    int times[POOL_INDICES], wrong;
+} pool_count;
+
+static void count_index(void *arg, int64_t index, int worker)
+{
+    pool_count *const c = arg;
+    const double start = clock_seconds();
+    while (clock_seconds() - start < 2e-6) { /* a caller that does not wait looks too early */
+    }
+    c->times[index]++;
+    if (worker < 0 || worker >= POOL_WORKERS) c->wrong = 1;
+}
+
+static void check_pool(void)
+{
+    pool *const workers = pool_create(POOL_WORKERS);
+    int bad = 0;
+    if (!workers) return;
+    for (int call = 0; call < POOL_CALLS; call++) {
+        pool_count c = {{0}, 0};
+        const int n = call % (POOL_INDICES + 1);
+        if (call % 100 == 99) sleep_a_while(NULL);
+        pool_parallel_for(workers, n, count_index, &c);
+        for (int i = 0; i < POOL_INDICES; i++) bad += c.times[i] != (i < n);
+        bad += c.wrong;
+    }
+    pool_destroy(workers);
+    expect(bad == 0, "a pool takes each index once", bad);
+}
+
 /* Few rows are compared with the reading loop of their moment, many are not. */
 static void check_rates(bench_context *context)
 {
@@ -393,6 +435,39 @@ static void check_group(bench_context *context)
     expect(!r[0].skipped[0] && r[1].skipped[0] && !r[2].skipped[0],
            "of a group those that can be are timed", 0);
     expect(r[0].samples == 2 && r[2].samples == 2, "each with its samples", (double)r[2].samples);
+    list.cases[1].kernels = NULL;
+    run_group(context, list.cases, 3, "tiled", r);
+    expect(r[1].samples == 2 && r[1].speedup == 0, "and no speed-up over its neighbour",
+           r[1].speedup);
+}
+
+/* ---- a pair on the same tensors */
+
+static void check_pair(bench_context *context)
+{
+    case_list list = {.n = 0};
+    bench_result r[2];
+    for (int i = 0; i < 2; i++) {
+        shape_case("1,2,2,30,40,8", &list);
+        list.cases[i].iterations = 3;
+        list.cases[i].threads = 1;
+        list.cases[i].shares = i;
+    }
+    run_group(context, list.cases, 2, "tiled", r);
+    expect(!r[0].skipped[0] && !r[1].skipped[0], "a pair is timed", 0);
+    expect(r[0].speedup == 0, "the first of a pair is compared with nothing", r[0].speedup);
+    expect(fabs(r[1].speedup * r[1].ms_p50 / r[0].ms_p50 - 1) < 1e-9, "speed-up of the second",
+           r[1].speedup);
+    expect(r[0].pct_read_bw > 0 && r[1].pct_read_bw > 0, "both are compared with reading",
+           r[1].pct_read_bw);
+    context->spoil = 1;
+    run_group(context, list.cases, 2, "tiled", r);
+    context->spoil = 0;
+    expect(run_was_wrong(&r[0]) && run_was_wrong(&r[1]), "a spoilt pair is refused", 0);
+    list.cases[0].kernels = "none";
+    run_group(context, list.cases, 2, "tiled", r);
+    expect(r[0].skipped[0] && !r[1].skipped[0] && r[1].speedup == 0,
+           "the second alone has tensors and no speed-up", r[1].speedup);
 }
 
 /* ---- counts on paper */
@@ -422,7 +497,7 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
-static const preset_choice whole = {0, NULL};
+static const preset_choice whole = {0, NULL, 2};
 
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
@@ -443,7 +518,7 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
 static void check_prefill(void)
 {
     static case_list list;
-    const preset_choice one = {0, "portable"};
+    const preset_choice one = {0, "portable", 2};
     int longest = 0, strided = 0;
     list.n = 0;
     preset_cases("prefill", &one, &list);
@@ -465,6 +540,30 @@ static void check_prefill(void)
     expect(list.n >= 38 && slow == 0, "prefill: sse2 only where it is the best set", slow);
 }
 
+/* Whether the cases of preset threads are pairs that differ by threads alone. */
+static int pairs_match(const case_list *list)
+{
+    int good = 1;
+    for (int i = 0; i + 1 < list->n; i += 2) {
+        const bench_case *const one = &list->cases[i], *const two = one + 1;
+        good &= one->threads == 1 && !one->shares && two->threads == 2 && two->shares;
+        good &= one->group > 0 && one->group == two->group && (i == 0 || one->group != one[-1].group);
+        good &= !strcmp(one->name, two->name) && one->causal == two->causal;
+        good &= one->heads_q == two->heads_q && one->heads_kv == two->heads_kv;
+        good &= one->seq_q == two->seq_q && one->seq_kv == two->seq_kv;
+    }
+    return good;
+}
+
+static void check_threads(void)
+{
+    static case_list list;
+    list.n = 0;
+    preset_cases("threads", &whole, &list);
+    expect(list.n == 8, "threads: 4 rows, one thread and several", list.n);
+    expect(pairs_match(&list), "threads: pairs differ by threads alone", 0);
+}
+
 static void check_presets(void)
 {
     case_list list = {.n = 0};
@@ -477,6 +576,10 @@ static void check_presets(void)
     expect(count_cases("llm", 1, 4096, 8) == 2, "llm: decode 4096 x 8, two head counts",
            count_cases("llm", 1, 4096, 8));
     expect(count_cases("llm", 0, 0, 0) == 24, "llm: 24 cases", count_cases("llm", 0, 0, 0));
+    expect(count_cases("decode", 1, 0, 1) == 42, "decode: 36 grouped, 6 of MLA",
+           count_cases("decode", 1, 0, 1));
+    expect(count_cases("decode", 0, 16384, 0) == 21, "decode: half of them long",
+           count_cases("decode", 0, 16384, 0));
     expect(preset_cases("extreme", &whole, &list) == -1, "a planned preset is not available", 0);
     expect(preset_cases("none", &whole, &list) == 0, "an unknown preset is none", 0);
     expect(!shape_case("1,2,3", &list), "a short shape is refused", 0);
@@ -496,8 +599,11 @@ int selfcheck(bench_context *context)
     check_model();
     check_presets();
     check_prefill();
+    check_threads();
     check_layouts(context);
     check_group(context);
+    check_pair(context);
+    check_pool();
     check_refusal(context);
     check_kernels();
     printf("%d passed, %d failed\n", passed, failed);
