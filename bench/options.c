@@ -23,7 +23,7 @@ static const struct {
     {"--causal", FLAG, AT(causal), "", "causal mask, aligned to the last key"},
     {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
     {"--layout", TEXT, AT(layout), " bhsd|bshd", "order of batch, seq, head, dim in memory (bhsd)"},
-    {"--threads", COUNT, AT(threads), " N", "worker threads (1; preset threads: all CPUs, 2 at least)"},
+    {"--threads", COUNT, AT(threads), " N", "worker threads (1; preset threads: all CPUs, from 2)"},
     {"--impl", TEXT, AT(impl), " a,b", "implementations to compare (naive,tiled)"},
     {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
     {"--data", TEXT, AT(data), " trig|normal", "inputs: sin, cos, tan, or seeded random numbers"},

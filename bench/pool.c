@@ -3,8 +3,8 @@
  *
  * Between calls a worker first spins, so that the lists of one call and calls in a row begin at
  * once, and sleeps only then. The caller waits for those who have joined: a worker that wakes too
- * late finds the call closed. Two threads, two CPUs, medians: two empty tasks take 0.06 microseconds
- * (22 when all slept at once and the caller waited for all), two tasks of 10 microseconds 10.2 (33);
+ * late finds the call closed. Two threads, two CPUs, medians in microseconds: two empty tasks take
+ * 0.06 (22 when all slept at once and the caller waited for all), two tasks of 10 take 10.2 (33);
  * after 200 without a call, when the worker sleeps, 6.6 and 24 (27 and 37). */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
@@ -110,7 +110,7 @@ static void run_indices(pool *p, int worker)
     while ((index = next_index(p)) < p->n) p->task(p->arg, index, worker);
 }
 
-/* Waits for a call after `seen`, joins it if it is still open; 1 = joined. The lock is held then. */
+/* Waits for a call after `seen`, joins it if it is still open; 1 = joined. Leaves with the lock. */
 static int join_call(pool *p, unsigned seen)
 {
     spin(&p->round, seen, 0);

@@ -112,8 +112,8 @@ void report_formulas(void)
         "many threads, in turn with\n  the calls; %%read = GB/s / read\n");
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
         "  err/tol: worst error of sampled rows against a double oracle in units of its tolerance;"
-        "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU was "
-        "ours\n\n");
+        "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU "
+        "was ours\n\n");
 }
 
 void report_table_head(void)

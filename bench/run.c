@@ -308,8 +308,8 @@ static void fill_rates(const bench_run *run, double seconds, const measure_resul
     r->pct_read_bw = 100 * roof->seconds.p50 / seconds;
 }
 
-/* A call on several threads leaves some idle: whether others had their CPUs, the reading loop of the
- * same moment tells, which keeps all of them busy. */
+/* A call on several threads leaves some idle: whether others had their CPUs, the reading loop of
+ * the same moment tells, which keeps all of them busy. */
 static double running_of(const bench_run *run, const measure_job *jobs)
 {
     return jobs[run->roof.threads > 1].result.running;

@@ -547,7 +547,8 @@ static int pairs_match(const case_list *list)
     for (int i = 0; i + 1 < list->n; i += 2) {
         const bench_case *const one = &list->cases[i], *const two = one + 1;
         good &= one->threads == 1 && !one->shares && two->threads == 2 && two->shares;
-        good &= one->group > 0 && one->group == two->group && (i == 0 || one->group != one[-1].group);
+        good &= one->group > 0 && one->group == two->group;
+        good &= i == 0 || one->group != one[-1].group;
         good &= !strcmp(one->name, two->name) && one->causal == two->causal;
         good &= one->heads_q == two->heads_q && one->heads_kv == two->heads_kv;
         good &= one->seq_q == two->seq_q && one->seq_kv == two->seq_kv;
