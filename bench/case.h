@@ -39,8 +39,8 @@ typedef struct bench_result {
     double tokens_per_s, gflops;
     double gbytes_per_s;      /* bytes of k and v / ms_p50 */
     double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
-    double pct_read_bw;       /* the loop's time / the call's, medians; 0 = the same */
-    double speedup;           /* over the case that it shares tensors with; 0 = there is none */
+    double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
+    double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
     double pct_fma_peak, pct_avx2_peak;
     double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */

@@ -95,6 +95,19 @@ static int begin(const measure_plan *plan, const measure_job *job, int n, sample
     return last >= 0;
 }
 
+/* Sample by sample: on a machine whose speed jumps, two medians may lie on different sides of a
+ * jump. 0 when memory is short. */
+static double median_ratio(const samples *s, const samples *other)
+{
+    double *const ratios = malloc(sizeof(double) * (size_t)s->n);
+    bench_stats stats = {0};
+    if (!ratios) return 0;
+    for (int i = 0; i < s->n; i++) ratios[i] = s->seconds[i] / other->seconds[i];
+    bench_stats_of(ratios, s->n, &stats);
+    free(ratios);
+    return stats.p50;
+}
+
 static void describe(samples *s, measure_result *out)
 {
     bench_stats cycles;
@@ -111,6 +124,8 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
     int ok = s != NULL;
     for (int j = 0; ok && j < n; j++) ok = begin(plan, &jobs[j], n, &s[j]);
     ok = ok && take_all(plan, jobs, s, n);
+    for (int j = 0; ok && j < n; j++) /* first: describe sorts */
+        if (jobs[j].against) jobs[j].ratio_p50 = median_ratio(&s[j], &s[j - jobs[j].against]);
     for (int j = 0; s && j < n; j++) {
         if (ok) describe(&s[j], &jobs[j].result);
         free(s[j].seconds);

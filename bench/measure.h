@@ -31,7 +31,9 @@ typedef struct measure_result {
 typedef struct measure_job {
     measure_fn call;
     void *arg;
+    int against;           /* how many places before it the job stands that it is compared with */
     measure_result result; /* written */
+    double ratio_p50;      /* written: median, sample by sample, of its time / that job's */
 } measure_job;
 
 /* Seconds of one call, or -1 when it fails. */

@@ -109,7 +109,8 @@ void report_formulas(void)
     say("tokens/s = batch * seq_q / P50; GFLOP/s = 2 * visible pairs * (head_dim + head_dim_v) / "
         "P50,\n  causal pairs counted exactly; GB/s = bytes of k and v / P50; up to 16 rows "
         "and preset threads:\n  read = GB/s of a plain loop that reads the same k and v with as "
-        "many threads, in turn with\n  the calls; %%read = GB/s / read\n");
+        "many threads, in turn with\n  the calls; %%read = the loop's time / the call's, "
+        "median of pairs\n");
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
         "  err/tol: worst error of sampled rows against a double oracle in units of its tolerance;"
         "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU "

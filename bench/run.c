@@ -299,13 +299,13 @@ int run_was_wrong(const bench_result *r)
 /* ---- timing */
 
 /* The call's rate and the reading loop's of the same moment. */
-static void fill_rates(const bench_run *run, double seconds, const measure_result *roof,
-                       bench_result *r)
+static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
-    r->gbytes_per_s = run->model.kv_bytes / seconds * 1e-9;
+    r->gbytes_per_s = run->model.kv_bytes / jobs[0].result.seconds.p50 * 1e-9;
+    if (jobs[0].against) r->speedup = 1 / jobs[0].ratio_p50;
     if (!run->roof.threads) return;
-    r->read_gbytes_per_s = run->model.kv_bytes / roof->seconds.p50 * 1e-9;
-    r->pct_read_bw = 100 * roof->seconds.p50 / seconds;
+    r->read_gbytes_per_s = run->model.kv_bytes / jobs[1].result.seconds.p50 * 1e-9;
+    r->pct_read_bw = 100 * jobs[1].ratio_p50;
 }
 
 /* A call on several threads leaves some idle: whether others had their CPUs, the reading loop of
@@ -335,7 +335,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->pct_running = 100 * running_of(run, jobs) / threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
-    fill_rates(run, seconds, &jobs[1].result, r);
+    fill_rates(run, jobs, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
@@ -357,11 +357,12 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
-/* The run's jobs: its call and, where it has one, its reading loop. How many. */
+/* The run's jobs: its call and, where it has one, its reading loop. How many. A run that borrows
+ * the tensors of the one before is compared with that one's call, two jobs before. */
 static int add_jobs(bench_run *run, measure_job *jobs)
 {
-    const measure_job timed = {.call = call, .arg = run};
-    const measure_job roof = {.call = reading_run, .arg = &run->roof};
+    const measure_job timed = {.call = call, .arg = run, .against = run->borrows ? 2 : 0};
+    const measure_job roof = {.call = reading_run, .arg = &run->roof, .against = 1};
     jobs[0] = timed;
     if (!run->roof.threads) return 1;
     reading_choose(&run->roof);
@@ -464,9 +465,6 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);
-    for (int i = 1; i < n; i++)
-        if (runs[i].borrows && results[i].ms_p50 > 0)
-            results[i].speedup = results[i - 1].ms_p50 / results[i].ms_p50;
     for (int i = 0; i < n; i++) release(&runs[i]);
     context->runs_left -= n;
 }
