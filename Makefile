@@ -157,7 +157,7 @@ bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
-performance: $(BUILD)/bench ## docs/performance.md from a measurement, 5 minutes (PEERS=FILE)
+performance: $(BUILD)/bench ## docs/performance.md from a measurement, 8 minutes (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/

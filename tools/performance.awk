@@ -252,8 +252,9 @@ function say_decode(    i)
     print "\n## Decode\n"
     print "One query row of each head, one thread, kernels of the library's choice. Reading: the"
     print "time of a plain loop that reads the same K and V, in turn with the calls, over the time"
-    print "of the call, medians; peak: the share of the FMA peak, as above; GB/s: of K and V by the"
-    print "call and by the loop. Roof: the larger share. In MLA 128 query heads share one cache.\n"
+    print "of the call, median of pairs; peak: the share of the FMA peak, as above; GB/s: of K and V"
+    print "by the call and by the loop, medians. Roof: the larger share. In MLA 128 query heads"
+    print "share one cache.\n"
     print "| case | set | reading, % | peak, % | GB/s | loop | goal | |"
     print "|---|---|---|---|---|---|---|---|"
     for (i = 1; i <= decodes; i++) say_decode_row(i)
