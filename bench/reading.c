@@ -16,6 +16,7 @@
  * 20 to 40 % less from the caches. Two threads: 33 to 37 from memory. */
 #include "reading.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
@@ -26,6 +27,8 @@
 #endif
 
 enum { LINE = 64, PAGE = 4096, SKEW = 5 * LINE, WORD = 8, TRIES = 3 };
+
+#define WATCH_SECONDS 0.02 /* some time slices of a system whose CPUs are shared */
 
 #define TIMES6(M) M(0) M(1) M(2) M(3) M(4) M(5)
 #define TIMES12(M) TIMES6(M) M(6) M(7) M(8) M(9) M(10) M(11)
@@ -182,6 +185,34 @@ int reading_run(void *argument)
     if (r->threads > 1) return r->parallel_for(r->user, r->threads, read_part, r);
     read_part(r, 0, 0);
     return 0;
+}
+
+typedef struct watched {
+    const reading *r;
+    double *cpu; /* by part, seconds */
+} watched;
+
+static void watch_part(void *argument, int64_t index, int worker)
+{
+    const watched *const w = argument;
+    const double start = clock_seconds(), cpu = clock_thread_cpu_seconds();
+    (void)worker;
+    while (clock_seconds() - start < WATCH_SECONDS) reading_sink = reading_part(w->r, index);
+    w->cpu[index] = clock_thread_cpu_seconds() - cpu;
+}
+
+double reading_running(const reading *r)
+{
+    watched w = {r, calloc((size_t)r->threads, sizeof(double))};
+    double cpu = 0;
+    if (!w.cpu) return 0;
+    const double start = clock_seconds();
+    if (r->threads > 1) r->parallel_for(r->user, r->threads, watch_part, &w);
+    else watch_part(&w, 0, 0);
+    const double seconds = clock_seconds() - start;
+    for (int i = 0; i < r->threads; i++) cpu += w.cpu[i];
+    free(w.cpu);
+    return cpu / (seconds * r->threads);
 }
 
 void reading_choose(reading *r)

@@ -28,6 +28,10 @@ int reading_run(void *r);
 /* Sets r->loop to the fastest for these buffers at this moment, by some runs of each. */
 void reading_choose(reading *r);
 
+/* Lets the threads read for a while: CPU time of all of them / (time * threads), near 1 when each
+ * has a CPU of its own; 0 = unknown. */
+double reading_running(const reading *r);
+
 /* The loops; NULL beyond the last. */
 const char *reading_name(int i);
 int reading_usable(int i);

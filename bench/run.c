@@ -37,6 +37,7 @@ typedef struct bench_run {
     size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
     reading roof;        /* of K and V; threads 0 = the case has many rows */
+    double running_before;
 } bench_run;
 
 static int skip(bench_result *r, const char *format, double a, double b)
@@ -308,11 +309,13 @@ static void fill_rates(const bench_run *run, const measure_job *jobs, bench_resu
     r->pct_read_bw = 100 * jobs[1].ratio_p50;
 }
 
-/* A call on several threads leaves some idle: whether others had their CPUs, the reading loop of
- * the same moment tells, which keeps all of them busy. */
-static double running_of(const bench_run *run, const measure_job *jobs)
+/* A call on several threads leaves some idle: whether others had their CPUs is told by the reading
+ * loop, which keeps all of them busy, before and after the measurement. */
+static double running_of(const bench_run *run, const measure_result *m)
 {
-    return jobs[run->roof.threads > 1].result.running;
+    if (run->roof.threads < 2) return m->running;
+    const double after = reading_running(&run->roof);
+    return run->roof.threads * (after < run->running_before ? after : run->running_before);
 }
 
 /* jobs: the run's call and, where it has one, its reading loop. */
@@ -332,7 +335,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
-    r->pct_running = 100 * running_of(run, jobs) / threads;
+    r->pct_running = 100 * running_of(run, m) / threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
@@ -366,6 +369,7 @@ static int add_jobs(bench_run *run, measure_job *jobs)
     jobs[0] = timed;
     if (!run->roof.threads) return 1;
     reading_choose(&run->roof);
+    if (run->roof.threads > 1) run->running_before = reading_running(&run->roof);
     jobs[1] = roof;
     return 2;
 }

@@ -364,6 +364,8 @@ static void check_reading_loops(void)
            r.loop);
     parts = 0;
     expect(reading_run(&r) == 0 && parts == 3, "each thread has its part", parts);
+    const double running = reading_running(&r);
+    expect(running < 0.34, "three threads on one CPU have a third of three", running);
 }
 
 /* ---- the pool: each index once, whether its workers spin or sleep */
