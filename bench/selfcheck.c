@@ -446,6 +446,22 @@ static void check_layouts(bench_context *context)
     }
 }
 
+/* ---- inputs */
+
+static void check_data(void)
+{
+    enum { LENGTH = 2500000, ROW = 64 };
+    static float values[LENGTH];
+    int untouched = 0, equal = 0;
+    for (int i = 0; i < LENGTH; i++) values[i] = 99;
+    data_fill(values, ATTN_F32, LENGTH, DATA_K, DATA_NORMAL, 1);
+    for (int i = 0; i < LENGTH; i++) untouched += !(fabsf(values[i]) < 9);
+    for (int i = 1; i < LENGTH / ROW; i++)
+        equal += !memcmp(values, values + i * ROW, ROW * sizeof *values);
+    expect(untouched == 0, "normal numbers everywhere", untouched);
+    expect(equal == 0, "no row is as the first", equal);
+}
+
 /* ---- a group: a wrong result does not stop the others */
 
 static void check_group(bench_context *context)
@@ -628,6 +644,7 @@ int selfcheck(bench_context *context)
     check_presets();
     check_prefill();
     check_threads();
+    check_data();
     check_layouts(context);
     check_group(context);
     check_pair(context);
