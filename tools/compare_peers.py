@@ -153,12 +153,6 @@ def floats(n):
     return (ctypes.c_float * n)()
 
 
-def copy_floats(address, n):
-    out = floats(n)
-    ctypes.memmove(out, address, 4 * n)
-    return out
-
-
 class Case:
     """One shape with one mask and storage, its data, and attn's calls on it."""
 
