@@ -52,12 +52,12 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/machine.c bench/probe.c bench/kernels.c bench/tune.c bench/tuning.c \
-           bench/selfcheck.c tests/oracle.c
+           bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
+           bench/tune.c bench/tuning.c bench/selfcheck.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
-PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c bench/stats.c \
-                bench/machine.c bench/data.c
+PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
+                bench/reading.c bench/stats.c bench/machine.c bench/data.c
 EXAMPLES := minimal replace_naive_loop mask_callback
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -166,7 +166,7 @@ tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
-performance: $(BUILD)/bench ## docs/performance.md from a measurement, 5 minutes (PEERS=FILE)
+performance: $(BUILD)/bench ## docs/performance.md from a measurement, 8 minutes (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
 numerics: $(BUILD)/error_table ## the error to 1M keys against docs/numerics.md, minutes (WRITE=1)

@@ -4,6 +4,8 @@
  *     build/bench --quick                  latency and llm, reduced, under a minute (`make bench`)
  *     build/bench latency llm              the whole presets
  *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
+ *     build/bench decode                   K and V of few rows against a plain loop that reads them
+ *     build/bench threads                  one thread against several
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
@@ -42,6 +44,7 @@
 #define MIN_TIME 1.0
 
 enum { MAX_IMPLS = 8, NAME_BYTES = 24, MAX_TILE_DIM = 65536 };
+enum { MIN_COMPARED = 2 }; /* threads against one, where the machine has but one CPU */
 enum { KERNEL_SAMPLES = 101, QUICK_KERNEL_SAMPLES = 21, QUICK_KERNEL_DIM = 128 };
 
 typedef struct impl_list {
@@ -98,6 +101,14 @@ static const char *misleading(const bench_options *o, const case_list *list)
     return o->causal ? "--causal" : o->dtype ? "--dtype" : o->layout ? "--layout" : NULL;
 }
 
+/* Whether the cases compare one thread with one. */
+static int alone(const bench_options *o, const case_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->cases[i].shares && o->threads == 1) return 1;
+    return 0;
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, case_list *list)
 {
@@ -110,8 +121,9 @@ static int apply_options(const bench_options *o, case_list *list)
     const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
     if (layout < 0) return complain("--layout is bhsd or bshd, not", o->layout);
     if (misleading(o, list))
-        return complain("the cases of prefill are what they are; they do not take",
+        return complain("the cases of this preset are what they are; they do not take",
                         misleading(o, list));
+    if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
     if (data < 0) return complain("--data is trig or normal, not", o->data);
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
@@ -136,9 +148,10 @@ static int collect_preset(const char *name, const preset_choice *want, case_list
     return 1;
 }
 
-static int collect_cases(const bench_options *o, case_list *list)
+static int collect_cases(const bench_options *o, const machine_info *machine, case_list *list)
 {
-    const preset_choice want = {o->quick, o->kernels};
+    const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
+    const preset_choice want = {o->quick, o->kernels, o->threads > 0 ? o->threads : cpus};
     int ok = 1;
     list->n = 0;
     for (int i = 0; ok && i < o->num_commands; i++)
@@ -322,10 +335,22 @@ static void say_tuning(const bench_options *o, const bench_context *x)
     say("tuning    %s%s%s\n", o->tuning, why[0] ? ": WARNING: " : "", why);
 }
 
+/* As many workers as any case wants; 0 = they cannot be had. */
+static int make_pool(bench_context *x, const case_list *list)
+{
+    int most = x->threads;
+    for (int i = 0; i < list->n; i++)
+        if (list->cases[i].threads > most) most = list->cases[i].threads;
+    if (most == 1) return 1;
+    x->workers = pool_create(most);
+    return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
+}
+
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
                          const impl_list *impls, int argc, char **argv)
 {
     const int runs = count_runs(o, list, impls);
+    if (!make_pool(x, list)) return 2;
     bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
     if (!results) return 1;
     probe_machine(&x->probe);
@@ -359,17 +384,14 @@ static int make_context(const bench_options *o, bench_context *x)
 {
     memset(x, 0, sizeof *x);
     machine_describe(&x->machine);
-    x->threads = o->threads;
+    x->threads = o->threads > 0 ? o->threads : 1;
     x->kernels = o->kernels;
     x->seed = (uint64_t)o->seed;
     x->tuning_file = "";
     x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
     if (o->kernels && !attn_kernels_find(o->kernels))
         return complain("this CPU or build has no kernel set", o->kernels);
-    if (o->tuning && !read_tuning(o, x)) return 0;
-    if (o->threads == 1) return 1;
-    x->workers = pool_create(o->threads);
-    return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
+    return !o->tuning || read_tuning(o, x);
 }
 
 static int is_command(const bench_options *o, const char *name)
@@ -385,8 +407,8 @@ static int dispatch(const bench_options *o, bench_context *x, int argc, char **a
     if (is_command(o, "info")) return command_info(x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
-    if (is_command(o, "selfcheck")) return selfcheck(x) ? 1 : 0;
-    if (!collect_cases(o, &list)) return 2;
+    if (is_command(o, "selfcheck")) return !make_pool(x, &list) || selfcheck(x) ? 1 : 0;
+    if (!collect_cases(o, &x->machine, &list)) return 2;
     if (o->list) {
         print_list(&list);
         return 0;

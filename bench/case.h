@@ -23,6 +23,8 @@ typedef struct bench_case {
     const char *kernels;    /* NULL = those of the command line, or the best */
     const char *impl;       /* NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
+    int threads;            /* 0 = those of the command line */
+    int shares;             /* the tensors of the case before it: the same but for threads */
     int fixed;              /* mask, storage and layout are in the name: options leave them alone */
 } bench_case;
 
@@ -35,7 +37,11 @@ typedef struct bench_result {
     int64_t row_stride; /* elements from one row of q to the next */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
-    double tokens_per_s, gflops, gbytes_per_s, pct_read_bw;
+    double tokens_per_s, gflops;
+    double gbytes_per_s;      /* bytes of k and v / ms_p50 */
+    double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
+    double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
+    double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
     double pct_fma_peak, pct_avx2_peak;
     double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */

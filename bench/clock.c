@@ -28,6 +28,16 @@ double clock_cpu_seconds(void)
     return 0;
 }
 
+double clock_thread_cpu_seconds(void)
+{
+#ifdef CLOCK_THREAD_CPUTIME_ID
+    struct timespec t;
+    if (!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t))
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    return 0;
+}
+
 #ifdef __GNUC__
 /* The empty asm makes the compiler keep every single add; a register operand, since newer cores
  * fold adds of a constant away when they rename registers. */

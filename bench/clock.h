@@ -9,6 +9,10 @@ double clock_seconds(void);
 /* Seconds for which CPUs ran this process, all its threads together; 0 = unknown. */
 double clock_cpu_seconds(void);
 
+/* The same of the calling thread alone; of its own time a thread is told to the nanosecond, of that
+ * of others, which run on, only what the last tick knew. */
+double clock_thread_cpu_seconds(void);
+
 /* Clock rate in Hz measured now, in about 30 microseconds, by a chain of dependent integer adds
  * (one cycle each on every core of the last decades); 0 when the compiler offers no way to keep the
  * chain. Cores of shared machines wander by 8 % within minutes: a percentage of peak needs the

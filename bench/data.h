@@ -10,7 +10,7 @@ enum { DATA_Q, DATA_K, DATA_V };
 
 typedef enum data_kind {
     DATA_TRIG,  /* q = sin, k = cos, v = tan of the running index, kept off the poles of tan */
-    DATA_NORMAL /* standard normal numbers from a seed */
+    DATA_NORMAL /* standard normal numbers from a seed; a million of them, again and again */
 } data_kind;
 
 /* Fills n elements of storage type dtype (an attn_dtype) for tensor `which`. */

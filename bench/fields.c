@@ -6,13 +6,14 @@
 #define TEXT(key, ...) {#key, FIELD_TEXT, offsetof(bench_result, key), __VA_ARGS__}
 #define INT(key, ...) {#key, FIELD_INT, offsetof(bench_result, key), __VA_ARGS__}
 #define REAL(key, ...) {#key, FIELD_REAL, offsetof(bench_result, key), __VA_ARGS__}
+#define MAYBE(key, ...) {#key, FIELD_MAYBE, offsetof(bench_result, key), __VA_ARGS__}
 
 const result_field result_fields[] = {
     TEXT(preset, HIDDEN),
     TEXT(scenario, HIDDEN),
     {"case", FIELD_NAME, offsetof(bench_result, name), "case", -26, 0, 1},
     TEXT(impl, "impl", -6, 0, 1),
-    TEXT(kernels, "kernels", -8, 0, 1),
+    TEXT(kernels, "kernels", -13, 0, 1),
     TEXT(dtype, HIDDEN),
     TEXT(mask, HIDDEN),
     TEXT(layout, HIDDEN),
@@ -23,7 +24,7 @@ const result_field result_fields[] = {
     INT(seq_kv, HIDDEN),
     INT(head_dim, HIDDEN),
     INT(head_dim_v, HIDDEN),
-    INT(threads, HIDDEN),
+    INT(threads, "thr", 3, 0, 1),
     INT(row_stride, HIDDEN),
     INT(samples, HIDDEN),
     REAL(ms_min, "min ms", 8, 3, 1),
@@ -37,12 +38,14 @@ const result_field result_fields[] = {
     REAL(gflops, "GFLOP/s", 7, 1, 1),
     REAL(pct_fma_peak, "%peak", 5, 1, 1),
     REAL(pct_set_peak, HIDDEN),
-    REAL(pct_avx2_peak, "%avx2", 5, 1, 1),
+    MAYBE(pct_avx2_peak, "%avx2", 5, 1, 1),
     REAL(gbytes_per_s, "GB/s", 5, 1, 1),
-    REAL(pct_read_bw, "%read", 5, 1, 1),
+    MAYBE(read_gbytes_per_s, "read", 5, 1, 1),
+    MAYBE(pct_read_bw, "%read", 5, 1, 1),
+    MAYBE(speedup, HIDDEN),
     INT(workspace_bytes, "work KiB", 8, 0, 1024),
     INT(peak_rss_bytes, HIDDEN),
-    REAL(pct_running, "%cpu", 5, 1, 1),
+    MAYBE(pct_running, "%cpu", 5, 1, 1),
     REAL(max_err, HIDDEN),
     REAL(err_tolerance, "err/tol", 7, 2, 1),
     TEXT(tuning, HIDDEN),

@@ -7,11 +7,12 @@
 
 #include "case.h"
 
-typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL } field_kind;
+typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_MAYBE } field_kind;
 
 typedef struct result_field {
     const char *key;   /* in CSV and JSON */
-    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them */
+    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
+                        * REAL of which 0 means that it is not known */
     size_t offset;
     const char *title; /* in the table; NULL = not shown there */
     int width;         /* of the table's column; negative = left-aligned */

@@ -7,12 +7,14 @@
 #include "clock.h"
 
 #define SAMPLE_SECONDS 20e-6
+#define LED_IN_SECONDS 1e-3
 enum { MAX_SAMPLES = 1 << 16, MIN_SAMPLES = 3, MAX_CALLS_PER_SAMPLE = 1 << 16 };
 
 typedef struct samples {
     double *seconds, *cycles;
     double cpu;   /* seconds of CPU time, all samples together */
     int n, calls; /* calls: of one sample */
+    int led_in;   /* an untimed call goes before each sample */
 } samples;
 
 double measure_once(measure_fn call, void *arg)
@@ -39,8 +41,9 @@ static double warm_up(const measure_plan *plan, measure_fn call, void *arg)
 /* Adds a sample of the job; its seconds, or -1 when a call fails. */
 static double take_sample(const measure_job *job, samples *s)
 {
-    const double before = clock_hertz(), cpu = clock_cpu_seconds();
-    const double start = clock_seconds();
+    const double before = clock_hertz();
+    if (s->led_in && job->call(job->arg)) return -1;
+    const double cpu = clock_cpu_seconds(), start = clock_seconds();
     for (int i = 0; i < s->calls; i++)
         if (job->call(job->arg)) return -1;
     const double seconds = clock_seconds() - start;
@@ -78,8 +81,8 @@ static int take_all(const measure_plan *plan, const measure_job *jobs, samples *
     }
 }
 
-/* Memory and warm-up; 0 when memory is short or a call fails. */
-static int begin(const measure_plan *plan, const measure_job *job, samples *s)
+/* Memory and warm-up of one of n jobs; 0 when memory is short or a call fails. */
+static int begin(const measure_plan *plan, const measure_job *job, int n, samples *s)
 {
     const int most = plan->iterations > MAX_SAMPLES ? plan->iterations : MAX_SAMPLES;
     s->seconds = malloc(sizeof(double) * (size_t)most);
@@ -88,7 +91,21 @@ static int begin(const measure_plan *plan, const measure_job *job, samples *s)
     const double last = warm_up(plan, job->call, job->arg);
     s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
     if (s->calls > MAX_CALLS_PER_SAMPLE) s->calls = MAX_CALLS_PER_SAMPLE;
+    s->led_in = n > 1 && last > 0 && last < LED_IN_SECONDS;
     return last >= 0;
+}
+
+/* Sample by sample: on a machine whose speed jumps, two medians may lie on different sides of a
+ * jump. 0 when memory is short. */
+static double median_ratio(const samples *s, const samples *other)
+{
+    double *const ratios = malloc(sizeof(double) * (size_t)s->n);
+    bench_stats stats = {0};
+    if (!ratios) return 0;
+    for (int i = 0; i < s->n; i++) ratios[i] = s->seconds[i] / other->seconds[i];
+    bench_stats_of(ratios, s->n, &stats);
+    free(ratios);
+    return stats.p50;
 }
 
 static void describe(samples *s, measure_result *out)
@@ -105,8 +122,10 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
 {
     samples *const s = calloc((size_t)n, sizeof *s);
     int ok = s != NULL;
-    for (int j = 0; ok && j < n; j++) ok = begin(plan, &jobs[j], &s[j]);
+    for (int j = 0; ok && j < n; j++) ok = begin(plan, &jobs[j], n, &s[j]);
     ok = ok && take_all(plan, jobs, s, n);
+    for (int j = 0; ok && j < n; j++) /* first: describe sorts */
+        if (jobs[j].against) jobs[j].ratio_p50 = median_ratio(&s[j], &s[j - jobs[j].against]);
     for (int j = 0; s && j < n; j++) {
         if (ok) describe(&s[j], &jobs[j].result);
         free(s[j].seconds);

@@ -23,6 +23,6 @@ void model_of(const bench_case *c, bench_model *out)
     out->pairs = keys * (double)c->batch * (double)c->heads_q;
     out->flops = 2 * out->pairs * width;
     out->tensor_bytes = (q_rows + kv_rows) * width * element;
-    out->bytes = out->tensor_bytes + q_rows * 4;
+    out->kv_bytes = kv_rows * width * element;
     out->logits_bytes = q_rows * (double)c->seq_kv * 4;
 }

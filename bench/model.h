@@ -8,8 +8,8 @@
 typedef struct bench_model {
     double pairs;        /* visible (query, key) pairs over batch and heads, counted exactly */
     double flops;        /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;        /* q, k, v, o and lse, each touched once */
-    double tensor_bytes; /* the same but for lse: what the buffers take */
+    double kv_bytes;     /* k and v */
+    double tensor_bytes; /* q, k, v and o */
     double logits_bytes; /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
 } bench_model;
 

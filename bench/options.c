@@ -23,7 +23,7 @@ static const struct {
     {"--causal", FLAG, AT(causal), "", "causal mask, aligned to the last key"},
     {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
     {"--layout", TEXT, AT(layout), " bhsd|bshd", "order of batch, seq, head, dim in memory (bhsd)"},
-    {"--threads", COUNT, AT(threads), " N", "worker threads (1)"},
+    {"--threads", COUNT, AT(threads), " N", "worker threads (1; preset threads: all CPUs, from 2)"},
     {"--impl", TEXT, AT(impl), " a,b", "implementations to compare (naive,tiled)"},
     {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
     {"--tuning", TEXT, AT(tuning), " FILE", "sizes for this machine, as `bench tune` writes them"},
@@ -117,8 +117,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
 int options_parse(bench_options *o, int argc, char **argv)
 {
     memset(o, 0, sizeof *o);
-    o->threads = 1;
-    o->warmup = o->iters = -1;
+    o->threads = o->warmup = o->iters = -1;
     o->min_time = -1;
     o->seed = 1;
     for (int i = 1; i < argc; i++) {
@@ -130,7 +129,7 @@ int options_parse(bench_options *o, int argc, char **argv)
             return complain("too many words:", argv[i]);
         }
     }
-    if (o->threads >= 1 && o->threads <= 1024) return 1;
+    if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024)) return 1;
     fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);
     return 0;
 }

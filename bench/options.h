@@ -19,7 +19,7 @@ typedef struct bench_options {
     const char *tuning;     /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     int causal, quick, list, help;
-    int threads;
+    int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */
     int64_t seed;

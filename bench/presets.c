@@ -11,6 +11,8 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
+static const char *const storage_suffix[] = {"", " f16", " bf16"};
+
 static bench_case *append(case_list *list, const char *preset, const char *scenario)
 {
     static const bench_case none;
@@ -136,7 +138,6 @@ static int prefill_heads(const prefill_row *row)
 
 static void prefill_case(case_list *list, const prefill_row *row, int causal, const char *kernels)
 {
-    static const char *const dtypes[] = {"", " f16", " bf16"};
     static const char *const layouts[] = {"", " strided"};
     bench_case *const c = append(list, "prefill", kernels);
     c->batch = 1;
@@ -152,7 +153,7 @@ static void prefill_case(case_list *list, const prefill_row *row, int causal, co
     c->fixed = 1;
     c->iterations = PREFILL_SAMPLES;
     snprintf(c->name, sizeof c->name, "%s d%d s%d%s%s", causal ? "causal" : "full", row->head_dim,
-             row->seq, dtypes[row->dtype], layouts[row->layout]);
+             row->seq, storage_suffix[row->dtype], layouts[row->layout]);
 }
 
 static void prefill_set(case_list *list, int quick, const char *kernels)
@@ -193,6 +194,99 @@ static void prefill_cases(case_list *list, const preset_choice *want)
         prefill_set(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
 }
 
+/* ---- decode: one token against a cache, by heads, width, length and storage; and MLA, where all
+ * query heads share one latent cache, so that arithmetic is the bound */
+
+static bench_case *decode_case(case_list *list, int heads_q, int heads_kv, int length, int dtype)
+{
+    bench_case *const c = append(list, "decode", "decode");
+    c->batch = c->seq_q = 1;
+    c->heads_q = heads_q;
+    c->heads_kv = heads_kv;
+    c->seq_kv = length;
+    c->dtype = dtype;
+    c->impl = "tiled";
+    c->fixed = 1;
+    return c;
+}
+
+static void grouped_case(case_list *list, int heads_kv, int head_dim, int length, int dtype)
+{
+    bench_case *const c = decode_case(list, 32, heads_kv, length, dtype);
+    c->head_dim = c->head_dim_v = head_dim;
+    snprintf(c->name, sizeof c->name, "h32/%d d%d kv%d%s", heads_kv, head_dim, length,
+             storage_suffix[dtype]);
+}
+
+static void mla_case(case_list *list, int length, int dtype)
+{
+    bench_case *const c = decode_case(list, 128, 1, length, dtype);
+    c->head_dim = 576;
+    c->head_dim_v = 512;
+    snprintf(c->name, sizeof c->name, "mla kv%d%s", length, storage_suffix[dtype]);
+}
+
+static void decode_cases(case_list *list, const preset_choice *want)
+{
+    static const int heads_kv[] = {32, 8}, dims[] = {64, 128, 256}, lengths[] = {4096, 16384};
+    if (want->quick) {
+        grouped_case(list, 8, 128, 4096, ATTN_F32);
+        grouped_case(list, 8, 128, 4096, ATTN_F16);
+        mla_case(list, 4096, ATTN_F32);
+        return;
+    }
+    for (int h = 0; h < LENGTH(heads_kv); h++)
+        for (int d = 0; d < LENGTH(dims); d++)
+            for (int s = 0; s < LENGTH(lengths); s++)
+                for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+                    grouped_case(list, heads_kv[h], dims[d], lengths[s], dtype);
+    for (int s = 0; s < LENGTH(lengths); s++)
+        for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+            mla_case(list, lengths[s], dtype);
+}
+
+/* ---- threads: each case with one thread and with several, in turn on the same tensors */
+
+enum { WHOLE = 1, QUICK = 2 }; /* lists that have the row */
+
+static const struct {
+    const char *name;
+    int lists, heads_q, heads_kv, seq_q, seq_kv, causal;
+} thread_rows[] = {
+    {"prefill h8 s512", QUICK, 8, 8, 512, 512, 1},
+    {"prefill h8 s2048", WHOLE, 8, 8, 2048, 2048, 1},
+    {"h1 rows64 kv65536", WHOLE, 1, 1, 64, 65536, 0},
+    {"decode g4 kv1500", WHOLE | QUICK, 4, 1, 1, 1500, 0},
+    {"decode g4 kv65536", WHOLE, 4, 1, 1, 65536, 0},
+};
+
+static void threads_case(case_list *list, int row, int threads, int shares)
+{
+    bench_case *const c = append(list, "threads", "threads");
+    c->batch = 1;
+    c->heads_q = thread_rows[row].heads_q;
+    c->heads_kv = thread_rows[row].heads_kv;
+    c->seq_q = thread_rows[row].seq_q;
+    c->seq_kv = thread_rows[row].seq_kv;
+    c->head_dim = c->head_dim_v = 128;
+    c->causal = thread_rows[row].causal;
+    c->impl = "tiled";
+    c->group = row + 1;
+    c->threads = threads;
+    c->shares = shares;
+    c->fixed = 1;
+    snprintf(c->name, sizeof c->name, "%s", thread_rows[row].name);
+}
+
+static void threads_cases(case_list *list, const preset_choice *want)
+{
+    for (int row = 0; row < LENGTH(thread_rows); row++) {
+        if (!(thread_rows[row].lists & (want->quick ? QUICK : WHOLE))) continue;
+        threads_case(list, row, 1, 0);
+        threads_case(list, row, want->threads, 1);
+    }
+}
+
 static const struct {
     const char *name, *what;
     void (*add)(case_list *list, const preset_choice *want); /* NULL = not available */
@@ -201,6 +295,9 @@ static const struct {
     {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases},
     {"prefill", "the rows of tools/goals.txt, each native kernel set: lengths, widths, storage, "
                 "layout", prefill_cases},
+    {"decode", "one token against a cache, with the rate at which a plain loop reads it",
+     decode_cases},
+    {"threads", "one thread against several on the same tensors", threads_cases},
     {"gemma", "head_dim 256, interleaved heads", NULL},
     {"dilated", "dilated attention", NULL},
     {"extreme", "up to 1048576 tokens", NULL},

@@ -15,6 +15,7 @@ typedef struct case_list {
 typedef struct preset_choice {
     int quick;           /* the reduced list */
     const char *kernels; /* NULL, or the only set wanted by presets that compare sets */
+    int threads;         /* that presets compare with one thread */
 } preset_choice;
 
 /* Appends the cases of a preset. 1 = done; 0 = no such preset; -1 = planned but not available. */

@@ -7,11 +7,11 @@
  * without compiler flags. */
 #include "probe.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
+#include "reading.h"
 #include "stats.h"
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
@@ -144,35 +144,22 @@ static probe_peak measure_peak(const char *name, double flops, void (*run)(void)
     return peak;
 }
 
-/* One word of every 16 bytes is enough to bring its line in; the four sums keep the loads, not the
- * additions, the bottleneck with every compiler. */
-static uint64_t sum_words(const uint64_t *words, size_t n)
-{
-    uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        s0 += words[i];
-        s1 += words[i + 2];
-        s2 += words[i + 4];
-        s3 += words[i + 6];
-    }
-    return s0 + s1 + s2 + s3;
-}
-
 static double measure_read_gbs(void)
 {
     const size_t bytes = (size_t)128 << 20; /* several times the last-level cache of one core */
-    uint64_t *words = malloc(bytes);
+    void *const memory = malloc(bytes);
+    reading r = {{memory, memory}, {bytes, 0}, 1, NULL, NULL, 0};
     double best = 0;
-    if (!words) return 0;
-    memset(words, 1, bytes);
+    if (!memory) return 0;
+    memset(memory, 1, bytes);
+    reading_choose(&r);
     for (int i = 0; i < 4; i++) {
         const double start = clock_seconds();
-        const uint64_t sum = sum_words(words, bytes / sizeof *words);
+        reading_run(&r);
         const double rate = (double)bytes / (clock_seconds() - start) * 1e-9;
-        probe_sink = (float)(sum & 0xff);
         if (rate > best) best = rate;
     }
-    free(words);
+    free(memory);
     return best;
 }
 

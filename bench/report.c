@@ -107,11 +107,14 @@ void report_machine(const machine_info *m, const probe_result *p)
 void report_formulas(void)
 {
     say("tokens/s = batch * seq_q / P50; GFLOP/s = 2 * visible pairs * (head_dim + head_dim_v) / "
-        "P50,\n  causal pairs counted exactly; GB/s = bytes of q, k, v, o, lse / P50\n");
+        "P50,\n  causal pairs counted exactly; GB/s = bytes of k and v / P50; up to 16 rows "
+        "and preset threads:\n  read = GB/s of a plain loop that reads the same k and v with as "
+        "many threads, in turn with\n  the calls; %%read = the loop's time / the call's, "
+        "median of pairs\n");
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
-        "  %%read: of the measured read rate; err/tol: worst error of sampled rows against a double"
-        "\n  oracle in units of its tolerance; cold: the first call, before any warm-up;\n"
-        "  %%cpu: share of the time in which the CPU was ours\n\n");
+        "  err/tol: worst error of sampled rows against a double oracle in units of its tolerance;"
+        "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU "
+        "was ours\n\n");
 }
 
 void report_table_head(void)
@@ -127,6 +130,8 @@ static void say_field(const result_field *f, const bench_result *r)
 {
     if (f->kind == FIELD_NAME || f->kind == FIELD_TEXT)
         say("%*s ", f->width, field_text(f, r));
+    else if (f->kind == FIELD_MAYBE && field_number(f, r) == 0)
+        say("%*s ", f->width, "-");
     else
         say("%*.*f ", f->width, f->decimals, field_number(f, r) / f->unit);
 }
@@ -260,6 +265,18 @@ static void say_noise(const bench_result *results, int n)
             "machine:\n  compare the minima, or run again\n", NOISY, noisy);
 }
 
+static void say_speedups(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->speedup <= 0) continue;
+        if (!said++) say("\nthreads against one, on the same tensors, and of the read rate\n");
+        say("  %-26s %3d: %5.2f times as fast, %5.1f %%\n", r->name, (int)r->threads, r->speedup,
+            r->pct_read_bw);
+    }
+}
+
 void report_summary(const bench_result *results, int n)
 {
     bench_winner winners[MAX_WINNERS];
@@ -268,6 +285,7 @@ void report_summary(const bench_result *results, int n)
     for (int i = 0; i < n; i++) timed += !results[i].skipped[0];
     if (count) say("\nwinners (geometric mean over the cases of a scenario, by P50)\n");
     for (int i = 0; i < count; i++) say_winner(&winners[i]);
+    say_speedups(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
 }

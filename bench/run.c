@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
- * only then warm-up and timing; of a group all but the timing first. */
+ * only then warm-up and timing; of a group all but the timing first. Calls of few rows are bound by
+ * memory: a plain loop that reads their K and V is timed in turn with them. */
 #include "run.h"
 
 #include <math.h>
@@ -15,6 +16,7 @@
 #include "clock.h"
 #include "measure.h"
 #include "model.h"
+#include "reading.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -23,7 +25,7 @@
 /* Share of the usable memory that one case may take. */
 #define MEMORY_SHARE 0.5
 
-enum { SAMPLED_ROWS = 12 };
+enum { SAMPLED_ROWS = 12, FEW_ROWS = 16 };
 
 typedef struct bench_run {
     const bench_case *c;
@@ -31,8 +33,11 @@ typedef struct bench_run {
     attn_params p;
     attn_info info;
     void *q, *k, *v, *o, *workspace;
-    size_t o_bytes, workspace_bytes;
+    int borrows; /* the tensors are those of the run before */
+    size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
+    reading roof;        /* of K and V; threads 0 = the case has many rows */
+    double running_before;
 } bench_run;
 
 static int skip(bench_result *r, const char *format, double a, double b)
@@ -51,6 +56,11 @@ static const char *dtype_text(int dtype)
 {
     static const char *const names[] = {"f32", "f16", "bf16"};
     return names[dtype];
+}
+
+static int threads_of(const bench_context *x, const bench_case *c)
+{
+    return c->threads ? c->threads : x->threads;
 }
 
 /* What is known before anything runs. */
@@ -72,7 +82,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->seq_kv = c->seq_kv;
     r->head_dim = c->head_dim;
     r->head_dim_v = c->head_dim_v;
-    r->threads = x->threads;
+    r->threads = threads_of(x, c);
     r->tuning = x->tuning_file;
 }
 
@@ -110,9 +120,9 @@ static int set_params(const bench_context *x, const char *impl, bench_run *run, 
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
     set_strides(c, p);
     r->row_stride = (int64_t)p->q.stride_seq;
-    p->num_workers = x->threads;
+    p->num_workers = threads_of(x, c);
     p->tuning = x->tuning;
-    if (x->workers) p->parallel_for = pool_parallel_for;
+    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
     p->parallel_user = x->workers;
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
@@ -169,30 +179,65 @@ static int size_up(bench_run *run, bench_result *r)
                 run->model.flops);
 }
 
-static int make_buffers(const bench_context *x, bench_run *run, bench_result *r)
+typedef struct tensor_sizes {
+    size_t q, k, v, o;
+} tensor_sizes;
+
+static tensor_sizes sizes_of(const bench_case *c)
+{
+    const tensor_sizes sizes = {
+        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype),
+        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype)};
+    return sizes;
+}
+
+/* NULL pointers stay where the system gives no memory. */
+static void make_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run)
 {
     const bench_case *const c = run->c;
-    const size_t q_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype);
-    const size_t k_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype);
-    const size_t v_bytes = tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype);
     const size_t width = c->dtype == ATTN_F32 ? 4 : 2;
-    run->o_bytes = tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype);
-    run->q = malloc(q_bytes);
-    run->k = malloc(k_bytes);
-    run->v = malloc(v_bytes);
-    run->o = malloc(run->o_bytes);
+    run->q = malloc(bytes->q);
+    run->k = malloc(bytes->k);
+    run->v = malloc(bytes->v);
+    run->o = malloc(bytes->o);
+    if (!run->q || !run->k || !run->v || !run->o) return;
+    data_fill(run->q, c->dtype, bytes->q / width, DATA_Q, c->data, x->seed);
+    data_fill(run->k, c->dtype, bytes->k / width, DATA_K, c->data, x->seed);
+    data_fill(run->v, c->dtype, bytes->v / width, DATA_V, c->data, x->seed);
+}
+
+/* Those of a run of the same shape; 0 = it has none. */
+static int share_tensors(bench_run *run, const bench_run *owner)
+{
+    if (!owner || !owner->q) return 0;
+    run->q = owner->q;
+    run->k = owner->k;
+    run->v = owner->v;
+    run->o = owner->o;
+    return run->borrows = 1;
+}
+
+static int make_buffers(const bench_context *x, const bench_run *before, bench_run *run,
+                        bench_result *r)
+{
+    const tensor_sizes bytes = sizes_of(run->c);
+    if (!run->c->shares || !share_tensors(run, before)) make_tensors(x, &bytes, run);
     run->workspace = malloc(run->workspace_bytes + 1);
     if (!run->q || !run->k || !run->v || !run->o || !run->workspace)
         return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
                     run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
-    data_fill(run->q, c->dtype, q_bytes / width, DATA_Q, c->data, x->seed);
-    data_fill(run->k, c->dtype, k_bytes / width, DATA_K, c->data, x->seed);
-    data_fill(run->v, c->dtype, v_bytes / width, DATA_V, c->data, x->seed);
-    memset(run->o, 0xff, run->o_bytes); /* NaN: an element that is not written fails the check */
+    memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
     run->p.q.data = run->q;
     run->p.k.data = run->k;
     run->p.v.data = run->v;
     run->p.o.data = run->o;
+    if (run->c->seq_q <= FEW_ROWS || run->c->threads) {
+        const reading roof = {{run->k, run->v}, {bytes.k, bytes.v}, (int)r->threads,
+                              run->p.parallel_for, run->p.parallel_user, 0};
+        run->roof = roof;
+    }
     return 1;
 }
 
@@ -256,9 +301,31 @@ int run_was_wrong(const bench_result *r)
 
 /* ---- timing */
 
-static void fill_result(const bench_context *x, const bench_run *run, const measure_result *m,
+/* The call's rate and the reading loop's of the same moment. */
+static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
+{
+    r->gbytes_per_s = run->model.kv_bytes / jobs[0].result.seconds.p50 * 1e-9;
+    if (jobs[0].against) r->speedup = 1 / jobs[0].ratio_p50;
+    if (!run->roof.threads) return;
+    r->read_gbytes_per_s = run->model.kv_bytes / jobs[1].result.seconds.p50 * 1e-9;
+    r->pct_read_bw = 100 * jobs[1].ratio_p50;
+}
+
+/* A call on several threads leaves some idle: whether others had their CPUs is told by the reading
+ * loop, which keeps all of them busy, before and after the measurement. */
+static double running_of(const bench_run *run, const measure_result *m)
+{
+    if (run->roof.threads < 2) return m->running;
+    const double after = reading_running(&run->roof);
+    return run->roof.threads * (after < run->running_before ? after : run->running_before);
+}
+
+/* jobs: the run's call and, where it has one, its reading loop. */
+static void fill_result(const bench_context *x, const bench_run *run, const measure_job *jobs,
                         bench_result *r)
 {
+    const measure_result *const m = &jobs[0].result;
+    const double threads = (double)r->threads;
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
     const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
@@ -270,20 +337,19 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
-    r->pct_running = 100 * m->running / x->threads;
+    r->pct_running = 100 * running_of(run, m) / threads;
     r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
     r->gflops = gflops;
-    r->gbytes_per_s = run->model.bytes / seconds * 1e-9;
-    if (x->probe.read_gbs > 0) r->pct_read_bw = 100 * r->gbytes_per_s / x->probe.read_gbs;
+    fill_rates(run, jobs, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
-        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / x->threads;
-        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / x->threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / x->threads;
+        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
+        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / threads;
     } else if (best->gflops > 0) {
-        r->pct_fma_peak = 100 * gflops / best->gflops / x->threads;
-        r->pct_set_peak = 100 * gflops / unit->gflops / x->threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / x->threads;
+        r->pct_fma_peak = 100 * gflops / best->gflops / threads;
+        r->pct_set_peak = 100 * gflops / unit->gflops / threads;
+        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
     r->peak_rss_bytes = machine_peak_rss();
 }
@@ -296,29 +362,45 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
+/* The run's jobs: its call and, where it has one, its reading loop. How many. A run that borrows
+ * the tensors of the one before is compared with that one's call, two jobs before. */
+static int add_jobs(bench_run *run, measure_job *jobs)
+{
+    const measure_job timed = {.call = call, .arg = run, .against = run->borrows ? 2 : 0};
+    const measure_job roof = {.call = reading_run, .arg = &run->roof, .against = 1};
+    jobs[0] = timed;
+    if (!run->roof.threads) return 1;
+    reading_choose(&run->roof);
+    if (run->roof.threads > 1) run->running_before = reading_running(&run->roof);
+    jobs[1] = roof;
+    return 2;
+}
+
 /* Times the runs whose result has no reason to skip them. */
 static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
-    measure_job jobs[RUN_MAX_GROUP];
+    measure_job jobs[2 * RUN_MAX_GROUP];
     measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
     double longest = 0;
-    int ready = 0;
+    int ready = 0, num_jobs = 0;
     for (int i = 0; i < n; i++) {
-        const measure_job job = {.call = call, .arg = &runs[i]};
         if (results[i].skipped[0]) continue;
-        jobs[ready++] = job;
+        num_jobs += add_jobs(&runs[i], &jobs[num_jobs]);
+        ready++;
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
     plan.min_time *= ready;
     plan.max_time = time_share(x) * ready;
     if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
-    const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, ready);
+    const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
     for (int i = 0, job = 0; i < n; i++) {
         bench_result *const r = &results[i];
         if (r->skipped[0]) continue;
-        if (timed) fill_result(x, &runs[i], &jobs[job++].result, r);
-        else if (plan.max_time < 0)
+        if (timed) fill_result(x, &runs[i], &jobs[job], r);
+        job += runs[i].roof.threads ? 2 : 1;
+        if (timed) continue;
+        if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
         else skip(r, "a timed call failed", 0, 0);
     }
@@ -352,21 +434,24 @@ static void spoil(bench_run *run)
 }
 
 /* All but the timing; what stands in the way is said in r->skipped. */
-static int prepare(bench_context *x, const char *impl, bench_run *run, bench_result *r)
+static int prepare(bench_context *x, const char *impl, const bench_run *before, bench_run *run,
+                   bench_result *r)
 {
     if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
-    if (!make_buffers(x, run, r) || !cold_call(x, run, r)) return 0;
+    if (!make_buffers(x, before, run, r) || !cold_call(x, run, r)) return 0;
     if (x->spoil) spoil(run);
     return verify(run, r);
 }
 
 static void release(bench_run *run)
 {
-    free(run->q);
-    free(run->k);
-    free(run->v);
-    free(run->o);
+    if (!run->borrows) {
+        free(run->q);
+        free(run->k);
+        free(run->v);
+        free(run->o);
+    }
     free(run->workspace);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
@@ -381,7 +466,8 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].c = &cases[i];
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], impl, &results[i]);
-        if (prepare(context, impl, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
+        const bench_run *const before = i ? &runs[i - 1] : NULL;
+        if (prepare(context, impl, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);

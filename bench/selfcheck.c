@@ -18,7 +18,9 @@
 #include "kernels.h"
 #include "measure.h"
 #include "model.h"
+#include "pool.h"
 #include "presets.h"
+#include "reading.h"
 #include "tune.h"
 
 static int passed, failed;
@@ -244,6 +246,12 @@ static void check_running(void)
     expect(r.running > 0 && r.running < 0.5, "a sleeping call does not have the CPU", r.running);
 }
 #else
+static int sleep_a_while(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
 static void check_running(void)
 {
 }
@@ -254,6 +262,7 @@ static void check_running(void)
 typedef struct turn_call {
     int *last, *broken;
     int index, calls, of;
+    double seconds;
 } turn_call;
 
 static int take_turn(void *arg)
@@ -262,7 +271,7 @@ static int take_turn(void *arg)
     const double start = clock_seconds();
     if (t->calls++ && (*t->last + 1) % t->of != t->index) ++*t->broken; /* the first is warm-up */
     *t->last = t->index;
-    while (clock_seconds() - start < 1e-4) {
+    while (clock_seconds() - start < t->seconds) {
     }
     return 0;
 }
@@ -274,7 +283,7 @@ static void check_turns(void)
     turn_call t[3];
     measure_job jobs[3];
     for (int i = 0; i < 3; i++) {
-        const turn_call one = {&last, &broken, i, 0, 3};
+        const turn_call one = {&last, &broken, i, 0, 3, 1.2e-3};
         const measure_job job = {.call = take_turn, .arg = &t[i]};
         t[i] = one;
         jobs[i] = job;
@@ -282,6 +291,141 @@ static void check_turns(void)
     expect(measure_in_turn(&plan, jobs, 3), "three calls in turn work", 0);
     expect(broken == 0, "their samples alternate", broken);
     expect(jobs[2].result.seconds.n == 4, "4 samples of each", jobs[2].result.seconds.n);
+    expect(t[2].calls == 5, "no call beside the warm-up and the samples", t[2].calls);
+    t[2].calls = 0;
+    t[2].seconds = 1e-4;
+    expect(measure_in_turn(&plan, jobs, 3), "a short call among them works", 0);
+    expect(t[2].calls == 9, "an untimed call leads in each sample of a short one", t[2].calls);
+}
+
+/* Ten times as long for the first `of` calls. */
+static int jumpy(void *arg)
+{
+    turn_call *const t = arg;
+    const double start = clock_seconds();
+    const double seconds = t->calls++ < t->of ? t->seconds * 10 : t->seconds;
+    while (clock_seconds() - start < seconds) {
+    }
+    return 0;
+}
+
+/* The machine becomes faster between the two calls of a round: of five samples three of the first
+ * are slow and two of the second, so that the medians would make the second the shorter one. */
+static void check_ratio(void)
+{
+    const measure_plan plan = {1, 5, 0, 0};
+    turn_call t[2] = {{.of = 4, .seconds = 1.2e-3}, {.of = 3, .seconds = 4.8e-3}};
+    measure_job jobs[2] = {{.call = jumpy, .arg = &t[0]},
+                           {.call = jumpy, .arg = &t[1], .against = 1}};
+    expect(measure_in_turn(&plan, jobs, 2), "two calls whose speed jumps work", 0);
+    expect(fabs(log(jobs[1].ratio_p50 / 4)) < 1, "they are compared sample by sample",
+           jobs[1].ratio_p50);
+}
+
+/* ---- the reading loop */
+
+enum { READ_LINES = 3000, LINE_WORDS = 8 };
+
+/* A plain loop that stands in for a pool. */
+static int one_by_one(void *user, int64_t n, attn_task_fn task, void *arg)
+{
+    for (int64_t i = 0; i < n; i++) {
+        task(arg, i, 0);
+        ++*(int *)user;
+    }
+    return 0;
+}
+
+/* 0 + 1 + 4 + ... + (n-1)^2 */
+static uint64_t squares(int n)
+{
+    const uint64_t k = (uint64_t)n;
+    return k * (k - (k > 0)) * (2 * k - (k > 0)) / 6;
+}
+
+static void check_reading_loops(void)
+{
+    static uint64_t words[READ_LINES * LINE_WORDS];
+    int parts = 0;
+    for (int i = 0; i < READ_LINES; i++) words[i * LINE_WORDS] = squares(i + 1) - squares(i);
+    reading r = {{words, words}, {0, 0}, 3, one_by_one, &parts, 0};
+    for (int loop = 0; reading_name(loop); loop++) {
+        if (!reading_usable(loop)) continue;
+        r.loop = loop;
+        for (int lines = READ_LINES; lines; lines /= 7) {
+            uint64_t sum = 0;
+            r.bytes[0] = 64 * (size_t)lines + 63;
+            r.bytes[1] = 64 * (size_t)(lines / 2);
+            for (int part = 0; part < 3; part++) sum += reading_part(&r, part);
+            expect(sum == squares(lines) + squares(lines / 2), "each line is read once",
+                   (double)sum);
+        }
+    }
+    r.loop = -1;
+    reading_choose(&r);
+    expect(r.loop >= 0 && reading_name(r.loop) && reading_usable(r.loop), "a loop is chosen",
+           r.loop);
+    parts = 0;
+    expect(reading_run(&r) == 0 && parts == 3, "each thread has its part", parts);
+    const double running = reading_running(&r);
+    expect(running < 0.34, "three threads on one CPU have a third of three", running);
+}
+
+/* ---- the pool: each index once, whether its workers spin or sleep */
+
+enum { POOL_WORKERS = 3, POOL_INDICES = 50, POOL_CALLS = 1000 };
+
+typedef struct pool_count {
+    int times[POOL_INDICES], wrong;
+} pool_count;
+
+static void count_index(void *arg, int64_t index, int worker)
+{
+    pool_count *const c = arg;
+    const double start = clock_seconds();
+    while (clock_seconds() - start < 2e-6) { /* a caller that does not wait looks too early */
+    }
+    c->times[index]++;
+    if (worker < 0 || worker >= POOL_WORKERS) c->wrong = 1;
+}
+
+static void check_pool(void)
+{
+    pool *const workers = pool_create(POOL_WORKERS);
+    int bad = 0;
+    if (!workers) return;
+    for (int call = 0; call < POOL_CALLS; call++) {
+        pool_count c = {{0}, 0};
+        const int n = call % (POOL_INDICES + 1);
+        if (call % 100 == 99) sleep_a_while(NULL);
+        pool_parallel_for(workers, n, count_index, &c);
+        for (int i = 0; i < POOL_INDICES; i++) bad += c.times[i] != (i < n);
+        bad += c.wrong;
+    }
+    pool_destroy(workers);
+    expect(bad == 0, "a pool takes each index once", bad);
+}
+
+/* Few rows are compared with the reading loop of their moment, many are not. */
+static void check_rates(bench_context *context)
+{
+    case_list list = {.n = 0};
+    bench_result r[2];
+    shape_case("1,4,2,16,3000,32,16", &list);
+    shape_case("1,4,2,17,64,32", &list);
+    for (int i = 0; i < 2; i++) {
+        list.cases[i].iterations = 5;
+        run_case(context, &list.cases[i], "tiled", &r[i]);
+    }
+    const double bytes = 4.0 * 2 * 3000 * (32 + 16), seconds = 1e-3 * r[0].ms_p50;
+    expect(fabs(r[0].gbytes_per_s * 1e9 * seconds / bytes - 1) < 1e-9, "GB/s of k and v",
+           r[0].gbytes_per_s);
+    expect(fabs(log(0.01 * r[0].pct_read_bw * r[0].read_gbytes_per_s / r[0].gbytes_per_s)) < 1,
+           "%read is about GB/s over the loop's", r[0].pct_read_bw);
+    expect(r[0].pct_read_bw > 0 && r[0].pct_read_bw < 50, "32 rows a head take longer than reading",
+           r[0].pct_read_bw);
+    expect(r[1].gbytes_per_s > 0 && r[1].read_gbytes_per_s == 0 && r[1].pct_read_bw == 0,
+           "17 rows are not compared with it", r[1].pct_read_bw);
 }
 
 /* ---- layouts */
@@ -305,6 +449,22 @@ static void check_layouts(bench_context *context)
     }
 }
 
+/* ---- inputs */
+
+static void check_data(void)
+{
+    enum { LENGTH = 2500000, ROW = 64 };
+    static float values[LENGTH];
+    int untouched = 0, equal = 0;
+    for (int i = 0; i < LENGTH; i++) values[i] = 99;
+    data_fill(values, ATTN_F32, LENGTH, DATA_K, DATA_NORMAL, 1);
+    for (int i = 0; i < LENGTH; i++) untouched += !(fabsf(values[i]) < 9);
+    for (int i = 1; i < LENGTH / ROW; i++)
+        equal += !memcmp(values, values + i * ROW, ROW * sizeof *values);
+    expect(untouched == 0, "normal numbers everywhere", untouched);
+    expect(equal == 0, "no row is as the first", equal);
+}
+
 /* ---- a group: a wrong result does not stop the others */
 
 static void check_group(bench_context *context)
@@ -320,6 +480,39 @@ static void check_group(bench_context *context)
     expect(!r[0].skipped[0] && r[1].skipped[0] && !r[2].skipped[0],
            "of a group those that can be are timed", 0);
     expect(r[0].samples == 2 && r[2].samples == 2, "each with its samples", (double)r[2].samples);
+    list.cases[1].kernels = NULL;
+    run_group(context, list.cases, 3, "tiled", r);
+    expect(r[1].samples == 2 && r[1].speedup == 0, "and no speed-up over its neighbour",
+           r[1].speedup);
+}
+
+/* ---- a pair on the same tensors */
+
+static void check_pair(bench_context *context)
+{
+    case_list list = {.n = 0};
+    bench_result r[2];
+    for (int i = 0; i < 2; i++) {
+        shape_case(i ? "1,2,2,30,40,8" : "1,2,2,300,40,8", &list); /* a part of its tensors */
+        list.cases[i].iterations = 3;
+        list.cases[i].threads = 1;
+        list.cases[i].shares = i;
+    }
+    run_group(context, list.cases, 2, "tiled", r);
+    expect(!r[0].skipped[0] && !r[1].skipped[0], "a pair is timed", 0);
+    expect(r[0].speedup == 0, "the first of a pair is compared with nothing", r[0].speedup);
+    expect(fabs(log(r[1].speedup * r[1].ms_p50 / r[0].ms_p50)) < 1, "speed-up of the second",
+           r[1].speedup);
+    expect(r[0].pct_read_bw > 0 && r[1].pct_read_bw > 0, "both are compared with reading",
+           r[1].pct_read_bw);
+    context->spoil = 1;
+    run_group(context, list.cases, 2, "tiled", r);
+    context->spoil = 0;
+    expect(run_was_wrong(&r[0]) && run_was_wrong(&r[1]), "a spoilt pair is refused", 0);
+    list.cases[0].kernels = "none";
+    run_group(context, list.cases, 2, "tiled", r);
+    expect(r[0].skipped[0] && !r[1].skipped[0] && r[1].speedup == 0,
+           "the second alone has tensors and no speed-up", r[1].speedup);
 }
 
 /* ---- counts on paper */
@@ -338,7 +531,8 @@ static void check_model(void)
     model_of(&c, &m);
     expect(m.pairs == 2 * 4 * 15, "pairs without a mask", m.pairs);
     expect(m.flops == 2 * 120 * 24, "FLOPs without a mask", m.flops);
-    expect(m.bytes == 4 * (24 * 24 + 20 * 24 + 24), "bytes", m.bytes);
+    expect(m.kv_bytes == 4 * 20 * 24, "bytes of k and v", m.kv_bytes);
+    expect(m.tensor_bytes == 4 * (24 * 24 + 20 * 24), "bytes of tensors", m.tensor_bytes);
     c.causal = 1; /* the rows see 3, 4 and 5 keys */
     model_of(&c, &m);
     expect(m.pairs == 2 * 4 * 12, "causal pairs", m.pairs);
@@ -348,7 +542,7 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
-static const preset_choice whole = {0, NULL};
+static const preset_choice whole = {0, NULL, 2};
 
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
@@ -369,7 +563,7 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
 static void check_prefill(void)
 {
     static case_list list;
-    const preset_choice one = {0, "portable"};
+    const preset_choice one = {0, "portable", 2};
     int longest = 0, strided = 0;
     list.n = 0;
     preset_cases("prefill", &one, &list);
@@ -391,6 +585,31 @@ static void check_prefill(void)
     expect(list.n >= 38 && slow == 0, "prefill: sse2 only where it is the best set", slow);
 }
 
+/* Whether the cases of preset threads are pairs that differ by threads alone. */
+static int pairs_match(const case_list *list)
+{
+    int good = 1;
+    for (int i = 0; i + 1 < list->n; i += 2) {
+        const bench_case *const one = &list->cases[i], *const two = one + 1;
+        good &= one->threads == 1 && !one->shares && two->threads == 2 && two->shares;
+        good &= one->group > 0 && one->group == two->group;
+        good &= i == 0 || one->group != one[-1].group;
+        good &= !strcmp(one->name, two->name) && one->causal == two->causal;
+        good &= one->heads_q == two->heads_q && one->heads_kv == two->heads_kv;
+        good &= one->seq_q == two->seq_q && one->seq_kv == two->seq_kv;
+    }
+    return good;
+}
+
+static void check_threads(void)
+{
+    static case_list list;
+    list.n = 0;
+    preset_cases("threads", &whole, &list);
+    expect(list.n == 8, "threads: 4 rows, one thread and several", list.n);
+    expect(pairs_match(&list), "threads: pairs differ by threads alone", 0);
+}
+
 static void check_presets(void)
 {
     case_list list = {.n = 0};
@@ -403,6 +622,10 @@ static void check_presets(void)
     expect(count_cases("llm", 1, 4096, 8) == 2, "llm: decode 4096 x 8, two head counts",
            count_cases("llm", 1, 4096, 8));
     expect(count_cases("llm", 0, 0, 0) == 24, "llm: 24 cases", count_cases("llm", 0, 0, 0));
+    expect(count_cases("decode", 1, 0, 1) == 42, "decode: 36 grouped, 6 of MLA",
+           count_cases("decode", 1, 0, 1));
+    expect(count_cases("decode", 0, 16384, 0) == 21, "decode: half of them long",
+           count_cases("decode", 0, 16384, 0));
     expect(preset_cases("extreme", &whole, &list) == -1, "a planned preset is not available", 0);
     expect(preset_cases("none", &whole, &list) == 0, "an unknown preset is none", 0);
     expect(!shape_case("1,2,3", &list), "a short shape is refused", 0);
@@ -515,11 +738,18 @@ int selfcheck(bench_context *context)
     check_timing();
     check_running();
     check_turns();
+    check_ratio();
+    check_reading_loops();
+    check_rates(context);
     check_model();
     check_presets();
     check_prefill();
+    check_threads();
+    check_data();
     check_layouts(context);
     check_group(context);
+    check_pair(context);
+    check_pool();
     check_refusal(context);
     check_kernels();
     check_choice();

@@ -22,14 +22,16 @@ static void set_params(attn_params *p, const peer_shape *s)
     p->batch = 1;
     p->num_heads_q = s->heads_q;
     p->num_heads_kv = s->heads_kv;
-    p->seq_len_q = p->seq_len_kv = s->seq;
+    p->seq_len_q = s->rows;
+    p->seq_len_kv = s->seq;
     p->head_dim = s->dim;
     p->causal = s->causal;
     p->num_workers = 1;
+    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = s->dtype;
 }
 
-compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const float *q,
-                                const float *k, const float *v, float *o, char *why,
+compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,
+                                const void *k, const void *v, void *o, char *why,
                                 size_t why_bytes)
 {
     compare_attn *const a = calloc(1, sizeof *a);
@@ -69,6 +71,21 @@ void compare_attn_close(compare_attn *a)
 {
     if (a) free(a->workspace);
     free(a);
+}
+
+reading *compare_reading_open(const void *k, const void *v, size_t bytes_each)
+{
+    const reading both = {{k, v}, {bytes_each, bytes_each}, 1, NULL, NULL, 0};
+    reading *const r = malloc(sizeof *r);
+    if (!r) return NULL;
+    *r = both;
+    reading_choose(r);
+    return r;
+}
+
+void compare_reading_close(reading *r)
+{
+    free(r);
 }
 
 double compare_difference(const float *a, const float *b, size_t n)

@@ -6,18 +6,23 @@
 
 #include <stddef.h>
 
+#include "../bench/reading.h"
 #include "peer_openblas.h"
 
 typedef struct compare_attn compare_attn;
 
 /* One thread; options as attn_params_from_string reads them. NULL = not, and why says it. */
-compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const float *q,
-                                const float *k, const float *v, float *o, char *why,
+compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,
+                                const void *k, const void *v, void *o, char *why,
                                 size_t why_bytes);
 int compare_attn_run(compare_attn *a); /* 0 = done */
 const char *compare_attn_kernels(const compare_attn *a);
 double compare_attn_flops(const compare_attn *a); /* of the visible pairs only */
 void compare_attn_close(compare_attn *a);
+
+/* The rate of a plain loop that reads k and v: bench/reading.h. NULL = no memory. */
+reading *compare_reading_open(const void *k, const void *v, size_t bytes_each);
+void compare_reading_close(reading *r);
 
 /* Largest |a - b|; infinite where one of them is NaN. */
 double compare_difference(const float *a, const float *b, size_t n);

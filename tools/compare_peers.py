@@ -1,4 +1,5 @@
-# compare_peers.py - prefill of attn against its peers, in one process, in turn, on the same data.
+# compare_peers.py - prefill and decoding of attn against its peers, in one process, in turn, on the
+# same data.
 # SPDX-License-Identifier: MIT
 #
 # Started by tools/compare_peers. A peer offers variants (block sizes, operators, backends): each is
@@ -18,23 +19,30 @@ import sys
 import time
 
 # Inputs are standard normal and outputs weighted means of them, at most about 4. All sum in
-# binary32, in different orders: the largest difference seen is 3e-6.
-TOLERANCE = 2e-5
-BREAK_BY = 1e-3  # what --break adds to one number
+# binary32, in different orders: the largest difference seen is 3e-6. In f16 and bf16, where peers
+# may round probabilities, too: 6e-5 and 5e-4 with 4096 keys.
+TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
+BREAK_BY = 50  # tolerances: what --break adds to one number
 VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
 GEMM_SIZE, GEMM_ROUNDS = 2048, 7
 MIN_ROUNDS = 15
 TRIES = 3  # runs of each variant before one is chosen
 BUSY_BELOW, THREADS_ABOVE = 0.97, 1.10  # processor time over wall time
-CAUSAL_GOAL, NAIVE_GOAL = 1.15, 0.60
+CAUSAL_GOAL, NAIVE_GOAL, DECODE_GOAL = 1.15, 0.60, 2.5
 EXIT_WRONG, EXIT_VOID = 1, 3
 
-Shape = collections.namedtuple("Shape", "heads_q heads_kv seq dim")
-SHAPES = [Shape(8, 8, 512, 64), Shape(8, 8, 1024, 64), Shape(4, 4, 2048, 128),
-          Shape(2, 2, 4096, 128), Shape(2, 2, 2048, 256), Shape(32, 8, 512, 128)]
+Shape = collections.namedtuple("Shape", "heads_q heads_kv rows seq dim")
+PREFILLS = [Shape(hq, hkv, s, s, d) for hq, hkv, s, d in (
+    (8, 8, 512, 64), (8, 8, 1024, 64), (4, 4, 2048, 128), (2, 2, 4096, 128), (2, 2, 2048, 256),
+    (32, 8, 512, 128))]
+DECODES = [Shape(32, 8, 1, 4096, 128), Shape(32, 8, 1, 16384, 128)]
+STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
 
 WALL_TIME, CPU_TIME = "wall time", "processor time"
 MASKS = ("full", "causal")
+
+# mask: of MASKS, or "decode"; storage: of STORAGE
+Kind = collections.namedtuple("Kind", "shape mask storage")
 
 # name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result
 Variant = collections.namedtuple("Variant", "name run output")
@@ -49,7 +57,7 @@ class PeerMissing(Exception):
 
 
 class CShape(ctypes.Structure):
-    _fields_ = [(f, ctypes.c_int) for f in ("heads_q", "heads_kv", "seq", "dim", "causal")]
+    _fields_ = [(f, ctypes.c_int) for f in Shape._fields + ("causal", "dtype")]
 
 
 SGEMM = ctypes.CFUNCTYPE(
@@ -66,6 +74,10 @@ def load_library(path):
             ("compare_flops_per_cycle", double, [text, ctypes.c_size_t]),
             ("compare_machine", None, [text, ctypes.c_size_t]),
             ("compare_difference", double, [pointer, pointer, ctypes.c_size_t]),
+            ("compare_reading_open", pointer, [pointer, pointer, ctypes.c_size_t]),
+            ("reading_run", ctypes.c_int, [pointer]), ("compare_reading_close", None, [pointer]),
+            ("attn_convert", None, [pointer, ctypes.c_int, pointer, ctypes.c_int,
+                                    ctypes.c_size_t]),
             ("compare_attn_open", pointer, [pointer, text] + four + [text, ctypes.c_size_t]),
             ("compare_attn_run", ctypes.c_int, [pointer]),
             ("compare_attn_kernels", text, [pointer]), ("compare_attn_flops", double, [pointer]),
@@ -111,11 +123,21 @@ class Machine:
     def share(self, flops, cycles):
         return flops / (cycles * self.flops_per_cycle)
 
-    def random(self, n, which):
+    def random(self, n, which, storage="f32"):
         """n standard normal numbers, those of bench/data.c."""
-        data = floats(n)
-        self.lib.data_fill(data, 0, n, which, 1, 1)
+        data = (STORAGE[storage] * n)()
+        self.lib.data_fill(data, number_of(storage), n, which, 1, 1)
         return data
+
+    def as_floats(self, address, n, storage):
+        out = floats(n)
+        self.lib.attn_convert(out, 0, address, number_of(storage), n)
+        return out
+
+
+def number_of(storage):
+    """The attn_dtype."""
+    return list(STORAGE).index(storage)
 
 
 def shape_name(s):
@@ -123,34 +145,51 @@ def shape_name(s):
     return "%s x %d x %d" % (heads, s.seq, s.dim)
 
 
+def kind_name(kind):
+    return " ".join((shape_name(kind.shape), kind.storage, kind.mask))
+
+
 def floats(n):
     return (ctypes.c_float * n)()
 
 
-def copy_floats(address, n):
-    out = floats(n)
-    ctypes.memmove(out, address, 4 * n)
-    return out
-
-
 class Case:
-    """One shape with one mask, its data, and attn's calls on it."""
+    """One shape with one mask and storage, its data, and attn's calls on it."""
 
-    def __init__(self, machine, shape, causal):
-        self.machine, self.shape, self.causal = machine, shape, causal
-        kv = shape.heads_kv * shape.seq * shape.dim
-        self.size = shape.heads_q * shape.seq * shape.dim
-        self.q = machine.random(self.size, 0)
-        self.k, self.v = machine.random(kv, 1), machine.random(kv, 2)
-        self.c_shape = CShape(*shape, causal)
+    def __init__(self, machine, kind):
+        self.machine, self.shape, self.storage = machine, kind.shape, kind.storage
+        self.causal, self.decode = kind.mask == "causal", kind.mask == "decode"
+        self.name, self.mask = shape_name(kind.shape), kind.mask
+        self.kv_size = kind.shape.heads_kv * kind.shape.seq * kind.shape.dim
+        self.size = kind.shape.heads_q * kind.shape.rows * kind.shape.dim
+        self.q = machine.random(self.size, 0, kind.storage)
+        self.k, self.v = (machine.random(self.kv_size, n, kind.storage) for n in (1, 2))
+        self.c_shape = CShape(*kind.shape, self.causal, number_of(kind.storage))
+        self.f32 = kind.storage == "f32"
         self.opened = []
-        self.name, self.mask = shape_name(shape), MASKS[causal]
 
-    def sizes(self):
-        return self.shape.heads_q, self.shape.heads_kv, self.shape.seq, self.shape.dim
+    def views(self):
+        """The shape by how it is told; a decoding one also with the heads of a group as rows."""
+        hq, hkv, rows, seq, dim = self.shape
+        stacked = [(", heads as rows", Shape(hkv, hkv, rows * (hq // hkv), seq, dim))]
+        return [("", self.shape)] + (stacked if self.decode else [])
+
+    def floats_at(self, address):
+        """The result there as f32."""
+        return self.machine.as_floats(address, self.size, self.storage)
+
+    def reading(self):
+        """What reads K and V and does nothing else."""
+        lib = self.machine.lib
+        handle = lib.compare_reading_open(self.k, self.v, ctypes.sizeof(self.k))
+        if not handle:
+            raise Wrong("no memory")
+        self.opened.append((lib.compare_reading_close, handle))
+        return Variant("reading", must_work(lib.reading_run, handle), None)
 
     def attn(self, impl):
-        lib, why, out = self.machine.lib, ctypes.create_string_buffer(200), floats(self.size)
+        lib, why = self.machine.lib, ctypes.create_string_buffer(200)
+        out = (STORAGE[self.storage] * self.size)()
         handle = lib.compare_attn_open(ctypes.byref(self.c_shape), b"impl=" + impl.encode(),
                                        self.q, self.k, self.v, out, why, len(why))
         if not handle:
@@ -158,7 +197,7 @@ class Case:
         self.opened.append((lib.compare_attn_close, handle))
         self.flops = lib.compare_attn_flops(handle)
         self.kernels = lib.compare_attn_kernels(handle).decode()
-        return Variant(impl, must_work(lib.compare_attn_run, handle), lambda: out)
+        return Variant(impl, must_work(lib.compare_attn_run, handle), lambda: self.floats_at(out))
 
     def close(self):
         for close, handle in self.opened:
@@ -179,6 +218,7 @@ class OpenBlas:
     name, gemm_rule = "openblas", True
     NAMES = ["libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"]
     ROWS = [64, 128, 256, 512, 0]  # of a block of logits; 0 = all
+    DECODE_ROWS = [1, 0]
 
     def __init__(self, machine):
         self.machine = machine
@@ -205,9 +245,10 @@ class OpenBlas:
         return lambda: self.sgemm(101, 111, 111, n, n, n, 1, a, n, b, n, 0, c, n)
 
     def variants(self, case):
-        hq, hkv, seq, _ = case.sizes()
-        most = seq if case.causal else seq * (hq // hkv)  # heads that share keys stack up
-        return [self.variant(case, rows) for rows in self.ROWS if rows < most]
+        hq, hkv, count, _, _ = case.shape
+        most = count if case.causal else count * (hq // hkv)  # heads that share keys stack up
+        sizes = self.DECODE_ROWS if case.decode else self.ROWS
+        return [self.variant(case, rows) for rows in sizes if rows < most and case.f32]
 
     def variant(self, case, rows):
         lib, out = self.machine.lib, floats(case.size)
@@ -237,8 +278,9 @@ class Torch:
             + ["capability " + torch.backends.cpu.get_cpu_capability(),
                "mkldnn %s" % torch.backends.mkldnn.is_available()])
 
-    def tensor(self, data, *shape):
-        return self.torch.frombuffer(data, dtype=self.torch.float32).reshape(shape)
+    def tensor(self, data, *shape, storage="f32"):
+        types = {"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}
+        return self.torch.frombuffer(data, dtype=types[storage]).reshape(shape)
 
     def gemm(self, a, b):
         n = GEMM_SIZE
@@ -247,17 +289,18 @@ class Torch:
 
     def variants(self, case):
         from torch.nn.attention import SDPBackend
-        hq, hkv, s, d = case.sizes()
-        q = self.tensor(case.q, 1, hq, s, d)
-        k, v = (self.tensor(x, 1, hkv, s, d) for x in (case.k, case.v))
-        kv = {"": (k, v, hq != hkv)}
-        if hq != hkv:
-            kv[", K and V expanded"] = tuple(
-                x.repeat_interleave(hq // hkv, 1) for x in (k, v)) + (False,)
+        ways = {}
+        for how, (hq, hkv, rows, s, d) in case.views():
+            q = self.tensor(case.q, 1, hq, rows, d, storage=case.storage)
+            k, v = (self.tensor(x, 1, hkv, s, d, storage=case.storage) for x in (case.k, case.v))
+            ways[how] = (q, k, v, hq != hkv)
+            if hq != hkv:
+                ways[how + ", K and V expanded"] = (q,) + tuple(
+                    x.repeat_interleave(hq // hkv, 1) for x in (k, v)) + (False,)
         backends = (("default", None), ("flash", SDPBackend.FLASH_ATTENTION),
                     ("math", SDPBackend.MATH))
-        return [self.variant(case, name + how, backend, q, *tensors)
-                for name, backend in backends for how, tensors in kv.items()]
+        return [self.variant(case, name + how, backend, *tensors)
+                for name, backend in backends for how, tensors in ways.items()]
 
     def variant(self, case, name, backend, q, k, v, gqa):
         from torch.nn.attention import sdpa_kernel
@@ -274,7 +317,7 @@ class Torch:
 
         def output():
             o = last[0].contiguous()  # a name of its own: the address must outlive the copying
-            return copy_floats(o.data_ptr(), case.size)
+            return case.floats_at(o.data_ptr())
 
         return Variant(name, run_backend if backend else call, output)
 
@@ -295,8 +338,9 @@ class OnnxRuntime:
         self.version = onnxruntime.__version__
         self.remarks = "CPUExecutionProvider"
 
-    def session(self, node, inputs, outputs):
-        """A call of a model of one node; inputs and outputs: name to array."""
+    def session(self, node, inputs, outputs, shared=()):
+        """A call of a model of one node; inputs and outputs: name to array; shared: pairs of an
+        output and the input in whose memory it lies."""
         helper, types = self.onnx.helper, self.onnx.helper.np_dtype_to_tensor_dtype
 
         def infos(arrays):
@@ -311,9 +355,11 @@ class OnnxRuntime:
         session = self.runtime.InferenceSession(model.SerializeToString(), options,
                                                 providers=["CPUExecutionProvider"])
         binding, value = session.io_binding(), self.runtime.OrtValue.ortvalue_from_numpy
-        results = {n: value(a) for n, a in outputs.items()}
-        for n, a in inputs.items():
-            binding.bind_ortvalue_input(n, value(a))
+        given = {n: value(a) for n, a in inputs.items()}
+        results = {n: value(a) for n, a in outputs.items() if n not in dict(shared)}
+        results.update((out, given[into]) for out, into in shared)
+        for n, a in given.items():
+            binding.bind_ortvalue_input(n, a)
         for n, a in results.items():
             binding.bind_ortvalue_output(n, a)
 
@@ -322,8 +368,9 @@ class OnnxRuntime:
 
         return run, results
 
-    def array(self, data, *shape):
-        return self.numpy.frombuffer(data, dtype=self.numpy.float32).reshape(shape)
+    def array(self, data, *shape, storage="f32"):
+        types = {"f32": self.numpy.float32, "f16": self.numpy.float16}
+        return self.numpy.frombuffer(data, dtype=types[storage]).reshape(shape)
 
     def gemm(self, a, b):
         n = GEMM_SIZE
@@ -332,58 +379,85 @@ class OnnxRuntime:
                             {"c": self.numpy.zeros((n, n), self.numpy.float32)})[0]
 
     def variants(self, case):
-        makers = [self.attention, self.multi_head] + ([self.grouped] if case.causal else [])
-        return [self.variant(case, *maker(case)) for maker in makers]
+        """numpy has no bf16."""
+        if case.storage == "bf16":
+            return []
+        offers = [(self.attention, how, view) for how, view in case.views()]
+        if case.decode:
+            offers += [(self.multi_head, *case.views()[-1]), (self.cached, "", case.shape)]
+        else:
+            offers += [(self.multi_head, "", case.shape)]
+        if case.causal:
+            offers += [(self.grouped, "", case.shape)]
+        return [self.variant(case, how, view, *maker(case, view)) for maker, how, view in offers]
 
-    def variant(self, case, name, node, inputs, outputs):
-        run, results = self.session(node, inputs, outputs)
-        hq, _, s, d = case.sizes()
+    def variant(self, case, how, view, name, node, inputs, outputs, shared=()):
+        run, results = self.session(node, inputs, outputs, shared)
+        hq, _, rows, _, d = view
 
         def output():
             o = results["o"].numpy()
             if o.ndim == 3:
-                o = self.numpy.ascontiguousarray(o.reshape(s, hq, d).transpose(1, 0, 2))
-            return copy_floats(o.ctypes.data, case.size)
+                o = self.numpy.ascontiguousarray(o.reshape(rows, hq, d).transpose(1, 0, 2))
+            return case.floats_at(o.ctypes.data)
 
-        return Variant(name, run, output)
+        return Variant(name + how, run, output)
 
-    def heads(self, case):
-        hq, hkv, s, d = case.sizes()
-        return [self.array(x, h, s, d)
-                for x, h in ((case.q, hq), (case.k, hkv), (case.v, hkv))]
+    def heads(self, case, view):
+        hq, hkv, rows, s, d = view
+        return [self.array(x, h, n, d, storage=case.storage)
+                for x, h, n in ((case.q, hq, rows), (case.k, hkv, s), (case.v, hkv, s))]
 
     def tokens_first(self, x):
         return self.numpy.ascontiguousarray(x.transpose(1, 0, 2)).reshape(1, x.shape[1], -1)
 
-    def attention(self, case):
+    def attention(self, case, view):
         node = self.onnx.helper.make_node("Attention", ["q", "k", "v"], ["o"],
                                           is_causal=int(case.causal))
-        inputs = {n: x[None] for n, x in zip("qkv", self.heads(case))}
+        inputs = {n: x[None] for n, x in zip("qkv", self.heads(case, view))}
         return "Attention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
 
-    def multi_head(self, case):
-        hq, hkv = case.shape.heads_q, case.shape.heads_kv
-        q, k, v = self.heads(case)
-        k, v = (self.numpy.repeat(x, hq // hkv, 0) for x in (k, v))
-        inputs = {n: self.tokens_first(x) for n, x in zip("qkv", (q, k, v))}
+    def multi_head(self, case, view):
+        """A cache keeps the heads apart: tokens first would be transposed in every call."""
+        q, k, v = self.heads(case, view)
+        k, v = (self.numpy.repeat(x, view.heads_q // view.heads_kv, 0) for x in (k, v))
+        k, v = (x[None] if case.decode else self.tokens_first(x) for x in (k, v))
+        inputs = {"q": self.tokens_first(q), "k": k, "v": v}
         node = self.onnx.helper.make_node(
-            "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft", num_heads=hq,
-            unidirectional=int(case.causal))
+            "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft",
+            num_heads=view.heads_q, unidirectional=int(case.causal))
         return "MultiHeadAttention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
 
-    def grouped(self, case):
-        hq, hkv, s, d = case.sizes()
-        inputs = {n: self.tokens_first(x) for n, x in zip("qkv", self.heads(case))}
-        inputs["last"] = self.numpy.array([s - 1], self.numpy.int32)
-        inputs["total"] = self.numpy.array(s, self.numpy.int32)
-        present = self.numpy.zeros((1, hkv, s, d), self.numpy.float32)
-        node = self.onnx.helper.make_node(
-            "GroupQueryAttention", ["q", "k", "v", "", "", "last", "total"],
-            ["o", "present_k", "present_v"], domain="com.microsoft", num_heads=hq,
-            kv_num_heads=hkv)
-        return "GroupQueryAttention", node, inputs, {
+    def grouped_node(self, view, past):
+        return self.onnx.helper.make_node(
+            "GroupQueryAttention", ["q", "k", "v", *past, "last", "total"],
+            ["o", "present_k", "present_v"], domain="com.microsoft", num_heads=view.heads_q,
+            kv_num_heads=view.heads_kv)
+
+    def grouped_inputs(self, q, k, v, keys):
+        inputs = {n: self.tokens_first(x) for n, x in zip("qkv", (q, k, v))}
+        inputs["last"] = self.numpy.array([keys - 1], self.numpy.int32)
+        inputs["total"] = self.numpy.array(keys, self.numpy.int32)
+        return inputs
+
+    def grouped(self, case, view):
+        inputs = self.grouped_inputs(*self.heads(case, view), view.seq)
+        present = self.numpy.zeros((1, view.heads_kv, view.seq, view.dim), self.numpy.float32)
+        return "GroupQueryAttention", self.grouped_node(view, ["", ""]), inputs, {
             "o": self.numpy.zeros_like(inputs["q"]), "present_k": present,
             "present_v": present.copy()}
+
+    def cached(self, case, view):
+        """The last key is the new one: put where it is already, in a cache of its own. Past and
+        present share their memory, else each call copies the whole cache."""
+        q, k, v = self.heads(case, view)
+        inputs = self.grouped_inputs(q, k[:, -1:], v[:, -1:], view.seq)
+        inputs.update(past_k=k[None].copy(), past_v=v[None].copy())
+        outputs = {"o": self.numpy.zeros_like(inputs["q"]), "present_k": inputs["past_k"],
+                   "present_v": inputs["past_v"]}
+        shared = ("present_k", "past_k"), ("present_v", "past_v")
+        node = self.grouped_node(view, ["past_k", "past_v"])
+        return "GroupQueryAttention", node, inputs, outputs, shared
 
 
 PEERS = [OpenBlas, Torch, OnnxRuntime]
@@ -416,29 +490,34 @@ def gemm_share(machine, peer, matrices):
 
 def check(case, who, variant, want, broken):
     """Runs the variant once; its largest difference from attn's result."""
+    allowed = TOLERANCE[case.storage]
     variant.run()
     got = variant.output()
     if broken:
-        got[case.size // 2] += BREAK_BY
+        got[case.size // 2] += BREAK_BY * allowed
     difference = case.machine.lib.compare_difference(want, got, case.size)
-    if not difference <= TOLERANCE:
-        raise Wrong("%s (%s) differs from attn's default by %.3g at %s %s, allowed is %.3g; "
-                    "not timed" % (who, variant.name, difference, case.name, case.mask, TOLERANCE))
+    if not difference <= allowed:
+        raise Wrong("%s (%s) differs from attn's default by %.3g at %s %s %s, allowed is %.3g; not "
+                    "timed" % (who, variant.name, difference, case.name, case.storage, case.mask,
+                               allowed))
     return difference
 
 
 def offers_of(case, peers):
-    """All variants that are to be compared and timed, by peer."""
-    offers = {} if case.causal else {"naive": [case.attn("naive")]}
+    """All variants that are to be compared and timed, by peer; not of a peer that has none."""
+    offers = {"naive": [case.attn("naive")]} if case.mask == "full" else {}
     offers.update((p.name, p.variants(case)) for p in peers)
-    return offers
+    return {name: variants for name, variants in offers.items() if variants}
 
 
-def time_in_turn(machine, entrants, rounds):
-    """Medians by entrant: clock cycles, and the processor's share of the wall time."""
+def time_in_turn(machine, entrants, rounds, led_in):
+    """Medians by entrant: clock cycles, and the processor's share of the wall time. led_in: an
+    untimed call before each timed one, so that caches are as its own repetition leaves them."""
     samples = {name: [] for name in entrants}
     for _ in range(rounds):
         for name, variant in entrants.items():
+            if led_in:
+                variant.run()
             samples[name].append(machine.measure(variant.run))
     cycles = {name: machine.median(s) for name, s in samples.items()}
     core = {name: statistics.median(cpu / wall for wall, cpu in s) for name, s in samples.items()}
@@ -449,8 +528,15 @@ def time_in_turn(machine, entrants, rounds):
     return cycles, core
 
 
-def run_case(machine, shape, causal, peers, rounds, broken):
-    case = Case(machine, shape, causal)
+def shares_of(case, cycles):
+    """Of the FMA peak, or, of decoding, of the rate at which a plain loop reads K and V."""
+    if case.decode:
+        return {n: cycles["reading"] / c for n, c in cycles.items()}
+    return {n: case.machine.share(case.flops, c) for n, c in cycles.items()}
+
+
+def run_case(machine, kind, peers, rounds, broken):
+    case = Case(machine, kind)
     entrants = {"attn": case.attn("tiled")}
     entrants["attn"].run()
     want, offers, tries = entrants["attn"].output(), offers_of(case, peers), {}
@@ -459,20 +545,25 @@ def run_case(machine, shape, causal, peers, rounds, broken):
     for name, variants in offers.items():
         tries[name] = {v.name: machine.quickest(v.run) for v in variants}
         entrants[name] = min(variants, key=lambda v: tries[name][v.name])
-    cycles, core = time_in_turn(machine, entrants, rounds)
+    if case.decode:
+        entrants["reading"] = case.reading()
+    cycles, core = time_in_turn(machine, entrants, rounds, case.decode)
     case.close()
-    return {"shape": case.name, "mask": case.mask, "kernels": case.kernels, "flops": case.flops,
-            "cycles": cycles, "variant": {n: v.name for n, v in entrants.items()},
-            "core": min(core.values()), "variant_cycles": tries, "difference": differences,
-            "share": {n: machine.share(case.flops, c) for n, c in cycles.items()},
-            "ratio": {n: c / cycles["attn"] for n, c in cycles.items() if n != "attn"}}
+    return {"shape": case.name, "mask": case.mask, "storage": case.storage,
+            "kernels": case.kernels, "flops": case.flops, "cycles": cycles,
+            "variant": {n: v.name for n, v in entrants.items()}, "core": min(core.values()),
+            "variant_cycles": tries, "difference": differences, "share": shares_of(case, cycles),
+            "ratio": {n: c / cycles["attn"] for n, c in cycles.items()
+                      if n not in ("attn", "reading")}}
 
 
 # ---- verdicts
 
 
 def ratios(results, mask, names):
-    return [(r["ratio"][n], n, r) for r in results if r["mask"] == mask for n in names]
+    """In f32."""
+    return [(r["ratio"][n], n, r) for r in results
+            if r["mask"] == mask and r["storage"] == "f32" for n in names if n in r["ratio"]]
 
 
 def verdict(label, found, goal, void):
@@ -505,6 +596,8 @@ def verdicts(results, peers, shares):
                          ratios(results, "full", valid), 1, void))
     lines.append(verdict("causal: at least %.2fx the best peer" % CAUSAL_GOAL,
                          ratios(results, "causal", valid), CAUSAL_GOAL, void))
+    lines.append(verdict("decode, f32: at least %.1fx the best peer" % DECODE_GOAL,
+                         ratios(results, "decode", valid), DECODE_GOAL, void))
     if any(p.name == "openblas" for p in peers):
         shares_of_blas = [(r["cycles"]["openblas"] / r["cycles"]["naive"], "naive", r)
                           for r in results if r["mask"] == "full"]
@@ -518,6 +611,8 @@ def verdicts(results, peers, shares):
 
 
 def cell(result, name):
+    if name not in result["ratio"]:
+        return "-"
     return "%.1f %% / %.2f (%s)" % (100 * result["share"][name], result["ratio"][name],
                                     result["variant"][name])
 
@@ -525,9 +620,19 @@ def cell(result, name):
 def main_table(results, names):
     rows = [["shape", "mask", "attn"] + names]
     for r in results:
-        rows.append([r["shape"], r["mask"], "%.1f %%" % (100 * r["share"]["attn"])]
-                    + [cell(r, n) for n in names])
-    return rows
+        if r["mask"] in MASKS:
+            rows.append([r["shape"], r["mask"], "%.1f %%" % (100 * r["share"]["attn"])]
+                        + [cell(r, n) for n in names])
+    return rows if len(rows) > 1 else []
+
+
+def decode_table(results, names):
+    rows = [["one row against", "storage", "attn"] + names]
+    for r in results:
+        if r["mask"] == "decode":
+            rows.append([r["shape"], r["storage"], "%.1f %%" % (100 * r["share"]["attn"])]
+                        + [cell(r, n) for n in names])
+    return rows if len(rows) > 1 else []
 
 
 def naive_table(results, names):
@@ -555,7 +660,7 @@ def facts_lines(record):
     m = record["machine"]
     lines = ["%s, revision %s, attn %s (%s), %s %s" % (
         record["date"], m["revision"], m["attn"], record["kernels"], m["compiler"], m["flags"]),
-             "%s; FMA peak %.1f f32 flops a cycle (%s, measured); one thread, batch 1, f32" % (
+             "%s; FMA peak %.1f f32 flops a cycle (%s, measured); one thread, batch 1" % (
                  m["cpu"], record["flops_per_cycle"], m["unit"]),
              "%s; at least %.0f %% of the core was ours" % (record["time"], 100 * record["core"])]
     for name, p in record["peers"].items():
@@ -566,34 +671,45 @@ def facts_lines(record):
 
 LEGEND = ("A peer's cell: share of the FMA peak / its time over attn's, above 1 = attn is faster "
           "(its fastest variant).")
+DECODE_LEGEND = ("Decoding. A peer's cell: share of the rate at which a plain loop reads K and V, "
+                 "timed in turn with the others / its time over attn's (its fastest variant).")
+
+
+def differences(record):
+    return "largest difference of a result from attn's: " + ", ".join(
+        "%.2g in %s (allowed: %.2g)" % (d, storage, TOLERANCE[storage])
+        for storage, d in record["difference"].items())
+
+
+def tables_of(results, names):
+    """(what its numbers mean, rows) of each table that has rows."""
+    tables = [("Prefill, f32. " + LEGEND, main_table(results, names)),
+              ("The textbook path against unfused OpenBLAS.", naive_table(results, names)),
+              (DECODE_LEGEND, decode_table(results, names))]
+    return [(legend, rows) for legend, rows in tables if rows]
 
 
 def write_markdown(path, record, results, names):
-    parts = ["## attn against its peers, prefill", "\n".join("- " + f for f in facts_lines(record)),
-             "Medians of %d rounds in turn, in clock cycles. %s Largest difference of a result from"
-             " attn's: %.2g (allowed: %.2g)."
-             % (record["rounds"], LEGEND, record["difference"], TOLERANCE),
-             markdown(main_table(results, names))]
-    naive = naive_table(results, names)
-    if naive:
-        parts.append(markdown(naive))
+    parts = ["## attn against its peers", "\n".join("- " + f for f in facts_lines(record)),
+             "Medians of %d rounds in turn, in clock cycles; %s."
+             % (record["rounds"], differences(record))]
+    for legend, rows in tables_of(results, names):
+        parts += [legend, markdown(rows)]
     parts.append("\n".join("- " + v for v in record["verdicts"]))
     with open(path, "w") as f:
         f.write("\n\n".join(parts) + "\n")
 
 
 def print_report(record, results, names):
-    print(LEGEND + "\n")
-    print(plain(main_table(results, names)) + "\n")
-    naive = naive_table(results, names)
-    if naive:
-        print(plain(naive) + "\n")
+    for legend, rows in tables_of(results, names):
+        print(legend + "\n\n" + plain(rows) + "\n")
     for name in names:
-        worst = min(results, key=lambda r: r["ratio"][name])
-        print("worst ratio against %s: %.2f at %s %s" % (name, worst["ratio"][name],
-                                                         worst["shape"], worst["mask"]))
-    print("largest difference from attn's results: %.2g (allowed: %.2g)"
-          % (record["difference"], TOLERANCE))
+        among = [r for r in results if name in r["ratio"]]
+        if among:
+            worst = min(among, key=lambda r: r["ratio"][name])
+            print("worst ratio against %s: %.2f at %s %s %s" % (
+                name, worst["ratio"][name], worst["shape"], worst["storage"], worst["mask"]))
+    print(differences(record))
     print("\n".join(record["verdicts"]))
 
 
@@ -614,10 +730,11 @@ def parse_options():
     o.add_argument("library", help="build/libpeers.so")
     o.add_argument("--rounds", type=rounds_of, default=MIN_ROUNDS, help="at least %(default)s")
     o.add_argument("--only", default="", metavar="TEXT",
-                   help="cases whose name, such as '8 x 512 x 64 causal', contains TEXT")
+                   help="cases whose name, such as '8 x 512 x 64 f32 causal', contains TEXT")
     o.add_argument("--peer", action="append", choices=names, help="this peer only; repeatable")
     o.add_argument("--break", dest="broken", choices=names + ["naive"],
-                   help="spoil this peer's results by %g: they must be refused" % BREAK_BY)
+                   help="spoil this peer's results by %d tolerances: they must be refused"
+                   % BREAK_BY)
     o.add_argument("--cpu-time", action="store_true", help="count processor time instead of wall "
                    "time: for a core that others use, whose caches they use, too")
     o.add_argument("--markdown", metavar="FILE")
@@ -626,11 +743,21 @@ def parse_options():
 
 
 def chosen_cases(only):
-    found = [(s, causal) for causal in (0, 1) for s in SHAPES
-             if only in shape_name(s) + " " + MASKS[causal]]
+    kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
+    kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
+    found = [kind for kind in kinds if only in kind_name(kind)]
     if not found:
         sys.exit("compare_peers: no case's name contains '%s'" % only)
     return found
+
+
+def largest_differences(results):
+    """By storage."""
+    largest = {}
+    for r in results:
+        found = max(r["difference"].values(), default=0)
+        largest[r["storage"]] = max(found, largest.get(r["storage"], 0))
+    return largest
 
 
 def main():
@@ -648,12 +775,10 @@ def main():
               "time": CPU_TIME if options.cpu_time else WALL_TIME,
               "peers": {p.name: {"version": p.version, "remarks": p.remarks,
                                  "gemm_share": shares[p.name]} for p in peers}}
-    results = []
-    for shape, causal in cases:
-        results.append(run_case(machine, shape, causal, peers, options.rounds, options.broken))
+    results = [run_case(machine, kind, peers, options.rounds, options.broken) for kind in cases]
     record["core"] = min(r["core"] for r in results)
-    record["kernels"] = results[0]["kernels"]
-    record["difference"] = max(max(r["difference"].values(), default=0) for r in results)
+    record["kernels"] = ", ".join(sorted({r["kernels"] for r in results}))
+    record["difference"] = largest_differences(results)
     void = record["verdicts"] = busy(record, results)
     if not void:
         record["verdicts"], void = verdicts(results, peers, shares)

@@ -77,13 +77,13 @@ static void run_block(const peer_openblas *p, int begin, int count, int keys, co
 /* The heads as matrices: all query heads of one kv head at once where no row differs by mask. */
 static int rows_of_matrix(const peer_shape *s)
 {
-    return s->causal ? s->seq : s->seq * (s->heads_q / s->heads_kv);
+    return s->causal ? s->rows : s->rows * (s->heads_q / s->heads_kv);
 }
 
 int peer_openblas_run(peer_openblas *p)
 {
     const peer_shape *const s = &p->shape;
-    const int rows = rows_of_matrix(s), matrices = s->heads_q * s->seq / rows;
+    const int rows = rows_of_matrix(s), matrices = s->heads_q * s->rows / rows;
     for (int m = 0; m < matrices; m++) {
         const size_t head = (size_t)s->seq * (size_t)s->dim;
         const size_t kv = head * (size_t)(m * s->heads_kv / matrices);

@@ -3,9 +3,10 @@
 #ifndef PEER_OPENBLAS_H
 #define PEER_OPENBLAS_H
 
-/* [head][token][dim] contiguous, f32, as many keys as queries; causal: key j <= row i. */
+/* [head][token][dim] contiguous; `rows` queries against `seq` keys; causal, with as many queries as
+ * keys: key j <= row i. Storage is an attn_dtype; peer_openblas has f32 only. */
 typedef struct peer_shape {
-    int heads_q, heads_kv, seq, dim, causal;
+    int heads_q, heads_kv, rows, seq, dim, causal, dtype;
 } peer_shape;
 
 /* cblas_sgemm with 32-bit integers, enumerations as int. */

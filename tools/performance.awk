@@ -1,9 +1,10 @@
 # performance.awk - the measured part of docs/performance.md.
 # SPDX-License-Identifier: MIT
 #
-# awk -f performance.awk goals.txt prefill.csv kernels.csv: the first file has goals, the others a
-# head line of column names. A row counts as disturbed when its thread had less than DISTURBED
-# percent of its CPU: a goal that it misses is undecided then, and so is one that compares it.
+# awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv: the first file
+# has goals, the others a head line of column names. A row counts as disturbed when its threads had
+# less than DISTURBED percent of their CPUs: a goal that it misses is undecided then, and so is one
+# that compares it.
 
 BEGIN { DISTURBED = 97 }
 FNR == 1 { file++ }
@@ -76,7 +77,31 @@ file == 3 && get("set") !~ /^portable/ {
     kernel_dim_known[get("head_dim")] = 1
 }
 
-function disturbed(key) { return running[key] > 0 && running[key] < DISTURBED }
+function decimal(key) { return sprintf("%.1f", get(key)) }
+
+file == 4 {
+    decode_name[++decodes] = get("case"); decode_set[decodes] = get("kernels")
+    decode_known[get("case")] = 1
+    reading[decodes] = decimal("pct_read_bw"); decode_peak[decodes] = decimal("pct_set_peak")
+    decode_rates[decodes] = decimal("gbytes_per_s") " | " decimal("read_gbytes_per_s")
+    decode_running[decodes] = get("pct_running")
+}
+
+# The row of one thread comes before the row of several.
+file == 5 && get("threads") == 1 { alone_ms = get("ms_p50"); alone_running = get("pct_running") }
+
+file == 5 && get("threads") > 1 {
+    pair_name[++pairs] = get("case"); pair_set[pairs] = get("kernels")
+    pair_known[get("case")] = 1
+    pair_threads[pairs] = get("threads")
+    pair_times[pairs] = sprintf("%.3f | %.3f", alone_ms, get("ms_p50"))
+    speedup[pairs] = sprintf("%.2f", get("speedup")); pair_reading[pairs] = decimal("pct_read_bw")
+    pair_running[pairs] = get("pct_running") < alone_running ? get("pct_running") : alone_running
+}
+
+function lost(running) { return running > 0 && running < DISTURBED }
+
+function disturbed(key) { return lost(running[key]) }
 
 function goal_of(name, set)
 {
@@ -100,16 +125,39 @@ function find_goal(name, set,    text, word)
     return 1
 }
 
-# A goal is undecided when what it compares with is disturbed, or when a disturbed row misses it.
+# What a row says of its goal: a miss of a disturbed one decides nothing.
+function judge(reached, by, is_disturbed)
+{
+    if (reached) { met++; return "met" }
+    if (is_disturbed) { undecided++; return "undecided" }
+    missed++
+    return "missed by " by
+}
+
+# A goal is undecided, too, when what it compares with is disturbed.
 function verdict_of(key, set)
 {
-    if (base != "" && disturbed(base SUBSEP set) || disturbed(key) && share[key] < wanted) {
-        undecided++
-        return "undecided"
-    }
-    if (share[key] >= wanted) { met++; return "met" }
-    missed++
-    return sprintf("missed by %.1f", wanted - share[key])
+    return judge(share[key] >= wanted && !(base != "" && disturbed(base SUBSEP set)),
+        sprintf("%.1f", wanted - share[key]),
+        disturbed(key) || base != "" && disturbed(base SUBSEP set))
+}
+
+# Added to the verdict of a disturbed row.
+function say_lost(running)
+{
+    if (!lost(running)) return ""
+    disturbed_rows++
+    return sprintf("; had %.0f %% of the CPU", running)
+}
+
+function say_goals()
+{
+    printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
+        unmeasured
+    if (disturbed_rows)
+        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too.%s**\n",
+            disturbed_rows, said_rows, " Measure again."
+    met = missed = undecided = unmeasured = disturbed_rows = said_rows = 0
 }
 
 function say_row(name, set,    key, verdict)
@@ -118,10 +166,8 @@ function say_row(name, set,    key, verdict)
     verdict = "-"
     if (find_goal(name, set)) verdict = verdict_of(key, set)
     else if (wanted_text != "-") { verdict = "not measured: " base; unmeasured++ }
-    if (disturbed(key)) {
-        verdict = verdict sprintf("; had %.0f %% of the CPU", running[key])
-        disturbed_rows++
-    }
+    verdict = verdict say_lost(running[key])
+    said_rows++
     printf "| %s | %s | %.1f | %.1f | %s | %s |\n", name, set, share[key], gflops[key],
         wanted_text, verdict
 }
@@ -132,6 +178,7 @@ function say_missing(    g, s)
     for (g = 1; g <= goals; g++)
         for (s = 1; s <= sets; s++) {
             if (goal_name[g] == "workspace") continue
+            if (goal[goal_name[g], goal_set[g]] ~ /^(reading|roof|speed-up) /) continue
             if (goal_set[g] != "*" && goal_set[g] != set_name[s]) continue
             if ((goal_name[g], set_name[s]) in share) continue
             printf "| %s | %s | - | - | %s | not measured |\n", goal_name[g], set_name[s],
@@ -175,6 +222,71 @@ function say_kernels(    i, d, id, part)
     }
 }
 
+# Goals of a kind whose case is not among the known; cells: empty columns before the goal.
+function say_missing_cases(kind, known, cells,    g, text)
+{
+    for (g = 1; g <= goals; g++) {
+        text = goal[goal_name[g], goal_set[g]]
+        if (text !~ kind || goal_name[g] in known) continue
+        printf "| %s |%s %s | not measured |\n", goal_name[g], cells, text
+        unmeasured++
+    }
+}
+
+function say_decode_row(i,    text, word, reached, verdict)
+{
+    text = goal_of(decode_name[i], decode_set[i])
+    split(text, word, " ")
+    reached = reading[i] + 0
+    if (word[1] == "roof" && decode_peak[i] > reached) reached = decode_peak[i] + 0
+    verdict = text == "" ? "-" : judge(reached >= word[2] + 0,
+        sprintf("%.1f", word[2] - reached), lost(decode_running[i]))
+    printf "| %s | %s | %s | %s | %s | %s | %s |\n", decode_name[i], decode_set[i], reading[i],
+        decode_peak[i], decode_rates[i], text == "" ? "-" : text,
+        verdict say_lost(decode_running[i])
+    said_rows++
+}
+
+function say_decode(    i)
+{
+    print "\n## Decode\n"
+    print "One query row of each head, one thread, kernels of the library's choice. Reading: the"
+    print "time of a plain loop that reads the same K and V, in turn with the calls, over the time"
+    print "of the call, median of pairs; peak: the share of the FMA peak, as above; GB/s: of K and V"
+    print "by the call and by the loop, medians. Roof: the larger share. In MLA 128 query heads"
+    print "share one cache.\n"
+    print "| case | set | reading, % | peak, % | GB/s | loop | goal | |"
+    print "|---|---|---|---|---|---|---|---|"
+    for (i = 1; i <= decodes; i++) say_decode_row(i)
+    say_missing_cases("^(reading|roof) ", decode_known, " - | - | - | - | - |")
+    say_goals()
+}
+
+function say_pair(i,    text, word, verdict)
+{
+    text = goal_of(pair_name[i], pair_set[i])
+    split(text, word, " ")
+    verdict = text == "" ? "-" : judge(speedup[i] >= word[2] + 0 || pair_reading[i] >= word[5] + 0,
+        sprintf("%.2f or %.1f", word[2] - speedup[i], word[5] - pair_reading[i]),
+        lost(pair_running[i]))
+    printf "| %s | %s | %d | %s | %s | %s | %s | %s |\n", pair_name[i], pair_set[i],
+        pair_threads[i], pair_times[i], speedup[i], pair_reading[i], text == "" ? "-" : text,
+        verdict say_lost(pair_running[i])
+    said_rows++
+}
+
+function say_threads(    i)
+{
+    print "\n## Threads\n"
+    print "D=128, f32; one thread and several in turn on the same tensors. Reading: as for decode,"
+    print "by a loop that reads K and V with as many threads.\n"
+    print "| case | set | threads | ms, one | ms | speed-up | reading, % | goal | |"
+    print "|---|---|---|---|---|---|---|---|---|"
+    for (i = 1; i <= pairs; i++) say_pair(i)
+    say_missing_cases("^speed-up ", pair_known, " - | - | - | - | - | - |")
+    say_goals()
+}
+
 END {
     if (failed) exit 1
     if (!rows) {
@@ -189,11 +301,9 @@ END {
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
     say_missing()
-    printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
-        unmeasured
-    if (disturbed_rows)
-        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too.%s**\n",
-            disturbed_rows, rows, " Measure again."
+    say_goals()
+    say_decode()
+    say_threads()
     say_space()
     say_kernels()
 }

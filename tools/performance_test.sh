@@ -49,6 +49,28 @@ set,head_dim,kernel,pct_fma_peak,cycles_per_exp,bytes_per_cycle
 "avx2",64,"exp_sum",0,1.125,0
 "portable",64,"pack",0,0,7.5
 END
+# case set read-% peak-% cpu
+decode_row() { printf '"%s","%s",%s,%s,%s,10.06,20\n' "$1" "$2" "$3" "$4" "$5"; }
+{
+    echo case,kernels,pct_read_bw,pct_set_peak,pct_running,gbytes_per_s,read_gbytes_per_s
+    decode_row 'h32/8 d128 kv4096' narrow 91.95 99 99       # 92.0 as printed: met
+    decode_row 'h32/8 d128 kv16384' narrow 91.94 99 99      # its peak does not count
+    decode_row 'h32/8 d64 kv4096' narrow 50 99 50           # disturbed
+    decode_row 'mla kv4096' wide 2 85.04 99                 # the larger share
+    decode_row 'mla kv16384' wide 84.9 10 99
+    decode_row 'h1/1 d8 kv9' narrow 50 60 99                # no goal
+} > "$work/decode.csv"
+# case threads ms speedup read-% cpu
+pair_row() { printf '"%s","s",%s,%s,%s,%s,%s\n' "$1" "$2" "$3" "$4" "$5" "$6"; }
+{
+    echo case,kernels,threads,ms_p50,speedup,pct_read_bw,pct_running
+    pair_row 'prefill h8 s2048' 1 20 0 1 99
+    pair_row 'prefill h8 s2048' 2 10.2 1.949 1 99           # 1.95 as printed: met
+    pair_row 'decode g4 kv1500' 1 3 0 1 99
+    pair_row 'decode g4 kv1500' 2 2.5 1.2 92 99             # by its reading
+    pair_row 'decode g4 kv65536' 1 3 0 1 50                 # disturbed
+    pair_row 'decode g4 kv65536' 2 2.5 1.2 90 99
+} > "$work/threads.csv"
 echo '{ "timestamp": "T", "machine": {"cpu": "Some CPU", "l1d_bytes": 32768, "ghz": 3},' \
     > "$work/prefill.json"
 
@@ -70,6 +92,25 @@ expect "no goal, no verdict" has '| full d64 s512 | avx512 | 80.0 | 100.0 | - | 
 expect "a goal without a row" has '| causal d128 s8192 | avx2 | - | - | 95.5 | not measured |'
 expect "the count" has 'Goals: 4 met, 3 missed, 2 undecided, '
 expect "the warning" has 'Disturbed: in 3 of 11 rows'
+expect "decode reaches its goal as printed" has \
+    '| h32/8 d128 kv4096 | narrow | 92.0 | 99.0 | 10.1 | 20.0 | reading 92 | met |'
+expect "decode is judged by reading" has '| reading 92 | missed by 0.1 |'
+expect "a disturbed decode is undecided" has '| reading 92 | undecided; had 50 % of the CPU |'
+expect "a roof is the larger share" has \
+    '| mla kv4096 | wide | 2.0 | 85.0 | 10.1 | 20.0 | roof 85 | met |'
+expect "either share" has '| roof 85 | missed by 0.1 |'
+expect "a decode without a goal" has '| h1/1 d8 kv9 | narrow | 50.0 | 60.0 | 10.1 | 20.0 | - | - |'
+expect "a decode that is missing" has \
+    '| mla kv4096 bf16 | - | - | - | - | - | roof 85 | not measured |'
+expect "the count of decode" has 'Goals: 2 met, 2 missed, 1 undecided, 37 not measured.'
+expect "a speed-up as printed" has \
+    '| 2 | 20.000 | 10.200 | 1.95 | 1.0 | speed-up 1.95 or reading 92 | met |'
+expect "reading instead of a speed-up" has '| 1.20 | 92.0 | speed-up 1.95 or reading 92 | met |'
+expect "a pair is disturbed by either" has \
+    '| 1.20 | 90.0 | speed-up 1.95 or reading 92 | undecided; had 50 % of the CPU |'
+expect "a pair that is missing" has '| h1 rows64 kv65536 | - | - | - | - | - | - | speed-up'
+expect "the count of threads" has 'Goals: 2 met, 0 missed, 1 undecided, 1 not measured.'
+expect "other goals are not of prefill" lacks '| h32/32 d64 kv4096 | avx2 |'
 expect "workspace at the limit" has '| avx512 | 128 | 1024 | 1024 | met |'
 expect "workspace above it" has '| avx2 | 128 | 1025 | 1024 | missed by 1 KiB |'
 expect "kernels by width" has '| avx2 | qk | % of peak | 98.2 | 97.5 |'
