@@ -613,8 +613,8 @@ struct attn_kernels {
      * l[lane] is 0; NaN as 7fc00000. */
     void (*result)(float *const *out, const float *o, const float *l, float factor,
                    int64_t head_dim_v);
-    /* Up to so many lanes, counted from the last multiple of 4 before the first one, qk writes every
-     * lane: those without a query get +0 if K is finite. 0 = never. */
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, qk writes every
+     * lane: one without a query gets a zero if K is finite. 0 = never. */
     int few;
     /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
      * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */

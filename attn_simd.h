@@ -369,8 +369,8 @@ INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
      : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
                            : v_bf16((const uint16_t *)(const void *)(p)))
 
-/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ...; `step` bytes between keys,
- * and three times that. */
+/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
+ * keys, and three times that. */
 INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step, ptrdiff_t third)
 {
     x[0] = QUARTERS_OF(dtype, from, 0);
@@ -456,8 +456,8 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_s
     return j;
 }
 
-/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same. The
- * other lanes keep what they hold. */
+/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same.
+ * The other lanes keep what they hold. */
 INLINE void FN(exp_quarters)(const attn_exp *e, int n)
 {
     int at = FN(first_of)(e->lanes), i, j;
