@@ -2737,8 +2737,8 @@ static const float *key_rows(tile *t, int which, int64_t j, attn_lanes lanes, pt
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->pr->p.head_dim_v;
-    const int in_place = which == VALUES && x->dtype == ATTN_F32 && t->dead >= 0 &&
-                         are_few(t->pl->kernels, lanes);
+    const int in_place =
+        which == VALUES && x->dtype == ATTN_F32 && are_few(t->pl->kernels, lanes);
     const int64_t pitch = in_place ? 0 : t->pl->pitch[which];
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0);
