@@ -552,7 +552,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
     enum { MOST = 8 };
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
-    int c, h, i, j, r;
+    int c, h, i, r;
     UNROLL for (c = 0; c < vectors; c++)
         EACH_QUAD {
             FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
@@ -560,12 +560,12 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
     FN(pace)(ahead, calls * n);
-    for (j = 0; j < n; j++, v += step, p += ROWS) {
+    for (p += at; n > 0; n--, v += step, p += ROWS) {
         FN(ask)(ahead);
         UNROLL for (c = 0; c < vectors; c++)
             x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
-            const vf w = v_set1(p[at + r]);
+            const vf w = v_set1(p[r]);
             UNROLL for (c = 0; c < vectors; c++)
                 acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
