@@ -533,7 +533,7 @@ typedef struct attn_exp {
     int n; /* keys, 1..16 */
     const float *m;
     float *l;
-    attn_lanes lanes; /* in the others every key is dead; s may stay -inf there */
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
     int calm;
 } attn_exp;
 
@@ -599,8 +599,7 @@ struct attn_kernels {
     /* x[k][lane] *= alpha[lane] for `count` rows. */
     void (*rescale)(float *x, const float *alpha, int64_t count);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead: p is +0, or what exp_block left of -inf. ahead: NULL
-     * = nothing. */
+     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */

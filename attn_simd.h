@@ -630,9 +630,7 @@ static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_str
 {
     const int64_t d =
         FN(pv_columns)(o, p, v, v_stride, ATTN_F32, n, head_dim_v, lanes, ahead);
-    if (d < head_dim_v && FN(rows_of)(lanes)) /* other lanes may hold -inf: no product with that */
-        FN(pv_lanes)(1, o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
-    else if (d < head_dim_v)
+    if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
 
