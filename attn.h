@@ -563,7 +563,7 @@ typedef struct attn_exp {
     int n; /* keys, 1..16 */
     const float *m;
     float *l;
-    attn_lanes lanes; /* in the others every key is dead; s may stay -inf there */
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
     int calm;
 } attn_exp;
 
@@ -629,8 +629,7 @@ struct attn_kernels {
     /* x[k][lane] *= alpha[lane] for `count` rows. */
     void (*rescale)(float *x, const float *alpha, int64_t count);
     /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead: p is +0, or what exp_block left of -inf. ahead: NULL
-     * = nothing. */
+     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
     /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
@@ -643,8 +642,8 @@ struct attn_kernels {
      * l[lane] is 0; NaN as 7fc00000. */
     void (*result)(float *const *out, const float *o, const float *l, float factor,
                    int64_t head_dim_v);
-    /* Up to so many lanes, counted from the last multiple of 4 before the first one, qk writes every
-     * lane: those without a query get +0 if K is finite. 0 = never. */
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, qk writes every
+     * lane: one without a query gets a zero if K is finite. 0 = never. */
     int few;
     /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
      * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */

@@ -336,6 +336,12 @@ INLINE int FN(rows_of)(attn_lanes lanes)
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
+/* Where a table has the function for so many. */
+INLINE int FN(way_of)(int rows)
+{
+    return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
+}
+
 /* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on. +0 in the
  * other lanes. */
 INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
@@ -369,8 +375,8 @@ INLINE void FN(put_logits)(int rows, int at, float *s, const vf *sums)
      : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
                            : v_bf16((const uint16_t *)(const void *)(p)))
 
-/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ...; `step` bytes between keys,
- * and three times that. */
+/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
+ * keys, and three times that. */
 INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step, ptrdiff_t third)
 {
     x[0] = QUARTERS_OF(dtype, from, 0);
@@ -435,7 +441,7 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, const float *qt, 
     QK_ROWS(name##_2, dtype, 2)                                                                    \
     QK_ROWS(name##_4, dtype, 4)                                                                    \
     QK_ROWS(name##_most, dtype, FEW)
-#define QK_WAYS(name) { FN(name##_1), FN(name##_2), FN(name##_4), FN(name##_most) }
+#define WAYS(name) { FN(name##_1), FN(name##_2), FN(name##_4), FN(name##_most) }
 QK_TYPE(qk_f32, ATTN_F32)
 QK_TYPE(qk_f16, ATTN_F16)
 QK_TYPE(qk_bf16, ATTN_BF16)
@@ -445,9 +451,9 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_s
                          int n, int64_t whole, attn_lanes lanes, attn_ahead *ahead)
 {
     static void (*const ways[3][4])(int, float *, const float *, const char *, ptrdiff_t, int64_t,
-                                    attn_ahead *) = { QK_WAYS(qk_f32), QK_WAYS(qk_f16),
-                                                      QK_WAYS(qk_bf16) };
-    const int rows = FN(rows_of)(lanes), way = rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
+                                    attn_ahead *) = { WAYS(qk_f32), WAYS(qk_f16),
+                                                      WAYS(qk_bf16) };
+    const int rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
     const ptrdiff_t step = k_stride * ELEMENT(dtype);
     int j = 0;
     for (; j + ATTN_BLOCK <= n && rows && whole; j += ATTN_BLOCK)
@@ -456,8 +462,8 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_s
     return j;
 }
 
-/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same. The
- * other lanes keep what they hold. */
+/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same.
+ * The other lanes keep what they hold. */
 INLINE void FN(exp_quarters)(const attn_exp *e, int n)
 {
     int at = FN(first_of)(e->lanes), i, j;
@@ -546,7 +552,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
     enum { MOST = 8 };
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
-    int c, h, i, j, r;
+    int c, h, i, r;
     UNROLL for (c = 0; c < vectors; c++)
         EACH_QUAD {
             FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
@@ -554,12 +560,12 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
     FN(pace)(ahead, calls * n);
-    for (j = 0; j < n; j++, v += step, p += ROWS) {
+    for (p += at; n > 0; n--, v += step, p += ROWS) {
         FN(ask)(ahead);
         UNROLL for (c = 0; c < vectors; c++)
             x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
-            const vf w = v_set1(p[at + r]);
+            const vf w = v_set1(p[r]);
             UNROLL for (c = 0; c < vectors; c++)
                 acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
@@ -574,56 +580,64 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
         }
 }
 
-INLINE int64_t FN(pv_columns)(int dtype, int rows, int vectors, int at, float *o, const float *p,
-                              const char *v, ptrdiff_t step, int n, int64_t head_dim_v,
-                              attn_ahead *ahead)
-{
-    int64_t d = 0;
-    for (; d + vectors * VL <= head_dim_v; d += vectors * VL)
-        FN(pv_rows)(dtype, rows, vectors, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n,
-                    ahead, (head_dim_v - d) / (vectors * VL));
-    for (; d + VL <= head_dim_v; d += VL)
-        FN(pv_rows)(dtype, rows, 1, at, o + d * ROWS, p, v + d * ELEMENT(dtype), step, n, ahead,
-                    (head_dim_v - d) / VL);
-    return d;
-}
+/* Each a function of its own, as those of Q K^T; `_last` for columns left over. */
+#define PV_ROWS(name, dtype, rows, vectors)                                                        \
+    OUTLINE void FN(name)(int at, float *o, const float *p, const char *v, ptrdiff_t step, int n,  \
+                          attn_ahead *ahead, int64_t calls)                                        \
+    {                                                                                              \
+        FN(pv_rows)(dtype, rows, vectors, at, o, p, v, step, n, ahead, calls);                     \
+    }
+#define PV_BOTH(name, dtype, rows, vectors)                                                        \
+    PV_ROWS(name, dtype, rows, vectors)                                                            \
+    PV_ROWS(name##_last, dtype, rows, 1)
+#define PV_TYPE(name, dtype)                                                                       \
+    PV_BOTH(name##_1, dtype, 1, 8)                                                                 \
+    PV_BOTH(name##_2, dtype, 2, 4)                                                                 \
+    PV_BOTH(name##_4, dtype, 4, FEW == 4 ? 2 : 4)                                                  \
+    PV_BOTH(name##_most, dtype, FEW, 2)
+#define PV_WAYS(name) WAYS(name), { FN(name##_1_last), FN(name##_2_last),                       \
+                                       FN(name##_4_last), FN(name##_most_last) }
+PV_TYPE(pv_f32, ATTN_F32)
+PV_TYPE(pv_f16, ATTN_F16)
+PV_TYPE(pv_bf16, ATTN_BF16)
 
 /* All whole vectors of columns; returns how many columns that are. */
-INLINE int64_t FN(pv_type)(int dtype, float *o, const float *p, const char *v, ptrdiff_t v_stride,
-                           int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+INLINE int64_t FN(pv_columns)(float *o, const float *p, const void *v, ptrdiff_t v_stride,
+                              int dtype, int n, int64_t head_dim_v, attn_lanes lanes,
+                              attn_ahead *ahead)
 {
-    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes);
+    static void (*const ways[6][4])(int, float *, const float *, const char *, ptrdiff_t, int,
+                                    attn_ahead *, int64_t) = { PV_WAYS(pv_f32), PV_WAYS(pv_f16),
+                                                               PV_WAYS(pv_bf16) };
+    static const int widths[4] = { 8 * VL, 4 * VL, (FEW == 4 ? 2 : 4) * VL, 2 * VL };
+    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
     const ptrdiff_t step = v_stride * ELEMENT(dtype);
-    if (rows == 1)
-        return FN(pv_columns)(dtype, 1, 8, at, o, p, v, step, n, head_dim_v, ahead);
-    if (rows == 2)
-        return FN(pv_columns)(dtype, 2, 4, at, o, p, v, step, n, head_dim_v, ahead);
-    if (rows == 4)
-        return FN(pv_columns)(dtype, 4, FEW == 4 ? 2 : 4, at, o, p, v, step, n, head_dim_v, ahead);
-    if (rows == FEW)
-        return FN(pv_columns)(dtype, FEW, 2, at, o, p, v, step, n, head_dim_v, ahead);
-    return 0;
+    const char *from = v;
+    int64_t d = 0;
+    if (rows == 0)
+        return 0;
+    for (; d + widths[way] <= head_dim_v; d += widths[way])
+        ways[2 * dtype][way](at, o + d * ROWS, p, from + d * ELEMENT(dtype), step, n, ahead,
+                             (head_dim_v - d) / widths[way]);
+    for (; d + VL <= head_dim_v; d += VL)
+        ways[2 * dtype + 1][way](at, o + d * ROWS, p, from + d * ELEMENT(dtype), step, n, ahead,
+                                 (head_dim_v - d) / VL);
+    return d;
 }
 
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const int64_t d = FN(pv_type)(ATTN_F32, o, p, (const char *)v, v_stride, n, head_dim_v, lanes,
-                                  ahead);
-    if (d < head_dim_v && FN(rows_of)(lanes)) /* other lanes may hold -inf: no product with that */
-        FN(pv_lanes)(1, o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
-    else if (d < head_dim_v)
+    const int64_t d =
+        FN(pv_columns)(o, p, v, v_stride, ATTN_F32, n, head_dim_v, lanes, ahead);
+    if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
 
 static void FN(pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
                       int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const char *from = (const char *)v;
-    if (dtype == ATTN_F16)
-        FN(pv_type)(ATTN_F16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
-    else
-        FN(pv_type)(ATTN_BF16, o, p, from, v_stride, n, head_dim_v, lanes, ahead);
+    FN(pv_columns)(o, p, v, v_stride, dtype, n, head_dim_v, lanes, ahead);
 }
 #define QK qk_few
 #define PV pv_few

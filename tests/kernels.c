@@ -517,7 +517,8 @@ static void check_few_16(const sizes *z)
     float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
     float *e_s = normal_matrix(block * rows, 4), *right_e_s = matrix(block * rows);
     float *m = normal_matrix(rows, 4), *l = normal_matrix(rows, 4), *right_l = matrix(rows);
-    const attn_exp e = {e_s, block, m, l, lanes, 0}, right_e = {right_e_s, block, m, right_l, lanes, 0};
+    const attn_exp e = {e_s, block, m, l, lanes, 0};
+    const attn_exp right_e = {right_e_s, block, m, right_l, lanes, 0};
     memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
     memcpy(right_e_s, e_s, (size_t)(block * rows) * sizeof *o);
     memcpy(right_l, l, (size_t)rows * sizeof *o);

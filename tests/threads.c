@@ -32,7 +32,7 @@ static const kind kinds[] = {
     {"decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
     {"one head inside a chunk", 1, 4, 1, 1, 1000, 72, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
     {"one head by chunks and inside", 1, 3, 1, 2, 3500, 40, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
-    {"three heads by parts, raw states", 1, 3, 3, 20, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1, 0},
+    {"three heads by parts, raw states", 1, 3, 3, 2, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1, 0},
     {"decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
     {"shared prefix", 12, 12, 4, 2, 1200, 8, ATTN_IMPL_TILED, 0, 1, 0, 0, 1070},
     {"raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1, 0},
