@@ -578,7 +578,7 @@ static void check_ahead(void)
             p.kernels = &table;
             p.tuning = texts[i];
             CHECK(test_run(&p) == ATTN_OK && seen.calls > 0, "attn_forward failed");
-            if (all[n] != SPLIT || (i % 2 == 1 && i != USUAL)) /* items over keys need not ask ahead */
+            if (all[n] != SPLIT || (i % 2 == 1 && i != USUAL)) /* parts of keys need not */
                 CHECK((seen.lines > 0) == (i == USUAL ? all[n] == DECODE : i % 2 == 0),
                       "%s, '%s': %lld lines asked for ahead", shapes[all[n]].name, texts[i],
                       (long long)seen.lines);
