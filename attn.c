@@ -3977,7 +3977,6 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
 
 /* A tile of keys of a divided chunk. */
 typedef struct cut {
-    int chunk, tile;  /* which one; number of tile */
     int64_t from, to; /* those of its keys that the row tile sees */
     int *count;       /* of its blocks */
     float *high;      /* [block][rows] maxima */
@@ -4083,8 +4082,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in the tile of keys that is open, from the maxima of its blocks;
- * m and l are those of the chunk so far, alpha [block][rows]. */
+/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks: m
+ * is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -4095,24 +4094,26 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The same, and the exponentials. */
-static void weigh_blocks(tile *t, const cut *at, float *m, float *l)
+/* The decisions in the open tile of keys, and its exponentials. */
+static void weigh_blocks(tile *t, float *m, float *l)
 {
-    attn_exp e = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
+    const attn_kernels *kernels = t->pl->kernels;
     const int rows = t->pl->rows;
-    int begin = 0, i;
+    int begin = 0, i, found;
+    attn_exp e;
     e.m = m;
     e.l = l; /* goes nowhere: list "values" adds in order */
     for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
         block *b = &t->blocks[i];
         if (b->lanes.begin == b->lanes.end)
             continue;
-        b->raised = t->pl->kernels->running_max(at->high + i * rows, 1, m, l,
-                                                t->alpha + i * rows) & ATTN_RAISED;
         e.s = t->s_tile + begin * rows;
         e.n = b->end - begin;
         e.lanes = b->lanes;
-        t->pl->kernels->exp_block(&e);
+        found = kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
+        b->raised = found & ATTN_RAISED;
+        e.calm = found & ATTN_IS_CALM;
+        kernels->exp_block(&e);
     }
 }
 
@@ -4135,7 +4136,7 @@ static void weight_item(const call *c, char *slot, int64_t index)
         decide_blocks(t, &at, m, l);
     if (!open_cut(t, c, row, x, k, &at))
         return;
-    weigh_blocks(t, &at, m, l);
+    weigh_blocks(t, m, l);
     if (k < sp->tiles - 1)
         return;
     state = part_state(c, row, sp->parts - sp->inside + x);
