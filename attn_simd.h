@@ -317,8 +317,10 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 
 #define QUARTERS (VL / 4)
 #define BLOCK_V (ATTN_BLOCK / VL)
-#define EACH_ROW UNROLL for (r = 0; r < rows; r++)
-#define EACH_QUAD UNROLL for (h = 0; h < (rows + 3) / 4; h++)
+/* clang leaves arrays in memory that a loop of one round goes over: these have more, most empty. */
+#define EACH_ROW UNROLL for (r = 0; r < 8; r++) if (r < rows)
+#define EACH_QUAD UNROLL for (h = 0; h < 2; h++) if (4 * h < rows)
+#define EACH_COLUMN UNROLL for (c = 0; c < 8; c++) if (c < vectors)
 #define EACH_OF_4 UNROLL for (i = 0; i < 4; i++)
 #define EACH_TOGETHER UNROLL for (b = 0; b < together; b++)
 #define EACH_GROUP UNROLL for (g = 0; g < BLOCK_V; g++)
@@ -553,7 +555,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
     int c, h, i, r;
-    UNROLL for (c = 0; c < vectors; c++)
+    EACH_COLUMN
         EACH_QUAD {
             FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
             FN(get_columns)(x, to);
@@ -562,15 +564,15 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
     FN(pace)(ahead, calls * n);
     for (p += at; n > 0; n--, v += step, p += ROWS) {
         FN(ask)(ahead);
-        UNROLL for (c = 0; c < vectors; c++)
+        EACH_COLUMN
             x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
         EACH_ROW {
             const vf w = v_set1(p[r]);
-            UNROLL for (c = 0; c < vectors; c++)
+            EACH_COLUMN
                 acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
     }
-    UNROLL for (c = 0; c < vectors; c++)
+    EACH_COLUMN
         EACH_QUAD {
             FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
             FN(get_columns)(x, to);
