@@ -4111,7 +4111,7 @@ static void weigh_blocks(tile *t, float *m, float *l)
         e.n = b->end - begin;
         e.lanes = b->lanes;
         found = kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
-        b->raised = found & ATTN_RAISED;
+        b->raised = (found & ATTN_RAISED) != 0;
         e.calm = found & ATTN_IS_CALM;
         kernels->exp_block(&e);
     }
