@@ -508,10 +508,10 @@ static void sweep_shapes(void)
  * with and without a first key inside one. */
 static void sweep_nodes(void)
 {
-    static const int64_t bases[] = {0, 3, 5000};
+    static const int64_t bases[] = {0, 3, 32000};
     for (int n = 0; n < 3; n++) {
         const test_shape shape = {.batch = 1, .heads_q = 7, .heads_kv = 7, .seq_q = 3,
-                                  .seq_kv = 9000, .dim = 8, .dim_v = 400};
+                                  .seq_kv = 17500, .dim = 8, .dim_v = 100};
         manner m = any_manner(SLOW_FLOPS * 1000);
         int64_t base = bases[n];
         subject s;
