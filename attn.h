@@ -517,7 +517,7 @@ struct attn_backend {
                        size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 1
+#define ATTN_KERNEL_ABI 2
 
 #ifdef __cplusplus
 }

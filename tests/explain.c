@@ -354,6 +354,7 @@ static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int worker
     p.seq_len_kv = keys;
     p.head_dim = dim;
     p.num_workers = workers;
+    p.tuning = "attn-tuning 1 split_work 131072 end";
     p.q.data = p.k.data = p.v.data = p.o.data = there;
     return p;
 }
@@ -402,6 +403,7 @@ static void check_split_kept(void)
             make_call(&c, 1, 4, 1, 1, lengths[k], 128, 128);
             c.p.parallel_for = count_items;
             c.p.num_workers = workers;
+            c.p.tuning = p.tuning;
             CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
             info.workspace_bytes = longest.workspace_bytes;
             seen.items = 0;

@@ -83,6 +83,7 @@ static attn_params make_call(const kind *k)
     p.naive_whole = k->naive_whole;
     p.causal = k->causal;
     p.partial = k->partial;
+    p.tuning = "attn-tuning 1 split_work 1 end"; /* little work is divided, too */
     p.logits.stage = ATTN_LOGITS_SOFTMAX;
     return test_params(&p);
 }
