@@ -26,7 +26,7 @@
  *
  * Memory. The library never allocates. The caller gives one workspace per call, best as large as
  *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
- *   Stack use is 2 to 3.6 KiB, below 4 KiB in every build measured (tests/stack.sh).
+ *   Stack use is 2 to 3.8 KiB, below 4 KiB in every build measured (tests/stack.sh).
  * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
  *   independent pieces of work, in up to five lists one after the other; where there are fewer
  *   heads and row tiles than workers (decoding) it divides the keys, too. Compiled with OpenMP and
