@@ -2689,6 +2689,11 @@ static void plan_copies(const problem *pr, plan *pl)
     pl->pitch[VALUES] = copy_pitch(&pr->p.v, pr->p.head_dim_v);
 }
 
+static int has_copies(const plan *pl)
+{
+    return pl->pitch[KEYS] || pl->pitch[VALUES];
+}
+
 static void plan_row_tile(const problem *pr, plan *pl)
 {
     int64_t at = 0;
@@ -2730,9 +2735,8 @@ static void plan_slot(const problem *pr, plan *pl)
  * worth ITEM_TILES of them. */
 static int most_item_tiles(const problem *pr, const plan *pl, int64_t rows)
 {
-    const int64_t tiles = ceil_div(rows, pl->rows);
-    const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
-    const int64_t wanted = copies ? ITEM_TILES : min64(ITEM_TILES, pr->tuning.item_rows / pl->rows);
+    const int64_t tiles = ceil_div(rows, pl->rows), shared = pr->tuning.item_rows / pl->rows;
+    const int64_t wanted = has_copies(pl) ? ITEM_TILES : min64(ITEM_TILES, shared);
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
@@ -2740,8 +2744,7 @@ static int most_item_tiles(const problem *pr, const plan *pl, int64_t rows)
  * 2^20 keys; but where copies want many row tiles, the actual ones. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
-    const int copies = pl->pitch[KEYS] || pl->pitch[VALUES];
-    const int actual = pl->small || (copies && pl->item_tiles > 1);
+    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
@@ -4848,16 +4851,12 @@ static const attn_backend *willing_backend(const attn_params *p, text *why)
     return NULL;
 }
 
-static attn_status check_workspace(const problem *pr, const plan *pl, const void *workspace,
-                                   size_t bytes, text *why)
+static attn_status too_small(const problem *pr, const plan *pl, size_t bytes, text *why)
 {
-    const int64_t need = workspace_bytes(pr, pl, 1);
-    if (workspace ? (uint64_t)bytes >= (uint64_t)need : need == 0)
-        return ATTN_OK;
     put(why, "workspace_bytes (");
-    put_int(why, workspace ? (int64_t)bytes : 0);
+    put_int(why, (int64_t)bytes);
     put(why, ") must be at least ");
-    put_int(why, need);
+    put_int(why, workspace_bytes(pr, pl, 1));
     put(why, "; attn_workspace_size says what is best");
     return ATTN_ERR_WORKSPACE;
 }
@@ -4877,15 +4876,17 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
 OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
                                         text *why)
 {
+    const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
+    int workers;
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
-    plan_within(&pr, &pl, workspace ? bytes : 0);
+    workers = plan_within(&pr, &pl, room);
     status = check_size_limit(&pr, &pl, why);
-    if (!status && !willing_backend(&pr.p, NULL))
-        status = check_workspace(&pr, &pl, workspace, bytes, why);
+    if (!status && workers == 0 && !willing_backend(&pr.p, NULL))
+        status = too_small(&pr, &pl, room, why);
     return status;
 }
 

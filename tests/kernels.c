@@ -239,18 +239,24 @@ static void check_softcap(const sizes *z)
     check_lanes("softcap", a, b, z->n, z->first);
 }
 
+static void compare_add_scaled(const char *what, float *a, const float *x, const float *factor,
+                               const sizes *z)
+{
+    float *b = take_lanes(a, z->n, tested->rows, z->first);
+    tested->add_scaled(a, x, factor, z->n);
+    portable->add_scaled(b, take_lanes(x, z->n, tested->rows, z->first),
+                         take_lanes(factor, 1, tested->rows, z->first), z->n);
+    check_lanes(what, a, b, z->n, z->first);
+}
+
 static void check_add_scaled(const sizes *z)
 {
     const int rows = tested->rows;
     float *a = logit_matrix((int64_t)z->n * rows), *x = logit_matrix((int64_t)z->n * rows);
     float *factor = normal_matrix(rows, 1);
-    float *b = take_lanes(a, z->n, rows, z->first);
     if (rng_chance(30))
         factor[rng_int(0, rows - 1)] = 0; /* 0 * -inf must still mask */
-    tested->add_scaled(a, x, factor, z->n);
-    portable->add_scaled(b, take_lanes(x, z->n, rows, z->first),
-                         take_lanes(factor, 1, rows, z->first), z->n);
-    check_lanes("add_scaled", a, b, z->n, z->first);
+    compare_add_scaled("add_scaled", a, x, factor, z);
 }
 
 /* s + x * factor just beside the middle between two neighbours in binary32, nearer than binary64
@@ -260,7 +266,7 @@ static void check_add_midway(const sizes *z)
 {
     const int rows = tested->rows;
     float *a = matrix((int64_t)z->n * rows), *x = matrix((int64_t)z->n * rows);
-    float *factor = matrix(rows), *b;
+    float *factor = matrix(rows);
     for (int r = 0; r < rows; r++) {
         const int k = (int)rng_int(15, 23), shift = (int)rng_int(-40, -30);
         factor[r] = (float)ldexp(1 - ldexp(1, -k), shift);
@@ -273,11 +279,7 @@ static void check_add_midway(const sizes *z)
             x[i * rows + r] = (float)(sign_x * ldexp(1 + ldexp(1, -k), last - 1 - shift));
         }
     }
-    b = take_lanes(a, z->n, rows, z->first);
-    tested->add_scaled(a, x, factor, z->n);
-    portable->add_scaled(b, take_lanes(x, z->n, rows, z->first),
-                         take_lanes(factor, 1, rows, z->first), z->n);
-    check_lanes("add_scaled, midway", a, b, z->n, z->first);
+    compare_add_scaled("add_scaled, midway", a, x, factor, z);
 }
 
 /* Running maximum and sum of rows that have begun, or not. */
