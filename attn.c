@@ -4228,6 +4228,7 @@ static void combine_item(const call *c, char *slot, int64_t index)
 static const char *never_shared(const problem *pr)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len); /* at least, in a query */
     const struct {
         int holds;
         const char *why;
@@ -4241,7 +4242,8 @@ static const char *never_shared(const problem *pr)
         { has_pair_rule(p), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
-        { pr->group > PREFIX_ROWS, "one batch entry has rows enough to share K and V" },
+        { times(rows, pr->group) > PREFIX_ROWS,
+          "one batch entry has rows enough to share K and V" },
     };
     int r = 0;
     while (r < COUNT_OF(rules) && !rules[r].holds)
@@ -4282,12 +4284,7 @@ static int64_t prefix_of(const problem *pr, const char **why)
         return *why ? 0 : asked;
     base = sequence_of(&pr->p, 0).key_base;
     keys -= (base + keys) % ATTN_BLOCK;
-    if (times(pr->max_q_len, pr->group) > PREFIX_ROWS)
-        *why = "one batch entry has rows enough to share K and V";
-    else if (keys < PREFIX_LEAST)
-        *why = "it has fewer than 64 keys in whole blocks";
-    else
-        *why = not_seen(pr, keys);
+    *why = keys < PREFIX_LEAST ? "it has fewer than 64 keys in whole blocks" : not_seen(pr, keys);
     return *why ? 0 : keys;
 }
 

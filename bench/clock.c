@@ -7,35 +7,42 @@
 
 #include <time.h>
 
+#ifdef CLOCK_MONOTONIC
+static double read_clock(clockid_t id)
+{
+    struct timespec t;
+    return clock_gettime(id, &t) ? 0 : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+#define MONOTONIC read_clock(CLOCK_MONOTONIC)
+#else
+#define MONOTONIC ((double)clock() / CLOCKS_PER_SEC)
+#endif
+
+#ifdef CLOCK_PROCESS_CPUTIME_ID
+#define PROCESS_TIME read_clock(CLOCK_PROCESS_CPUTIME_ID)
+#else
+#define PROCESS_TIME 0
+#endif
+
+#ifdef CLOCK_THREAD_CPUTIME_ID
+#define THREAD_TIME read_clock(CLOCK_THREAD_CPUTIME_ID)
+#else
+#define THREAD_TIME 0
+#endif
+
 double clock_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
+    return MONOTONIC;
 }
 
 double clock_cpu_seconds(void)
 {
-#ifdef CLOCK_PROCESS_CPUTIME_ID
-    struct timespec t;
-    if (!clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t))
-        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-#endif
-    return 0;
+    return PROCESS_TIME;
 }
 
 double clock_thread_cpu_seconds(void)
 {
-#ifdef CLOCK_THREAD_CPUTIME_ID
-    struct timespec t;
-    if (!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t))
-        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-#endif
-    return 0;
+    return THREAD_TIME;
 }
 
 #ifdef __GNUC__

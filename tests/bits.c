@@ -304,16 +304,6 @@ static void run_whole(fixture *f, const manner *how)
 
 /* ---- manners ------------------------------------------------------------------------------ */
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Every index once, in steps of about 3/8 of n, on workers that have nothing to do with it. */
 static int shuffled(void *user, int64_t n, attn_task_fn task, void *arg)
 {

@@ -504,3 +504,13 @@ attn_output tensor_output(const test_tensor *t)
     a.data = t->data;
     return a;
 }
+
+int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}

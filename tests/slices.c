@@ -355,16 +355,6 @@ static void cut_bias(const cut *c, attn_bias *x)
                             &x->stride_q, &x->stride_kv);
 }
 
-static int64_t divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Appends the columns of one row of cells and returns how many are in the list then. */
 static int32_t cut_columns(const attn_block_mask *m, const int32_t *row, int32_t *list,
                            int32_t used)
@@ -387,7 +377,7 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
     if (m->block_q == 0)
         return;
     for (int64_t b = 0; b < c->batch; b++)
-        m->block_q = divisor(m->block_q, c->begin[b]);
+        m->block_q = common_divisor(m->block_q, c->begin[b]);
     rows = (c->room + m->block_q - 1) / m->block_q;
     cells = c->batch * c->heads * rows * columns;
     bits = test_alloc((size_t)(cells + 7) / 8);

@@ -116,6 +116,7 @@ int rng_chance(int percent);
 float rng_unit(void);   /* [0, 1) */
 float rng_normal(void); /* about normal: mean 0, deviation 1, at most 6 */
 int64_t rng_pick(const int64_t *values, int count);
+int64_t common_divisor(int64_t a, int64_t b); /* the greatest; of a and 0 it is a */
 /* A counter for what should vary but is no data (places, addresses); restarted with every case. */
 unsigned test_variation(void);
 #define RNG_PICK(array) rng_pick(array, (int)(sizeof(array) / sizeof *(array)))
