@@ -3719,35 +3719,63 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
 }
 
+/* The block behind those whose logits come in one step, from `first` on: with few lanes all that
+ * have the same ones, so that the kernel may read K in its own order. */
+static int end_of_step(const tile *t, int first)
+{
+    const attn_lanes lanes = t->blocks[first].lanes;
+    int end = first + 1;
+    while (end < t->block_count && are_few(t->pl->kernels, lanes) &&
+           t->blocks[end].lanes.begin == lanes.begin && t->blocks[end].lanes.end == lanes.end)
+        end++;
+    return end;
+}
+
+/* Running maximum and sum of block i, which has the logits s of n keys. Its exponentials are left to
+ * *ready, which is done. */
+static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    float *m = t->state, *l = state_l(t, t->state);
+    block *b = &t->blocks[i];
+    const int found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
+    b->raised = found & ATTN_RAISED;
+    ready->s = s;
+    ready->n = n;
+    ready->m = m;
+    ready->l = l;
+    ready->lanes = b->lanes;
+    ready->calm = found & ATTN_IS_CALM;
+    if (t->dead < 0) {
+        kernels->exp_sum(s, n, t->dead, m, l);
+        ready->n = 0;
+    }
+}
+
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
  * exponentials of a block run beside the logits of the next one. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    float *m = t->state, *l = state_l(t, t->state);
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     const int64_t lines = ahead->lines;
-    int begin = 0, i, found;
-    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
-        block *b = &t->blocks[i];
-        float *s = t->s_tile + begin * t->pl->rows;
-        const int n = b->end - begin;
-        if (b->lanes.begin == b->lanes.end)
-            continue;
-        ahead->lines = lines * n / t->blocks[t->block_count - 1].end;
-        tile_logits(t, s, j0 + begin, n, class, ATTN_LOGITS_SOFTMAX, b->lanes,
-                    ready.n ? &ready : NULL, ahead);
-        found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
-        b->raised = found & ATTN_RAISED;
-        ready.s = s;
-        ready.n = n;
-        ready.m = m;
-        ready.l = l;
-        ready.lanes = b->lanes;
-        ready.calm = found & ATTN_IS_CALM;
-        if (t->dead < 0) {
-            kernels->exp_sum(s, n, t->dead, m, l);
+    const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
+    int begin = 0, i = 0;
+    while (i < t->block_count) {
+        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
+        const attn_lanes lanes = t->blocks[i].lanes;
+        if (lanes.begin < lanes.end) {
+            ahead->lines = lines * (end - begin) / keys;
+            tile_logits(t, t->s_tile + begin * rows, j0 + begin, end - begin, class,
+                        ATTN_LOGITS_SOFTMAX, lanes, ready.n ? &ready : NULL, ahead);
             ready.n = 0;
+        }
+        for (; i < next; begin = t->blocks[i++].end) {
+            if (lanes.begin == lanes.end)
+                continue;
+            if (ready.n)
+                kernels->exp_block(&ready);
+            enter_block(t, i, t->s_tile + begin * rows, t->blocks[i].end - begin, &ready);
         }
     }
     if (ready.n)
@@ -4012,7 +4040,7 @@ static void score_cut(tile *t, const cut *at)
 {
     const attn_kernels *kernels = t->pl->kernels;
     const int n = (int)(at->to - at->from), rows = t->pl->rows;
-    int begin = 0, class, i, r;
+    int begin = 0, class, i = 0, r;
     *at->count = 0;
     if (n <= 0)
         return;
@@ -4022,16 +4050,20 @@ static void score_cut(tile *t, const cut *at)
     open_keys(t, at->from, n);
     set_blocks(t, at->from, n);
     *at->count = t->block_count;
-    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
-        const block *b = &t->blocks[i];
-        float *s = t->s_tile + begin * rows, *high = at->high + i * rows;
-        if (b->lanes.begin == b->lanes.end)
-            continue;
-        tile_logits(t, s, at->from + begin, b->end - begin, class, ATTN_LOGITS_SOFTMAX, b->lanes,
-                    NULL, NULL);
-        for (r = 0; r < rows; r++)
-            high[r] = NEG_INF;
-        kernels->maximum(s, b->end - begin, high);
+    while (i < t->block_count) {
+        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
+        const attn_lanes lanes = t->blocks[i].lanes;
+        if (lanes.begin < lanes.end)
+            tile_logits(t, t->s_tile + begin * rows, at->from + begin, end - begin, class,
+                        ATTN_LOGITS_SOFTMAX, lanes, NULL, NULL);
+        for (; i < next; begin = t->blocks[i++].end) {
+            float *high = at->high + i * rows;
+            if (lanes.begin == lanes.end)
+                continue;
+            for (r = 0; r < rows; r++)
+                high[r] = NEG_INF;
+            kernels->maximum(t->s_tile + begin * rows, t->blocks[i].end - begin, high);
+        }
     }
 }
 
