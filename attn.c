@@ -1460,6 +1460,17 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
+/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+static void settle_workers(attn_params *p)
+{
+#ifndef _OPENMP
+    if (!p->parallel_for)
+        p->num_workers = 1;
+#else
+    (void)p;
+#endif
+}
+
 /* Where 0 means broadcast, its long name does, too. */
 static void resolve_broadcast(ptrdiff_t *stride)
 {
@@ -2762,8 +2773,8 @@ static int wants_split(const problem *pr, const plan *pl)
     const attn_params *p = &pr->p;
     const int alike = pl->tiles == 1 && !has_batch_arrays(p);
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
-    return pl->impl == ATTN_IMPL_TILED && !pl->small && p->num_workers > 1 && pl->items > 0 &&
-           pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
+           pl->items > 0 && pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(alike && pl->items % p->num_workers == 0) && work >= pr->tuning.split_work;
 }
 
@@ -2839,12 +2850,33 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
+/* Of the longest list of a call that divides keys. */
+static int64_t split_items(const plan *pl)
+{
+    const split *sp = &pl->split;
+    return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
+}
+
+/* Keys of a tile. A small plan has no more than that of a longer call, which may run other kernels
+ * and so be tuned otherwise. */
+static int plan_keys(const problem *pr, const plan *pl)
+{
+    text none = text_in(NULL, 0);
+    tuning wide;
+    if (!pl->small)
+        return pr->p.tile_keys;
+    read_tuning(pr->p.tuning, best_kernels(INT64_MAX)->name, &wide, &none);
+    if (wide.tile_keys == 0 || wide.tile_keys > WIDE_TILE_KEYS)
+        wide.tile_keys = WIDE_TILE_KEYS;
+    return (int)min64(pr->p.tile_keys, wide.tile_keys);
+}
+
 /* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
  * each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
-    const int keys = pl->keys;
+    const int keys = plan_keys(pr, pl);
     pl->item_tiles = most_item_tiles(pr, pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = keys;
@@ -2860,18 +2892,6 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-/* Of a small plan: no more than a longer call takes, which may run other kernels and so be tuned
- * otherwise. */
-static int small_keys(const problem *pr)
-{
-    text none = text_in(NULL, 0);
-    tuning wide;
-    read_tuning(pr->p.tuning, best_kernels(INT64_MAX)->name, &wide, &none);
-    if (wide.tile_keys == 0 || wide.tile_keys > WIDE_TILE_KEYS)
-        wide.tile_keys = WIDE_TILE_KEYS;
-    return (int)min64(pr->p.tile_keys, wide.tile_keys);
-}
-
 /* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
  * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
  * rows). Else it costs 1 to 2 %. */
@@ -2884,22 +2904,30 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pr->tuning.item_bytes);
 }
 
-static void make_plan(const problem *pr, plan *pl, int small)
+/* What does not depend on how rows and keys are divided. */
+static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
-    int64_t most;
     pl->small = small;
     pl->kernels = p->kernels;
     pl->impl = choose_impl(p);
     pl->rows = p->kernels->rows;
-    pl->keys = small ? small_keys(pr) : p->tile_keys;
+    pl->prefix_items = pl->prefix_keys = 0;
+    pl->prefix_why = NULL;
     plan_copies(pr, pl);
     plan_matrix(pr, pl);
+}
+
+/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+static void divide_plan(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    int64_t most;
     plan_sharing(pr, pl);
     pl->ahead = wants_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
-    most = max64(max64(pl->items, pl->split.items), pl->logits_items);
+    most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
     pl->workers = (int)max64(1, min64(p->num_workers, most));
 }
 
@@ -4346,34 +4374,24 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* Adds the first list to the plan of a call. */
-OWN_FRAME static void plan_prefix(const problem *pr, plan *pl)
+/* Adds the first list to a plan with prefix_keys, or returns why not. `items` could run at once
+ * without it. */
+OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
-    const int64_t most = pl->split.parts ? TOO_BIG : pl->items; /* that could have work without */
-    const int64_t workers = min64(pr->p.num_workers, most);
+    const int64_t workers = min64(pr->p.num_workers, items);
     int64_t tiles, bytes;
     plan list;
-    pl->prefix_items = 0;
-    pl->prefix_keys = prefix_of(pr, &pl->prefix_why);
-    if (pl->small || is_empty(&pr->p) || !pl->prefix_keys) {
-        pl->prefix_keys = 0;
-        return;
-    }
     plan_prefix_list(pr, pl, &list);
     tiles = times(times(pr->p.num_heads_kv, list.tiles), list.row_tile_bytes);
     bytes = plus(aligned((int64_t)sizeof(call)), tiles);
     if (bytes >= ADDRESS_LIMIT / 4)
-        pl->prefix_why = "its states would not fit into memory";
-    else if (2 * list.items < workers && !pr->size_query)
-        pl->prefix_why = "most workers would have no part in it";
-    if (pl->prefix_why) {
-        pl->prefix_keys = 0;
-        return;
-    }
-    memset(&pl->split, 0, sizeof pl->split);
+        return "its states would not fit into memory";
+    if (2 * list.items < workers && !pr->size_query)
+        return "most workers would have no part in it";
     pl->prefix_items = list.items;
     pl->shared_bytes = bytes;
     pl->slot_bytes = max64(pl->slot_bytes, list.row_tiles);
+    return NULL;
 }
 
 /* The first list of a call whose plan has one. */
@@ -4783,7 +4801,7 @@ static attn_status run_lists(call *c)
     };
     attn_status status = run_prefix(c);
     int i;
-    for (i = 0; i < c->slot_count; i++)
+    for (i = 0; sp->parts && i < c->slot_count; i++)
         ((key_tile *)(void *)(c->slots + i * pl->slot_bytes))->item = -1;
     for (i = 0; i < COUNT_OF(lists) && !status; i++)
         status = run_items(c, lists[i].items, lists[i].item);
@@ -4826,12 +4844,25 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
+/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
 static void plan_call(const problem *pr, plan *pl, int small)
 {
-    make_plan(pr, pl, small);
+    int64_t items;
+    begin_plan(pr, pl, small);
     pl->modified = has_modifier(&pr->p);
     pl->by_pair = has_pair_rule(&pr->p);
-    plan_prefix(pr, pl);
+    divide_plan(pr, pl);
+    items = pl->split.parts ? TOO_BIG : pl->items;
+    if (!small && !is_empty(&pr->p))
+        pl->prefix_keys = prefix_of(pr, &pl->prefix_why);
+    if (!pl->prefix_keys)
+        return;
+    divide_plan(pr, pl);
+    pl->prefix_why = plan_prefix(pr, pl, items);
+    if (pl->prefix_why) {
+        pl->prefix_keys = 0;
+        divide_plan(pr, pl);
+    }
 }
 
 /* How many of the plan's workers fit. */
@@ -4912,6 +4943,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
+    settle_workers(&pr.p);
     workers = plan_within(&pr, &pl, room);
     status = check_size_limit(&pr, &pl, why);
     if (!status && workers == 0 && !willing_backend(&pr.p, NULL))
@@ -4929,11 +4961,55 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
+/* Bytes for all workers, whether the prefix will be shared or not. */
+static int64_t bytes_to_reserve(problem *pr, plan *pl)
+{
+    int64_t bytes;
+    plan_call(pr, pl, 0);
+    bytes = workspace_bytes(pr, pl, pl->workers);
+    if (pl->prefix_keys) {
+        const int64_t shared_keys = pr->p.shared_keys;
+        pr->p.shared_keys = 0;
+        plan_call(pr, pl, 0);
+        pr->p.shared_keys = shared_keys;
+        bytes = max64(bytes, workspace_bytes(pr, pl, pl->workers));
+    }
+    return bytes;
+}
+
+/* The problem with one query row, which may divide its keys where more rows do not. */
+static void leave_one_row(const attn_params *asked, problem *pr)
+{
+    pr->p.seq_len_q = min64(asked->seq_len_q, 1);
+    pr->max_q_len = min64(pr->max_q_len, 1);
+    pr->p.kernels = asked->kernels;
+    pr->p.tile_keys = asked->tile_keys;
+    resolve_kernels(pr);
+}
+
+/* What attn_workspace_size says of a call without a backend; *pr becomes another. */
+static attn_status size_of_call(const attn_params *p, problem *pr, text *why, size_t *bytes)
+{
+    plan pl;
+    int64_t most;
+    attn_status status;
+    pr->size_query = 1;
+    most = bytes_to_reserve(pr, &pl);
+    status = check_size_limit(pr, &pl, why);
+    if (status)
+        return status;
+    if (!p->cu_seqlens_q) {
+        leave_one_row(p, pr);
+        most = max64(most, bytes_to_reserve(pr, &pl));
+    }
+    *bytes = (size_t)most;
+    return ATTN_OK;
+}
+
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
 {
     text why = text_in(NULL, 0);
     problem pr;
-    plan pl;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
@@ -4941,14 +5017,9 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    pr.size_query = 1;
-    plan_call(&pr, &pl, 0);
-    status = check_size_limit(&pr, &pl, &why);
-    if (!status && willing_backend(&pr.p, NULL))
-        status = pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
-    else if (!status)
-        *bytes = (size_t)workspace_bytes(&pr, &pl, pl.workers);
-    return status;
+    if (willing_backend(&pr.p, NULL))
+        return pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
+    return size_of_call(p, &pr, &why, bytes);
 }
 
 /* Runs the call on the backend and returns 1, or logs why not and returns 0. */
@@ -4979,6 +5050,7 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     status = validate(p, &c->pr, 1, &why);
     if (status)
         return status;
+    settle_workers(&c->pr.p);
     c->slot_count = plan_within(&c->pr, &c->pl, bytes);
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
@@ -5112,11 +5184,11 @@ static void explain_tuning(const problem *pr, const plan *pl, text *why)
     put(why, found ? "" : "tuning: the usual sizes");
 }
 
-/* Of the longest of the lists. */
-static int64_t split_items(const plan *pl)
+/* Of the keys of a row tile: what different workers may take. */
+static int key_parts(const plan *pl)
 {
     const split *sp = &pl->split;
-    return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
+    return sp->parts ? sp->parts - sp->inside + sp->inside * sp->tiles : 1;
 }
 
 static void explain_prefix(const plan *pl, text *why)
@@ -5143,6 +5215,8 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
+    if (asked->num_workers > p->num_workers)
+        put(&why, "; one worker: parallel_for is NULL, OpenMP is not compiled in");
     if (p->backend)
         put(&why, "; backend ");
     backend = willing_backend(p, &why);
@@ -5157,14 +5231,11 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->workers = pl->workers;
     info->items = pl->split.parts ? split_items(pl) : plus(pl->items, pl->prefix_items);
     info->items = plus(info->items, pl->logits_items);
-    info->key_parts = pl->split.parts ? (int)(pl->split.items / pl->items) : 1;
-    info->workspace_bytes = (size_t)workspace_bytes(pr, pl, pl->workers);
+    info->key_parts = key_parts(pl);
     info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
     info->pairs = visible_pairs(p);
     info->flops = 2.0 * info->pairs * (double)(p->head_dim + p->head_dim_v);
     info->bytes = call_bytes(p);
-    if (backend)
-        backend->workspace_size(backend, p, &info->workspace_bytes);
 }
 
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
@@ -5181,11 +5252,12 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
+    settle_workers(&pr.p);
     plan_call(&pr, &pl, 0);
     status = check_size_limit(&pr, &pl, &why);
     if (!status)
         explain_call(p, &pr, &pl, info);
-    return status;
+    return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }
 
 static void put_line(text *t, const char *label, const char *value)

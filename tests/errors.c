@@ -8,6 +8,8 @@
  */
 #include "test.h"
 
+#include "pool.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -592,6 +594,7 @@ static void check_many_workers(void)
     p.num_workers = 1;
     CHECK(attn_workspace_size(&p, &need) == ATTN_OK && need > 0, "one worker");
     p.num_workers = 65536;
+    p.parallel_for = pool_for;
     CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "need %lu", (unsigned long)need);
     check_refusal(&p, sizeof workspace, ATTN_ERR_OVERFLOW, sentence, sizeof sentence);
 }

@@ -6,6 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef _OPENMP
+enum { OPENMP = 1 };
+#else
+enum { OPENMP = 0 };
+#endif
+
 /* ---- a call ---------------------------------------------------------------------------------- */
 
 typedef struct call {
@@ -219,6 +225,7 @@ static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride,
     p.seq_len_kv = keys;
     p.head_dim = dim;
     p.num_workers = workers;
+    p.parallel_for = count_items;
     p.impl = ATTN_IMPL_TILED;
     p.k.dtype = p.v.dtype = dtype;
     p.k.stride_seq = p.v.stride_seq = stride;
@@ -243,6 +250,7 @@ static void check_room(int64_t queries, int64_t keys, int dtype, int64_t dim, in
     p.k.dtype = p.v.dtype = dtype;
     p.q.data = p.k.data = p.v.data = p.o.data = there;
     p.num_workers = workers;
+    p.parallel_for = count_items;
     p.seq_len_q = queries;
     p.seq_len_kv = keys;
     CHECK(attn_workspace_size(&p, &room) == ATTN_OK, "attn_workspace_size failed");
@@ -354,6 +362,7 @@ static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int worker
     p.seq_len_kv = keys;
     p.head_dim = dim;
     p.num_workers = workers;
+    p.parallel_for = count_items;
     p.tuning = "attn-tuning 1 split_work 131072 end";
     p.q.data = p.k.data = p.v.data = p.o.data = there;
     return p;
@@ -390,28 +399,83 @@ static void check_split(void)
     }
 }
 
-/* A call with fewer keys is divided in the workspace of the longest, too. */
+/* Runs *p in a workspace of so many bytes: all of its pieces of work run one by one, with so many
+ * workers as it asks for. */
+static void check_all_items(attn_params *p, size_t bytes, const char *where)
+{
+    attn_info info;
+    CHECK(attn_explain(p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+    info.workspace_bytes = bytes;
+    seen.items = 0;
+    CHECK(run_call(p, &info) == ATTN_OK, "%s: attn_forward failed", where);
+    CHECK(seen.items == info.items && info.items >= p->num_workers,
+          "%s: %d workers, %d keys: %d items of %d ran", where, p->num_workers,
+          (int)p->seq_len_kv, (int)seen.items, (int)info.items);
+}
+
+/* A call with fewer keys, or of one row after a prompt, is divided in the workspace of the longest,
+ * too. */
 static void check_split_kept(void)
 {
-    static const int64_t lengths[] = {600, 1023, 1500, 2048, 3500, 5000};
-    for (int workers = 2; workers <= 9; workers++)
-        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
-            call c;
-            attn_info longest, info;
-            attn_params p = decoding(1, 6000, 128, workers);
-            CHECK(attn_explain(&p, &longest) == ATTN_OK, "attn_explain: %s", longest.reasons);
-            make_call(&c, 1, 4, 1, 1, lengths[k], 128, 128);
-            c.p.parallel_for = count_items;
-            c.p.num_workers = workers;
-            c.p.tuning = p.tuning;
-            CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
-            info.workspace_bytes = longest.workspace_bytes;
-            seen.items = 0;
-            CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
-            CHECK(seen.items == info.items && info.items >= workers,
-                  "%d workers, %d keys: %d items of %d ran", workers, (int)lengths[k],
-                  (int)seen.items, (int)info.items);
-        }
+    static const int64_t lengths[] = {600, 1023, 1500, 2048, 3500, 5000}, prompts[] = {1, 9, 6000};
+    for (int n = 0; n < 8 * 6 * 3; n++) {
+        const int workers = 2 + n / 18;
+        const int64_t prompt = prompts[n / 6 % 3], keys = lengths[n % 6];
+        const int64_t dim = prompt == 6000 ? 32 : 128; /* little memory for the prompt's tiles */
+        call c;
+        size_t bytes = 0;
+        attn_params p = decoding(1, 6000, dim, workers);
+        p.seq_len_q = prompt;
+        p.tuning = "attn-tuning 1 split_work 1024 end";
+        CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+        make_call(&c, 1, 4, 1, 1, keys, dim, dim);
+        c.p.parallel_for = count_items;
+        c.p.num_workers = workers;
+        c.p.tuning = p.tuning;
+        check_all_items(&c.p, bytes, "shorter");
+    }
+}
+
+/* Room is there for all workers where a prefix that the query took for shared is none in the end. */
+static void check_prefix_refused(void)
+{
+    const int32_t lengths[] = {900, 4000};
+    for (int workers = 2; workers <= 9; workers++) {
+        call c;
+        size_t bytes = 0;
+        make_call(&c, 2, 4, 1, 1, 4000, 128, 128);
+        c.p.kv_len = lengths;
+        c.p.shared_keys = 1000;
+        c.p.parallel_for = count_items;
+        c.p.num_workers = workers;
+        c.p.tuning = "attn-tuning 1 split_work 131072 end";
+        CHECK(attn_workspace_size(&c.p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+        check_all_items(&c.p, bytes, "not shared");
+    }
+}
+
+/* Without a parallel_for one worker runs, which divides no keys: running_max is called as with one. */
+static void check_alone(void)
+{
+    const attn_kernels table = counting_table(attn_kernels_get(0));
+    int calls[2];
+    for (int many = 0; many < 2 && !OPENMP; many++) {
+        call c;
+        attn_info info;
+        make_call(&c, 1, 4, 1, 1, 4000, 128, 128);
+        c.p.kernels = &table;
+        c.p.num_workers = many ? 4 : 1;
+        c.p.tuning = "attn-tuning 1 split_work 131072 end";
+        CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+        CHECK(info.workers == 1 && info.key_parts == 1, "%d workers, %d parts", info.workers,
+              info.key_parts);
+        CHECK(!many || strstr(info.reasons, "parallel_for is NULL"), "why: %s", info.reasons);
+        seen.running_max_calls = 0;
+        CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
+        calls[many] = seen.running_max_calls;
+        CHECK(!many || calls[1] == calls[0], "%d calls of running_max, %d with one worker",
+              calls[1], calls[0]);
+    }
 }
 
 /* Memory of a worker tells whether f32 rows are copied: those a multiple of 1 KiB apart are, unless
@@ -768,6 +832,8 @@ void test_explain(void)
         {"row tiles that share copies", check_sharing},
         {"keys of few heads divided", check_split},
         {"divided in the workspace of a longer call", check_split_kept},
+        {"room without the prefix asked for", check_prefix_refused},
+        {"workers without threads", check_alone},
         {"rows that are copied", check_copies},
         {"shorter calls in the same workspace", check_shorter},
         {"workers in the same workspace", check_workers_kept},
