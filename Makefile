@@ -58,7 +58,7 @@ ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
                 bench/reading.c bench/stats.c bench/machine.c bench/data.c
-EXAMPLES := minimal replace_naive_loop mask_callback
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \

@@ -247,9 +247,12 @@ static int command_tune(bench_context *x, const bench_options *o)
 {
     const char *const folder = o->output_dir ? o->output_dir : "build";
     char path[1024];
-    if (o->json || o->csv || o->tuning)
-        return complain("tune takes --output-dir and --kernels, not",
-                        o->json ? "--json" : o->csv ? "--csv" : "--tuning"), 2;
+    if (o->json || o->csv || o->tuning || o->list)
+        return complain("tune takes --output-dir, --quick and --kernels, not",
+                        o->json     ? "--json"
+                        : o->csv    ? "--csv"
+                        : o->tuning ? "--tuning"
+                                    : "--list"), 2;
     snprintf(path, sizeof path, "%.1000s/tuning.txt", folder);
     return make_folder(folder) ? tune_command(x, o->quick, path) : 1;
 }
@@ -399,11 +402,23 @@ static int is_command(const bench_options *o, const char *name)
     return o->num_commands == 1 && !strcmp(o->commands[0], name);
 }
 
+/* Whether a word that is no preset stands beside others; says so. */
+static int mixes_commands(const bench_options *o)
+{
+    static const char *const alone[] = {"info", "kernels", "tune", "selfcheck"};
+    for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
+        for (size_t k = 0; k < sizeof alone / sizeof *alone; k++)
+            if (!strcmp(o->commands[i], alone[k]))
+                return !complain("this stands alone, without presets or other commands:",
+                                 alone[k]);
+    return 0;
+}
+
 static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
 {
     static case_list list; /* 50 KiB: off the stack */
     impl_list impls;
-    if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls)) return 2;
+    if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls) || mixes_commands(o)) return 2;
     if (is_command(o, "info")) return command_info(x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
