@@ -2857,29 +2857,14 @@ static int64_t split_items(const plan *pl)
     return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
-/* Keys of a tile. A small plan has no more than that of a longer call, which may run other kernels
- * and so be tuned otherwise. */
-static int plan_keys(const problem *pr, const plan *pl)
-{
-    text none = text_in(NULL, 0);
-    tuning wide;
-    if (!pl->small)
-        return pr->p.tile_keys;
-    read_tuning(pr->p.tuning, best_kernels(INT64_MAX)->name, &wide, &none);
-    if (wide.tile_keys == 0 || wide.tile_keys > WIDE_TILE_KEYS)
-        wide.tile_keys = WIDE_TILE_KEYS;
-    return (int)min64(pr->p.tile_keys, wide.tile_keys);
-}
-
 /* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
  * each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
-    const int keys = plan_keys(pr, pl);
     pl->item_tiles = most_item_tiles(pr, pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
-        pl->keys = keys;
+        pl->keys = pr->p.tile_keys;
         pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
@@ -3780,6 +3765,14 @@ static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
     }
 }
 
+/* The exponentials that *ready is about, if any. */
+static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
+{
+    if (ready->n)
+        kernels->exp_block(ready);
+    ready->n = 0;
+}
+
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
  * exponentials of a block run beside the logits of the next one. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
@@ -3801,13 +3794,11 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
         for (; i < next; begin = t->blocks[i++].end) {
             if (lanes.begin == lanes.end)
                 continue;
-            if (ready.n)
-                kernels->exp_block(&ready);
+            finish_ready(kernels, &ready);
             enter_block(t, i, t->s_tile + begin * rows, t->blocks[i].end - begin, &ready);
         }
     }
-    if (ready.n)
-        kernels->exp_block(&ready);
+    finish_ready(kernels, &ready);
 }
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
@@ -4977,7 +4968,8 @@ static int64_t bytes_to_reserve(problem *pr, plan *pl)
     return bytes;
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not. */
+/* The problem with one query row, which may divide its keys where more rows do not, and take another
+ * kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
@@ -4998,10 +4990,8 @@ static attn_status size_of_call(const attn_params *p, problem *pr, text *why, si
     status = check_size_limit(pr, &pl, why);
     if (status)
         return status;
-    if (!p->cu_seqlens_q) {
-        leave_one_row(p, pr);
-        most = max64(most, bytes_to_reserve(pr, &pl));
-    }
+    leave_one_row(p, pr);
+    most = max64(most, bytes_to_reserve(pr, &pl));
     *bytes = (size_t)most;
     return ATTN_OK;
 }
