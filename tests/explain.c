@@ -399,6 +399,23 @@ static void check_split(void)
     }
 }
 
+/* MLA: three row tiles, whose states are large, are two parts each for two workers, within 1 MiB of
+ * shared memory a worker. */
+static void check_large_states(void)
+{
+    for (int workers = 2; workers <= 8; workers++) {
+        attn_params p = decoding(1, 8192, 576, workers);
+        attn_info info;
+        p.num_heads_q = 128;
+        p.head_dim_v = 512;
+        CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+        CHECK(info.key_parts > 1, "%d workers: %d parts", workers, info.key_parts);
+        CHECK(info.workspace_bytes <= (size_t)workers * (info.workspace_bytes_per_worker +
+                                                        (1 << 20)) + (1 << 14),
+              "%d workers: %lu bytes", workers, (unsigned long)info.workspace_bytes);
+    }
+}
+
 /* Runs *p in a workspace of so many bytes: all of its pieces of work run one by one, with so many
  * workers as it asks for. */
 static void check_all_items(attn_params *p, size_t bytes, const char *where)
@@ -832,6 +849,7 @@ void test_explain(void)
         {"row tiles that share copies", check_sharing},
         {"keys of few heads divided", check_split},
         {"divided in the workspace of a longer call", check_split_kept},
+        {"large states are divided, too", check_large_states},
         {"room without the prefix asked for", check_prefix_refused},
         {"workers without threads", check_alone},
         {"rows that are copied", check_copies},
