@@ -366,7 +366,7 @@ try_simd()
     # shellcheck disable=SC2086 # words
     set -- $simd
     if ! objects "$cc" "$@"; then
-        fail "$cc: a SIMD file does not build"
+        fail "$cc: the objects of the SIMD files"
         return
     fi
     if ! subset "$cc" "$*" "$*"; then
