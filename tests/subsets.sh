@@ -410,14 +410,27 @@ slow()
     awk -v took="$1" -v most="$2" 'BEGIN { exit !(took > most) }'
 }
 
+# least_seconds COMPILER FILE MOST: the CPU time of -O2, in $seconds. A busy machine makes it larger,
+# never smaller: hence the least of up to three where it is too much.
+least_seconds()
+{
+    least=
+    for _ in 1 2 3; do
+        seconds=$(sh "$root/tests/user_seconds.sh" "$1" -O2 -I"$root" -c "$root/$2" -o timed.o \
+            2> log) || return 1
+        [ -n "$least" ] && slow "$seconds" "$least" || least=$seconds
+        slow "$least" "$3" || break
+    done
+    seconds=$least
+}
+
 # Measured with gcc 12 and clang 14, -O2: 2.2 s for attn.c, 2.7 s for a SIMD file at most.
 try_times()
 {
     times=
     for file in attn.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
         case $file in attn.c) most=5 ;; *) most=10 ;; esac
-        if ! seconds=$(sh "$root/tests/user_seconds.sh" "$1" -O2 -I"$root" -c "$root/$file" \
-            -o timed.o 2> log); then
+        if ! least_seconds "$1" "$file" "$most"; then
             fail "$1: $file does not compile"
         elif slow "$seconds" "$most"; then
             fail "$1: $file takes $seconds s of CPU time, $most allowed"
