@@ -295,8 +295,8 @@ macros()
     done
 }
 
-# objects COMPILER FILE...: the objects that all programs share, in o/; each file compiled by itself,
-# once, so that its text, which is to be the same with all macros and without, is compared instead.
+# objects COMPILER FILE...: the objects that all programs share, in o/; each file compiled by
+# itself, once: its text after the preprocessor is the same with all macros and without.
 objects()
 {
     cc=$1
@@ -410,8 +410,8 @@ slow()
     awk -v took="$1" -v most="$2" 'BEGIN { exit !(took > most) }'
 }
 
-# least_seconds COMPILER FILE MOST: the CPU time of -O2, in $seconds. A busy machine makes it larger,
-# never smaller: hence the least of up to three where it is too much.
+# least_seconds COMPILER FILE MOST: the CPU time of -O2, in $seconds. A busy machine makes it
+# larger, never smaller: hence the least of up to three where it is too much.
 least_seconds()
 {
     least=
