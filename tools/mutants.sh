@@ -223,7 +223,7 @@ esac
 out=${1:-build/mutants}
 [ $# -gt 0 ] && shift
 mkdir -p "$out/tree" || exit 1
-rm -f "$out/arm/test"
+rm -rf "$out"/[0-9]* "$out/arm/test" # no verdict of an earlier run
 cp attn.h attn_simd.h $library "$out/tree" || exit 1
 mutants "$list" > "$out/tree/list"
 chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")
