@@ -2,11 +2,12 @@
  * SPDX-License-Identifier: MIT
  *
  *     build/test [--kernels SET] [--impl tiled|naive] [--redo] [--seed S] [--case N] [--list]
- *                [--verbose] [--cases DIR...] [group...] [-- group's own arguments]
+ *                [--verbose] [--first] [--cases DIR...] [group...] [-- group's own arguments]
  *
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
- * skipped"; the exit status is 0 only when nothing failed. What a group may use is in tests/test.h.
+ * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
+ * What a group may use is in tests/test.h.
  */
 #include "tests/test.h"
 
@@ -132,6 +133,8 @@ int test_check(int held, const char *file, int line, const char *condition, cons
     printf("\n");
     show_place();
     fflush(stdout);
+    if (T.first)
+        _Exit(1); /* whatever other threads are doing */
     return 0;
 }
 
@@ -301,6 +304,8 @@ static int set_flag(const char *option, command_line *line)
         T.force_redo = 1;
     else if (strcmp(option, "--verbose") == 0)
         T.verbose = 1;
+    else if (strcmp(option, "--first") == 0)
+        T.first = 1;
     else if (strcmp(option, "--list") == 0)
         line->list = 1;
     else

@@ -757,22 +757,25 @@ static void check_items(void)
     CHECK(info.items == indices_run, "%d pieces, %d ran", (int)info.items, (int)indices_run);
 }
 
-/* Decoding in the workspace of the prefill: room for sharing was asked for. */
+/* Decoding in the workspace of the prefill: room for sharing was asked for. Causal rows of the
+ * prefill end inside the keys, those decoded see all of them. */
 static void check_longer_workspace(void)
 {
     static const int64_t rows[] = {1, 3, 32}, shared[] = {64, 250, 1200};
-    for (int round = 0; round < 9; round++) {
-        const int64_t keys = shared[round / 3];
+    for (int round = 0; round < 18; round++) {
+        const int64_t keys = shared[round / 3 % 3];
+        const int causal = round >= 9;
         test_shape s = plain_shape();
         test_problem t;
         attn_params p, q;
         size_t bytes = 0;
-        if (!begin_case("%d rows, %d keys in the workspace of a prefill", (int)rows[round % 3],
-                        (int)keys))
+        if (!begin_case("%d rows, %d keys in the workspace of a%s prefill", (int)rows[round % 3],
+                        (int)keys, causal ? " causal" : ""))
             continue;
         s.seq_q = rows[round % 3];
         s.seq_kv = keys + 40;
         make_shared(&t, &s, keys);
+        t.p.causal = causal;
         if (!problem_run(&t))
             continue;
         p = t.p;

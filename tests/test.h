@@ -36,6 +36,7 @@ typedef struct test_options {
     int impl;              /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
     int force_redo;        /* --redo */
     int verbose;           /* --verbose */
+    int first;             /* --first */
     int64_t only_case;     /* --case N: the only case to run; -1 = all */
     const attn_kernels *table; /* not NULL: this table is used, whatever the name (mutants) */
     int argc;              /* arguments after "--", for a group's own use */

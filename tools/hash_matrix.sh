@@ -5,9 +5,9 @@
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
 # Builds attn.c, the attn_simd_*.c files and tests/bits.c in each way of the table below, runs the
-# test group `bits` (each kernel set against tests/golden.h) and prints one line a build. The rest of the test program is
-# built once, plainly. A compiler or target that is not there is skipped and said so. Fails when a
-# build fails or differs. JOBS=N runs N builds at a time (default 2).
+# test group `bits` (each kernel set against tests/golden.h) and prints one line a build. The rest
+# of the test program is built once, plainly. A compiler or target that is not there is skipped and
+# said so. Fails when a build fails or differs. JOBS=N runs N builds at a time (default 2).
 
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/hash}
@@ -71,6 +71,12 @@ library() {
     done
 }
 
+# Whether compiler $1 with options $2 is cc without options, where cc is a link to $1. -O0 is what
+# compilers do unasked, and takes 50 s, most of them fma in software not optimised.
+is_plain_cc() {
+    [ "$1" != cc ] && [ "$2" = -O0 ] && [ "$(command -v cc)" -ef "$(command -v "$1")" ]
+}
+
 # Line $1 of the table: result in $out/N.result.
 one() {
     line=$(table | sed -n "${1}p")
@@ -85,6 +91,8 @@ one() {
     : > "$at.log"
     if ! command -v "$compiler" > /dev/null || ! can_build "$compiler" "$options" "$at.try"; then
         result="skipped: cannot build for it here"
+    elif is_plain_cc "$compiler" "$options"; then
+        result="skipped: cc is this compiler and does the same without options"
     elif ! library "$compiler" "$options" "$at" > "$at.log" 2>&1; then
         if [ "$may" = refuse ] && grep -q '#error.*add -' "$at.log"; then
             result="refused, names the option to add"
