@@ -2761,8 +2761,9 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length; four */
-#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES) /* times that where states are large */
+#define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length; */
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
 #define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
@@ -2822,13 +2823,17 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker. Row tiles that share nothing have two parts at least, whose states
- * are large in MLA: 98 KB of 48 rows (128 heads, 8192 keys of 512, two threads: 1.6 times the speed
- * of one without, 1.9 with). */
+/* Shared memory for each worker: what its slot leaves of item_bytes. Where states are large, as in
+ * MLA (98 KB of 48 rows), row tiles that share nothing have two parts at least (128 heads, 8192
+ * keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
-    const int64_t pairs = times(2 * split_rows(pl), state) / pr->p.num_workers;
-    return pl->item_tiles > 1 ? SPLIT_BYTES : max64(SPLIT_BYTES, min64(SPLIT_BYTES_MOST, pairs));
+    const int64_t left = pr->tuning.item_bytes - pl->slot_bytes;
+    const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
+    const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
+    if (pl->item_tiles > 1 || state <= SPLIT_BYTES_LEAST)
+        return usual;
+    return max64(usual, min64(SPLIT_BYTES_MOST, pairs));
 }
 
 /* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
@@ -3755,8 +3760,8 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Running maximum and sum of block i, which has the logits s of n keys. Its exponentials are left to
- * *ready, which is done. */
+/* Running maximum and sum of block i, which has the logits s of n keys. Its exponentials are left
+ * to *ready, which is done. */
 static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -4148,8 +4153,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks: m
- * is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
+/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks:
+ * m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -4979,8 +4984,8 @@ static int64_t bytes_to_reserve(problem *pr, plan *pl)
     return bytes;
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not, and take another
- * kernel set, whose tiles have more keys. */
+/* The problem with one query row, which may divide its keys where more rows do not, and take
+ * another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);

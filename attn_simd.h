@@ -345,8 +345,8 @@ INLINE int FN(way_of)(int rows)
     return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
 }
 
-/* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on; `apart` floats
- * between the keys. +0 in the other lanes. */
+/* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on; `apart`
+ * floats between the keys. +0 in the other lanes. */
 INLINE void FN(put_logits)(int rows, int at, float *s, ptrdiff_t apart, const vf *sums)
 {
     static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
@@ -395,7 +395,13 @@ typedef struct FN(streams) {
     ptrdiff_t step, third; /* 3 steps */
 } FN(streams);
 
-/* 4 elements. Unless part is -1, keys 4 * part.. come into L1 as far ahead as NEAR says. */
+/* What lies NEAR bytes on comes into L1; it may be beyond the tensor, and so is no pointer. */
+INLINE void FN(ask_near)(const char *from)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + NEAR), 0, 3);
+}
+
+/* 4 elements. Unless part is -1, keys 4 * part.. are asked for. */
 INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, const float *q,
                         int part)
 {
@@ -403,10 +409,10 @@ INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, con
     const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
     int b, g, i, r;
     if (part >= 0) {
-        __builtin_prefetch(k->from[part] + NEAR, 0, 3);
-        __builtin_prefetch(k->from[part] + k->step + NEAR, 0, 3);
-        __builtin_prefetch(k->from[part] + 2 * k->step + NEAR, 0, 3);
-        __builtin_prefetch(k->from[part] + k->third + NEAR, 0, 3);
+        FN(ask_near)(k->from[part]);
+        FN(ask_near)(k->from[part] + k->step);
+        FN(ask_near)(k->from[part] + 2 * k->step);
+        FN(ask_near)(k->from[part] + k->third);
     }
     UNROLL for (g = 0; g < BLOCK_V; g += together) {
         vf x[2][4];

@@ -5,8 +5,8 @@
  *
  * The pool is started once and hands out indices until none is left. A call of attn_forward comes
  * by with up to five loops, some of them short: threads that sleep between them, as these do, cost
- * some microseconds each time, threads that spin do not. One workspace, sized for the prompt, serves
- * every call. The result has the same bits as with one thread. */
+ * some microseconds each time, threads that spin do not. One workspace, sized for the prompt,
+ * serves every call. The result has the same bits as with one thread. */
 #define _POSIX_C_SOURCE 200112L
 #include "../attn.h"
 

@@ -416,6 +416,26 @@ static void check_large_states(void)
     }
 }
 
+/* A worker needs 1 MiB at most for heads up to 256 wide, at any length, copies and divided keys
+ * included; 64 KiB a call go to what the workers share. */
+static void check_memory(void)
+{
+    for (int n = 0; n < 3 * 2 * 2 * 3 * 4 * 2; n++) {
+        const int64_t dim = 64 << n % 3, stride = n / 3 % 2 ? 8 * dim : 0;
+        const int64_t keys = n / 6 % 2 ? 1 << 20 : 1024, queries = 1 << 6 * (n / 12 % 3);
+        const int workers = 1 << n / 36 % 4;
+        attn_params p = decoding(n / 144 ? 8 : 1, keys, dim, workers);
+        size_t bytes = 0;
+        p.seq_len_q = queries;
+        p.k.dtype = p.v.dtype = stride ? ATTN_F32 : ATTN_F16;
+        p.k.stride_seq = p.v.stride_seq = stride;
+        CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+        CHECK(bytes <= ((size_t)workers << 20) + (1 << 16),
+              "%d x %d, width %d, distance %d, %d workers: %lu bytes", (int)queries, (int)keys,
+              (int)dim, (int)stride, workers, (unsigned long)bytes);
+    }
+}
+
 /* Runs *p in a workspace of so many bytes: all of its pieces of work run one by one, with so many
  * workers as it asks for. */
 static void check_all_items(attn_params *p, size_t bytes, const char *where)
@@ -453,7 +473,7 @@ static void check_split_kept(void)
     }
 }
 
-/* Room is there for all workers where a prefix that the query took for shared is none in the end. */
+/* Room is there for all workers where a prefix that the query took for shared is none at last. */
 static void check_prefix_refused(void)
 {
     const int32_t lengths[] = {900, 4000};
@@ -471,7 +491,7 @@ static void check_prefix_refused(void)
     }
 }
 
-/* Without a parallel_for one worker runs, which divides no keys: running_max is called as with one. */
+/* Without a parallel_for one worker runs, which divides no keys: running_max is called as often. */
 static void check_alone(void)
 {
     const attn_kernels table = counting_table(attn_kernels_get(0));
@@ -849,6 +869,7 @@ void test_explain(void)
         {"row tiles that share copies", check_sharing},
         {"keys of few heads divided", check_split},
         {"divided in the workspace of a longer call", check_split_kept},
+        {"1 MiB a worker", check_memory},
         {"large states are divided, too", check_large_states},
         {"room without the prefix asked for", check_prefix_refused},
         {"workers without threads", check_alone},
