@@ -2515,6 +2515,7 @@ typedef struct plan {
     int impl;                /* TILED or NAIVE */
     int rows, keys;          /* of a tile */
     int small;               /* little memory before speed */
+    int64_t worker_bytes;    /* that a worker's row tiles may share */
     int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
     int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
     int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
@@ -2823,12 +2824,12 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker: what its slot leaves of item_bytes. Where states are large, as in
+/* Shared memory for each worker: what its slot leaves of worker_bytes. Where states are large, as in
  * MLA (98 KB of 48 rows), row tiles that share nothing have two parts at least (128 heads, 8192
  * keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
-    const int64_t left = pr->tuning.item_bytes - pl->slot_bytes;
+    const int64_t left = pl->worker_bytes - pl->slot_bytes;
     const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
     if (pl->item_tiles > 1 || state <= SPLIT_BYTES_LEAST)
@@ -2887,7 +2888,7 @@ static void plan_sharing(const problem *pr, plan *pl)
         plan_slot(pr, pl);
         plan_split(pr, pl);
         if (pl->item_tiles == 1 ||
-            (pl->slot_bytes + pl->shared_bytes / workers <= pr->tuning.item_bytes &&
+            (pl->slot_bytes + pl->shared_bytes / workers <= pl->worker_bytes &&
              max64(pl->items, pl->split.items) >= least))
             return;
     }
@@ -3753,15 +3754,16 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
+    const int most = are_few(t->pl->kernels, lanes) ? t->block_count : first + 1;
     int end = first + 1;
-    while (end < t->block_count && are_few(t->pl->kernels, lanes) &&
-           t->blocks[end].lanes.begin == lanes.begin && t->blocks[end].lanes.end == lanes.end)
+    while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
+           t->blocks[end].lanes.end == lanes.end)
         end++;
     return end;
 }
 
-/* Running maximum and sum of block i, which has the logits s of n keys. Its exponentials are left
- * to *ready, which is done. */
+/* Running maximum and sum of block i, which has the logits s of n keys. *ready, whose block is
+ * done, becomes this one: its exponentials are to be computed. */
 static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -3790,7 +3792,7 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 }
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
- * exponentials of a block run beside the logits of the next one. */
+ * exponentials of the last block of a step run beside the logits of the next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -4852,10 +4854,11 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 }
 
 /* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
-static void plan_call(const problem *pr, plan *pl, int small)
+static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
     begin_plan(pr, pl, small);
+    pl->worker_bytes = worker_bytes;
     pl->modified = has_modifier(&pr->p);
     pl->by_pair = has_pair_rule(&pr->p);
     divide_plan(pr, pl);
@@ -4883,23 +4886,33 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* The best plan, or the small one where that lets more workers run. Fewer rows, keys, row tiles and
- * tree slots need less each: so the workspace of a call holds any shorter one. Returns how many
- * workers run, 0 = the workspace is too small. */
+/* The plan that lets most workers run: the best one; the same with what there is for each worker,
+ * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
+ * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan: so
+ * the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too small. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
-    int best, small;
-    plan_call(pr, pl, 0);
-    best = workers_within(pr, pl, bytes);
-    if (best == pl->workers)
-        return best;
-    plan_call(pr, pl, 1);
-    small = workers_within(pr, pl, bytes);
-    if (small > best)
-        return small;
-    if (best > 0)
-        plan_call(pr, pl, 0);
-    return best;
+    const int64_t usual = pr->tuning.item_bytes, room = (int64_t)((uint64_t)bytes / 2);
+    const int64_t each = min64(usual, 2 * (room / pr->p.num_workers) - FIXED_BYTES);
+    const struct {
+        int small;
+        int64_t worker_bytes;
+    } tries[] = { { 0, usual }, { 0, each }, { 1, usual } };
+    int best = -1, most = -1, last = -1, n, i;
+    for (i = 0; i < COUNT_OF(tries); i++) {
+        plan_call(pr, pl, tries[i].small, tries[i].worker_bytes);
+        last = i;
+        n = workers_within(pr, pl, bytes);
+        if (n > most) {
+            most = n;
+            best = i;
+        }
+        if (i == 0 && n == pl->workers)
+            break;
+    }
+    if (last != best)
+        plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
+    return most;
 }
 
 /* The backend that takes the call, or NULL; *why (may be NULL) gets its reason for refusing. */
@@ -4968,22 +4981,6 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* Bytes for all workers, whether the prefix will be shared or not. */
-static int64_t bytes_to_reserve(problem *pr, plan *pl)
-{
-    int64_t bytes;
-    plan_call(pr, pl, 0);
-    bytes = workspace_bytes(pr, pl, pl->workers);
-    if (pl->prefix_keys) {
-        const int64_t shared_keys = pr->p.shared_keys;
-        pr->p.shared_keys = 0;
-        plan_call(pr, pl, 0);
-        pr->p.shared_keys = shared_keys;
-        bytes = max64(bytes, workspace_bytes(pr, pl, pl->workers));
-    }
-    return bytes;
-}
-
 /* The problem with one query row, which may divide its keys where more rows do not, and take
  * another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
@@ -4995,21 +4992,27 @@ static void leave_one_row(const attn_params *asked, problem *pr)
     resolve_kernels(pr);
 }
 
-/* What attn_workspace_size says of a call without a backend; *pr becomes another. */
-static attn_status size_of_call(const attn_params *p, problem *pr, text *why, size_t *bytes)
+/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
+ * prefix will be shared or not, and for one row. *pr becomes another. */
+static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
+    int64_t most = 0;
+    int row, n;
     plan pl;
-    int64_t most;
-    attn_status status;
+    attn_status status = ATTN_OK;
     pr->size_query = 1;
-    most = bytes_to_reserve(pr, &pl);
-    status = check_size_limit(pr, &pl, why);
-    if (status)
-        return status;
-    leave_one_row(p, pr);
-    most = max64(most, bytes_to_reserve(pr, &pl));
-    *bytes = (size_t)most;
-    return ATTN_OK;
+    for (row = 0; row < 2 && !status; row++) {
+        if (row)
+            leave_one_row(asked, pr);
+        for (n = 0; n < 2 && !status; n++) {
+            pr->p.shared_keys = n ? 0 : asked->shared_keys;
+            plan_call(pr, &pl, 0, pr->tuning.item_bytes);
+            status = check_size_limit(pr, &pl, why);
+            most = max64(most, workspace_bytes(pr, &pl, pl.workers));
+        }
+    }
+    *bytes = status ? 0 : (size_t)most;
+    return status;
 }
 
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
@@ -5259,7 +5262,7 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
     if (status)
         return status;
     settle_workers(&pr.p);
-    plan_call(&pr, &pl, 0);
+    plan_call(&pr, &pl, 0, pr.tuning.item_bytes);
     status = check_size_limit(&pr, &pl, &why);
     if (!status)
         explain_call(p, &pr, &pl, info);

@@ -426,8 +426,8 @@ typedef struct attn_info {
     const char *backend_name;  /* "cpu" or the backend's */
     int tile_rows, tile_keys;  /* query rows and keys of one tile */
     int workers;               /* that can run at once */
-    int64_t items;             /* independent pieces of work; where keys are divided, of the
-                                * longest list */
+    int64_t items;             /* independent pieces of work: of the longest list where keys are
+                                * divided, and those of logits */
     int key_parts;             /* into which the keys of a row tile are divided, so that few rows
                                 * use all workers; 1 = not divided */
     size_t workspace_bytes, workspace_bytes_per_worker;

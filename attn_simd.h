@@ -401,19 +401,17 @@ INLINE void FN(ask_near)(const char *from)
     __builtin_prefetch((const void *)((uintptr_t)from + NEAR), 0, 3);
 }
 
-/* 4 elements. Unless part is -1, keys 4 * part.. are asked for. */
+/* 4 elements; keys 4 * part.. are asked for. */
 INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, const float *q,
                         int part)
 {
     /* Vectors of keys that share a factor, as registers allow. */
     const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
     int b, g, i, r;
-    if (part >= 0) {
-        FN(ask_near)(k->from[part]);
-        FN(ask_near)(k->from[part] + k->step);
-        FN(ask_near)(k->from[part] + 2 * k->step);
-        FN(ask_near)(k->from[part] + k->third);
-    }
+    FN(ask_near)(k->from[part]);
+    FN(ask_near)(k->from[part] + k->step);
+    FN(ask_near)(k->from[part] + 2 * k->step);
+    FN(ask_near)(k->from[part] + k->third);
     UNROLL for (g = 0; g < BLOCK_V; g += together) {
         vf x[2][4];
         EACH_TOGETHER
@@ -449,13 +447,14 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, 
     HIDE(k.third);
     EACH_GROUP EACH_ROW acc[g][r] = v_zero();
     FN(pace)(ahead, steps);
-    for (; steps >= 4; steps -= 4)
-        UNROLL for (part = 0; part < 4; part++, q += 4 * ROWS) {
+    while (steps > 0) /* no loop for what is left: it would spill */
+        UNROLL for (part = 0; part < 4; part++) {
             FN(ask)(ahead);
             FN(qk_step)(dtype, rows, acc, &k, q, part);
+            q += 4 * ROWS;
+            if (--steps == 0)
+                break;
         }
-    for (; steps > 0; steps--, q += 4 * ROWS)
-        FN(qk_step)(dtype, rows, acc, &k, q, -1);
     EACH_GROUP {
         vf sums[FEW];
         UNROLL for (r = 0; r < FEW; r++)

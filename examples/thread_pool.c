@@ -1,12 +1,15 @@
-/* thread_pool.c - all CPUs, by a thread pool of one's own: a prompt, then tokens one at a time.
+/* thread_pool.c - several CPUs by a thread pool of one's own: a prompt, then token by token.
  * SPDX-License-Identifier: MIT
  *
  *     cc examples/thread_pool.c attn.c -lpthread -o thread_pool && ./thread_pool
  *
- * The pool is started once and hands out indices until none is left. A call of attn_forward comes
- * by with up to five loops, some of them short: threads that sleep between them, as these do, cost
- * some microseconds each time, threads that spin do not. One workspace, sized for the prompt,
- * serves every call. The result has the same bits as with one thread. */
+ * The pool is started once and hands out indices until none is left. One workspace, sized for the
+ * prompt, serves every call, and the result has the same bits as with one thread.
+ *
+ * attn_forward calls run_loop up to five times, some of them for little work. Threads that sleep in
+ * between, as these do, cost some microseconds each time; threads that spin do not. A token's items
+ * are its kv heads, so that two of the four workers rest here; from 2^19 elements of K and V on
+ * (4096 keys of 64) the keys are divided among all. */
 #define _POSIX_C_SOURCE 200112L
 #include "../attn.h"
 
@@ -23,8 +26,8 @@ typedef struct pool {
     attn_task_fn task;
     void *arg;
     int64_t next, n;
-    int loop; /* number of the loop that runs, so that sleepers know a new one */
-    int busy, stop, workers;
+    unsigned loop; /* number of the loop that runs, so that sleepers know a new one */
+    int busy, stop;
 } pool;
 
 typedef struct worker {
@@ -47,7 +50,7 @@ static void *work(void *arg)
 {
     const worker *me = arg;
     pool *p = me->in;
-    int seen = 0;
+    unsigned seen = 0;
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (p->loop == seen && !p->stop) pthread_cond_wait(&p->begin, &p->lock);
@@ -99,11 +102,12 @@ static int generate(attn_params p, float *q, float *o, void *workspace, size_t b
 
 int main(void)
 {
-    enum { LENGTH = PROMPT + TOKENS, SIZE = LENGTH * HEADS * DIM };
+    enum { LENGTH = PROMPT + TOKENS };
+    enum { SIZE = LENGTH * HEADS * DIM, SIZE_KV = LENGTH * HEADS_KV * DIM };
     static pool threads;
     pthread_t ids[WORKERS];
-    worker workers[WORKERS];
-    float *q = numbers(SIZE), *k = numbers(SIZE), *v = numbers(SIZE);
+    worker workers[WORKERS]; /* the first is the calling thread */
+    float *q = numbers(SIZE), *k = numbers(SIZE_KV), *v = numbers(SIZE_KV);
     float *alone = numbers(SIZE), *together = numbers(SIZE);
     size_t bytes = 0;
     void *workspace;
