@@ -473,6 +473,26 @@ static void check_split_kept(void)
     }
 }
 
+/* Some rows after a prompt, as in speculative decoding, want more room to divide keys than either
+ * the prompt or one row: in that of the prompt all workers have their part all the same. */
+static void check_some_rows(void)
+{
+    for (int64_t rows = 2; rows <= 12; rows++) {
+        call c;
+        size_t bytes = 0;
+        attn_params p = decoding(1, 6000, 64, 2);
+        p.seq_len_q = 300;
+        CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+        make_call(&c, 1, 4, 1, rows, 6000, 64, 64);
+        c.p.parallel_for = count_items;
+        c.p.num_workers = 2;
+        c.p.tuning = p.tuning;
+        seen.items = 0;
+        CHECK(attn_forward(&c.p, test_alloc(bytes), bytes) == ATTN_OK, "attn_forward failed");
+        CHECK(seen.items >= 2, "%d rows: %d items in parallel", (int)rows, (int)seen.items);
+    }
+}
+
 /* Room is there for all workers where a prefix that the query took for shared is none at last. */
 static void check_prefix_refused(void)
 {
@@ -871,6 +891,7 @@ void test_explain(void)
         {"divided in the workspace of a longer call", check_split_kept},
         {"1 MiB a worker", check_memory},
         {"large states are divided, too", check_large_states},
+        {"some rows in the workspace of a prompt", check_some_rows},
         {"room without the prefix asked for", check_prefix_refused},
         {"workers without threads", check_alone},
         {"rows that are copied", check_copies},
