@@ -5247,18 +5247,13 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->bytes = call_bytes(p);
 }
 
-ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
+/* All but workspace_bytes. */
+OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
 {
-    text why;
+    text why = text_in(info->reasons, sizeof info->reasons);
     problem pr;
     plan pl;
-    attn_status status;
-    if (!info)
-        return ATTN_ERR_ARG;
-    memset(info, 0, sizeof *info);
-    info->impl_name = info->kernels_name = info->backend_name = "none";
-    why = text_in(info->reasons, sizeof info->reasons);
-    status = validate(p, &pr, 0, &why);
+    attn_status status = validate(p, &pr, 0, &why);
     if (status)
         return status;
     settle_workers(&pr.p);
@@ -5266,6 +5261,17 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
     status = check_size_limit(&pr, &pl, &why);
     if (!status)
         explain_call(p, &pr, &pl, info);
+    return status;
+}
+
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
+{
+    attn_status status;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    info->impl_name = info->kernels_name = info->backend_name = "none";
+    status = explain_plan(p, info);
     return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }
 
