@@ -4892,8 +4892,10 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too small. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
-    const int64_t usual = pr->tuning.item_bytes, room = (int64_t)((uint64_t)bytes / 2);
-    const int64_t each = min64(usual, 2 * (room / pr->p.num_workers) - FIXED_BYTES);
+    const int64_t usual = pr->tuning.item_bytes;
+    const int64_t limit = ADDRESS_LIMIT;
+    const int64_t room = (uint64_t)bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+    const int64_t each = min64(usual, room / pr->p.num_workers - FIXED_BYTES);
     const struct {
         int small;
         int64_t worker_bytes;
