@@ -2824,17 +2824,17 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker: what its slot leaves of worker_bytes. Where states are large, as in
- * MLA (98 KB of 48 rows), row tiles that share nothing have two parts at least (128 heads, 8192
- * keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
+ * large, as in MLA (98 KB of 48 rows), row tiles that share nothing have two parts at least (128
+ * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
-    const int64_t left = pl->worker_bytes - pl->slot_bytes;
+    const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
     const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
     if (pl->item_tiles > 1 || state <= SPLIT_BYTES_LEAST)
         return usual;
-    return max64(usual, min64(SPLIT_BYTES_MOST, pairs));
+    return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
 /* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
@@ -4888,8 +4888,9 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 
 /* The plan that lets most workers run: the best one; the same with what there is for each worker,
  * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
- * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan: so
- * the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too small. */
+ * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
+ * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
+ * small. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = pr->tuning.item_bytes;
@@ -5066,6 +5067,7 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
     ATTN_ASSERT(c->slot_count >= 1 && c->slot_count <= c->pl.workers);
     return run_lists(c);
 }
