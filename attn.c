@@ -4913,7 +4913,7 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    if (last != best)
+    if (most > 0 && last != best) /* else the small plan tells how much is needed */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
     return most;
 }

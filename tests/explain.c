@@ -473,6 +473,23 @@ static void check_split_kept(void)
     }
 }
 
+/* The least workspace does not grow with the rows: they share nothing in it. */
+static void check_least(void)
+{
+    unsigned long least[2] = {0, 0};
+    for (int many = 0; many < 2; many++) {
+        attn_params p = decoding(1, 8192, 64, 1);
+        static float there[16];
+        char why[200];
+        p.k.dtype = p.v.dtype = ATTN_F16; /* copied: many rows would like to share them */
+        p.seq_len_q = many ? MANY : 16; /* of 4 heads: the widest set takes both */
+        attn_check(&p, there, 0, why, sizeof why);
+        CHECK(sscanf(why, "workspace_bytes (0) must be at least %lu", &least[many]) == 1, "%s",
+              why);
+    }
+    CHECK(least[0] == least[1], "%lu bytes for few rows, %lu for many", least[0], least[1]);
+}
+
 /* Some rows after a prompt, as in speculative decoding, want more room to divide keys than either
  * the prompt or one row: in that of the prompt all workers have their part all the same. */
 static void check_some_rows(void)
@@ -891,6 +908,7 @@ void test_explain(void)
         {"divided in the workspace of a longer call", check_split_kept},
         {"1 MiB a worker", check_memory},
         {"large states are divided, too", check_large_states},
+        {"the least workspace", check_least},
         {"some rows in the workspace of a prompt", check_some_rows},
         {"room without the prefix asked for", check_prefix_refused},
         {"workers without threads", check_alone},
