@@ -421,7 +421,8 @@ static void check_large_states(void)
 static void check_memory(void)
 {
     for (int n = 0; n < 3 * 2 * 2 * 3 * 4 * 2; n++) {
-        const int64_t dim = 64 << n % 3, stride = n / 3 % 2 ? 8 * dim : 0;
+        const int64_t dim = 64 << n % 3;
+        const ptrdiff_t stride = (ptrdiff_t)(n / 3 % 2 ? 8 * dim : 0);
         const int64_t keys = n / 6 % 2 ? 1 << 20 : 1024, queries = 1 << 6 * (n / 12 % 3);
         const int workers = 1 << n / 36 % 4;
         attn_params p = decoding(n / 144 ? 8 : 1, keys, dim, workers);
