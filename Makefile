@@ -52,6 +52,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
+           bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
            bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
            bench/tune.c bench/tuning.c bench/selfcheck.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
@@ -105,6 +106,9 @@ $(BUILD)/obj/bench/machine.o $(BUILD)/pic/bench/machine.o: DEFINES = -DBENCH_CFL
 # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
 $(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
+
+# attn.c without vectorisation, for the paths of `bench rank` that are called scalar.
+$(BUILD)/obj/bench/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize
 
 # As a project compiles it that copies the two files only.
 $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags

@@ -11,9 +11,10 @@
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
  *     build/bench info                     what this machine can do
  *
- * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, tune,
- * tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (table),
- * json. */
+ * Parts: options, presets, paths (by which a case is computed) with scalar (kernels without
+ * vectors), run (data, check against the oracle, timing by measure), kernels, tune, tuning (its
+ * files), model (FLOPs and bytes), probe (measured peaks), fields and report (machine, table,
+ * winners), json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
@@ -32,6 +33,7 @@
 #include "bench/json.h"
 #include "bench/kernels.h"
 #include "bench/options.h"
+#include "bench/paths.h"
 #include "bench/presets.h"
 #include "bench/report.h"
 #include "bench/run.h"
@@ -43,14 +45,9 @@
 #define QUICK_MIN_TIME 0.3
 #define MIN_TIME 1.0
 
-enum { MAX_IMPLS = 8, NAME_BYTES = 24, MAX_TILE_DIM = 65536 };
+enum { MAX_TILE_DIM = 65536 };
 enum { MIN_COMPARED = 2 }; /* threads against one, where the machine has but one CPU */
 enum { KERNEL_SAMPLES = 101, QUICK_KERNEL_SAMPLES = 21, QUICK_KERNEL_DIM = 128 };
-
-typedef struct impl_list {
-    char names[MAX_IMPLS][NAME_BYTES];
-    int n;
-} impl_list;
 
 static int complain(const char *what, const char *about)
 {
@@ -60,28 +57,11 @@ static int complain(const char *what, const char *about)
 
 /* ---- what to run */
 
-static int known_impl(const char *name)
+static int parse_paths(const char *text, path_list *list)
 {
-    char option[NAME_BYTES + 8];
-    attn_params unused = {0};
-    snprintf(option, sizeof option, "impl=%s", name);
-    return attn_params_from_string(&unused, option, NULL, 0) == ATTN_OK;
-}
-
-static int parse_impls(const char *text, impl_list *list)
-{
-    list->n = 0;
-    while (*text) {
-        const size_t length = strcspn(text, ",");
-        if (length == 0 || length >= NAME_BYTES || list->n == MAX_IMPLS)
-            return complain("--impl is a comma-separated list of names, not", text);
-        memcpy(list->names[list->n], text, length);
-        list->names[list->n][length] = '\0';
-        if (!known_impl(list->names[list->n++]))
-            return complain("--impl: tiled, naive or auto, not", list->names[list->n - 1]);
-        text += length + (text[length] == ',');
-    }
-    return list->n > 0;
+    char wrong[64];
+    if (path_list_parse(text, list, wrong, sizeof wrong)) return 1;
+    return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
 }
 
 /* Index of name in a list that ends with NULL; -1 = none. */
@@ -270,38 +250,48 @@ static int group_length(const bench_case *first, int n)
     return length;
 }
 
-/* Whether a case runs with an implementation: with the preset's own, unless --impl says which. */
-static int takes_impl(const bench_options *o, const bench_case *c, const char *impl)
-{
-    return o->impl || !c->impl || !strcmp(c->impl, impl);
-}
-
-static int count_runs(const bench_options *o, const case_list *list, const impl_list *impls)
+static int count_runs(const case_list *list, const path_list *paths)
 {
     int n = 0;
     for (int i = 0; i < list->n; i++)
-        for (int j = 0; j < impls->n; j++) n += takes_impl(o, &list->cases[i], impls->names[j]);
+        for (int j = 0; j < paths->n; j++)
+            n += path_wanted(paths, list->cases[i].impl, paths->paths[j]) != 0;
     return n;
 }
 
+/* results[n] against the first path that was timed of its case; its speed-up on its own tensors
+ * where it has one. */
+static void compare_first(bench_result *results, int n)
+{
+    int first = 0;
+    bench_result *const r = &results[n];
+    if (r->skipped[0]) return;
+    while (results[first].skipped[0] || !report_same_case(&results[first], r)) first++;
+    r->efficiency = r->speedup / (double)r->threads;
+    if (first < n) r->vs_first = results[first].ms_p50 / r->ms_p50;
+    if (r->speedup > 0) r->vs_first = r->speedup;
+}
+
 /* x->runs_left runs; 1 = something was timed and nothing was wrong. */
-static int run_all(const bench_options *o, bench_context *x, const case_list *list,
-                   const impl_list *impls, bench_result *results)
+static int run_all(bench_context *x, const case_list *list, const path_list *paths,
+                   bench_result *results)
 {
     int n = 0, wrong = 0, timed = 0, length;
-    report_table_head();
+    report_table_head(list, paths);
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
-        for (int j = 0; j < impls->n; j++) {
-            if (!takes_impl(o, &list->cases[i], impls->names[j])) continue;
-            run_group(x, &list->cases[i], length, impls->names[j], &results[n]);
+        for (int j = 0; j < paths->n; j++) {
+            if (!path_wanted(paths, list->cases[i].impl, paths->paths[j])) continue;
+            run_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
             for (const int end = n + length; n < end; n++) {
+                compare_first(results, n);
                 report_row(&results[n]);
                 wrong += run_was_wrong(&results[n]);
                 timed += !results[n].skipped[0];
             }
         }
     }
+    report_legend(results, n);
     report_summary(results, n);
     return timed > 0 && wrong == 0;
 }
@@ -338,22 +328,25 @@ static void say_tuning(const bench_options *o, const bench_context *x)
     say("tuning    %s%s%s\n", o->tuning, why[0] ? ": WARNING: " : "", why);
 }
 
-/* As many workers as any case wants; 0 = they cannot be had. */
-static int make_pool(bench_context *x, const case_list *list)
+/* As many workers as any case or path wants; 0 = they cannot be had. */
+static int make_pool(bench_context *x, const case_list *list, const path_list *paths)
 {
     int most = x->threads;
-    for (int i = 0; i < list->n; i++)
-        if (list->cases[i].threads > most) most = list->cases[i].threads;
+    for (int i = 0; i < list->n; i++) {
+        const bench_case *const c = &list->cases[i];
+        if (c->threads > most) most = c->threads;
+        if (path_list_has_threads(paths, c->impl) && x->many > most) most = x->many;
+    }
     if (most == 1) return 1;
     x->workers = pool_create(most);
     return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const impl_list *impls, int argc, char **argv)
+                         const path_list *paths, int argc, char **argv)
 {
-    const int runs = count_runs(o, list, impls);
-    if (!make_pool(x, list)) return 2;
+    const int runs = count_runs(list, paths);
+    if (!make_pool(x, list, paths)) return 2;
     bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
     if (!results) return 1;
     probe_machine(&x->probe);
@@ -363,10 +356,9 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
         x->threads > 1 ? "s" : "");
     say_tuning(o, x);
     say("\n");
-    report_formulas();
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;
-    const int good = run_all(o, x, list, impls, results);
+    const int good = run_all(x, list, paths, results);
     const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
                                  runs};
     const int written = write_files(o, &record);
@@ -388,6 +380,7 @@ static int make_context(const bench_options *o, bench_context *x)
     memset(x, 0, sizeof *x);
     machine_describe(&x->machine);
     x->threads = o->threads > 0 ? o->threads : 1;
+    x->many = o->threads > 0 ? o->threads : x->machine.cpus;
     x->kernels = o->kernels;
     x->seed = (uint64_t)o->seed;
     x->tuning_file = "";
@@ -417,18 +410,18 @@ static int mixes_commands(const bench_options *o)
 static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
 {
     static case_list list; /* 50 KiB: off the stack */
-    impl_list impls;
-    if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls) || mixes_commands(o)) return 2;
+    path_list paths;
+    if (!parse_paths(o->impl, &paths) || mixes_commands(o)) return 2;
     if (is_command(o, "info")) return command_info(x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
-    if (is_command(o, "selfcheck")) return !make_pool(x, &list) || selfcheck(x) ? 1 : 0;
+    if (is_command(o, "selfcheck")) return !make_pool(x, &list, &paths) || selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &x->machine, &list)) return 2;
     if (o->list) {
         print_list(&list);
         return 0;
     }
-    return list.n ? measure_cases(o, x, &list, &impls, argc, argv) : 0;
+    return list.n ? measure_cases(o, x, &list, &paths, argc, argv) : 0;
 }
 
 int main(int argc, char **argv)

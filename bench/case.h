@@ -21,16 +21,16 @@ typedef struct bench_case {
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
     const char *kernels;    /* NULL = those of the command line, or the best */
-    const char *impl;       /* NULL = those of the command line */
+    const char *impl;       /* a path, "all" = each; NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
     int threads;            /* 0 = those of the command line */
-    int shares;             /* the tensors of the case before it: the same but for threads */
+    int shares;             /* tensors of the case before it: the same but for threads */
     int fixed;              /* mask, storage and layout are in the name: options leave them alone */
 } bench_case;
 
 /* What the result holds is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
-    const char *preset, *scenario, *impl, *kernels, *dtype, *mask, *layout;
+    const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout;
     const char *tuning; /* file whose text was used; "" = none */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
@@ -42,11 +42,16 @@ typedef struct bench_result {
     double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
     double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
     double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
+    double efficiency;        /* speedup / threads */
+    double vs_first;          /* over the first path timed of this case, by P50; 0 = none */
     double pct_fma_peak, pct_avx2_peak;
     double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
     double max_err;       /* largest |o - oracle| over the sampled rows */
     double err_tolerance; /* the worst error in units of its tolerance */
+    double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
+    double phase_rest_ms; /* of the phases' own call; all 0 = not asked for */
+    double phase_clock_ms; /* that reading the clock took of it */
     char skipped[280];    /* why it was not timed; "" = it was */
 } bench_result;
 

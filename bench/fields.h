@@ -15,7 +15,7 @@ typedef struct result_field {
                         * REAL of which 0 means that it is not known */
     size_t offset;
     const char *title; /* in the table; NULL = not shown there */
-    int width;         /* of the table's column; negative = left-aligned */
+    int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
     int decimals;      /* in the table */
     double unit;       /* the table shows the value divided by this */
 } result_field;

@@ -278,13 +278,59 @@ static void threads_case(case_list *list, int row, int threads, int shares)
     snprintf(c->name, sizeof c->name, "%s", thread_rows[row].name);
 }
 
+/* 1, 2, ... to 8 threads, beyond that powers of two and the most. */
+static int next_threads(int threads, int most)
+{
+    const int next = most <= 8 ? threads + 1 : 2 * threads;
+    return threads < most && next > most ? most : next;
+}
+
 static void threads_cases(case_list *list, const preset_choice *want)
 {
     for (int row = 0; row < LENGTH(thread_rows); row++) {
         if (!(thread_rows[row].lists & (want->quick ? QUICK : WHOLE))) continue;
-        threads_case(list, row, 1, 0);
-        threads_case(list, row, want->threads, 1);
+        for (int t = 1; t <= want->threads; t = next_threads(t, want->threads))
+            threads_case(list, row, t, t > 1);
     }
+}
+
+/* ---- rank: every path on a few cases, small enough for kernels without vectors */
+
+static const struct {
+    const char *scenario, *name;
+    int lists, batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, causal;
+} rank_rows[] = {
+    {"prefill, short", "s128 h8 d64", WHOLE | QUICK, 1, 8, 8, 128, 128, 64, 0},
+    {"prefill, short", "b4 s256 h8 d64", WHOLE, 4, 8, 8, 256, 256, 64, 0},
+    {"prefill, long", "s1024 h4 d64", QUICK, 1, 4, 4, 1024, 1024, 64, 1},
+    {"prefill, long", "s2048 h8 d128", WHOLE, 1, 8, 8, 2048, 2048, 128, 1},
+    {"prefill, long", "s4096 h4 d64", WHOLE, 1, 4, 4, 4096, 4096, 64, 1},
+    {"prefill, GQA", "s512 h8/2 d128", WHOLE | QUICK, 1, 8, 2, 512, 512, 128, 1},
+    {"prefill, GQA", "s2048 h16/4 d64", WHOLE, 1, 16, 4, 2048, 2048, 64, 1},
+    {"decode", "kv2048 h32/8 d128", WHOLE | QUICK, 1, 32, 8, 1, 2048, 128, 1},
+    {"decode", "b4 kv4096 h32/8", WHOLE, 4, 32, 8, 1, 4096, 128, 1},
+    {"decode, one kv head", "kv16384 h4/1 d128", WHOLE | QUICK, 1, 4, 1, 1, 16384, 128, 1},
+    {"decode, one kv head", "kv65536 h4/1 d128", WHOLE, 1, 4, 1, 1, 65536, 128, 1},
+};
+
+static void rank_case(case_list *list, int row)
+{
+    bench_case *const c = append(list, "rank", rank_rows[row].scenario);
+    c->batch = rank_rows[row].batch;
+    c->heads_q = rank_rows[row].heads_q;
+    c->heads_kv = rank_rows[row].heads_kv;
+    c->seq_q = rank_rows[row].seq_q;
+    c->seq_kv = rank_rows[row].seq_kv;
+    c->head_dim = c->head_dim_v = rank_rows[row].head_dim;
+    c->causal = rank_rows[row].causal;
+    c->impl = "all";
+    snprintf(c->name, sizeof c->name, "%s", rank_rows[row].name);
+}
+
+static void rank_cases(case_list *list, const preset_choice *want)
+{
+    for (int row = 0; row < LENGTH(rank_rows); row++)
+        if (rank_rows[row].lists & (want->quick ? QUICK : WHOLE)) rank_case(list, row);
 }
 
 static const struct {
@@ -297,7 +343,8 @@ static const struct {
                 "layout", prefill_cases},
     {"decode", "one token against a cache, with the rate at which a plain loop reads it",
      decode_cases},
-    {"threads", "one thread against several on the same tensors", threads_cases},
+    {"threads", "1, 2, ... threads on the same tensors: speed-up and efficiency", threads_cases},
+    {"rank", "every path on the same cases: the fastest of each, a ranking", rank_cases},
     {"gemma", "head_dim 256, interleaved heads", NULL},
     {"dilated", "dilated attention", NULL},
     {"extreme", "up to 1048576 tokens", NULL},

@@ -1,4 +1,4 @@
-/* run.c - measures one case with one implementation: data, call, check, timing.
+/* run.c - measures one case by one path: data, call, check, timing.
  * SPDX-License-Identifier: MIT
  *
  * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "measure.h"
 #include "model.h"
+#include "paths.h"
 #include "reading.h"
 
 #define WRONG "wrong result"
@@ -29,11 +30,13 @@ enum { SAMPLED_ROWS = 12, FEW_ROWS = 16 };
 
 typedef struct bench_run {
     const bench_case *c;
+    const bench_path *path;
     bench_model model;
     attn_params p;
     attn_info info;
     void *q, *k, *v, *o, *workspace;
-    int borrows; /* the tensors are those of the run before */
+    const struct bench_run *owner; /* whose tensors these are; NULL = its own */
+    int job; /* index of its call among the timed ones */
     size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
     reading roof;        /* of K and V; threads 0 = the case has many rows */
@@ -58,19 +61,22 @@ static const char *dtype_text(int dtype)
     return names[dtype];
 }
 
-static int threads_of(const bench_context *x, const bench_case *c)
+static int threads_of(const bench_context *x, const bench_case *c, const bench_path *path)
 {
-    return c->threads ? c->threads : x->threads;
+    const int given = c->threads ? c->threads : x->threads;
+    return path->threads == PATH_GIVEN ? given : path->threads == PATH_MANY ? x->many : 1;
 }
 
 /* What is known before anything runs. */
-static void describe(const bench_context *x, const bench_case *c, const char *impl, bench_result *r)
+static void describe(const bench_context *x, const bench_case *c, const bench_path *path,
+                     bench_result *r)
 {
     memset(r, 0, sizeof *r);
+    r->path = path->name;
     r->preset = c->preset;
     r->scenario = c->scenario;
     memcpy(r->name, c->name, sizeof r->name);
-    r->impl = impl;
+    r->impl = path->impl;
     r->kernels = "";
     r->dtype = dtype_text(c->dtype);
     r->mask = c->causal ? "causal" : "full";
@@ -82,7 +88,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->seq_kv = c->seq_kv;
     r->head_dim = c->head_dim;
     r->head_dim_v = c->head_dim_v;
-    r->threads = threads_of(x, c);
+    r->threads = threads_of(x, c, path);
     r->tuning = x->tuning_file;
 }
 
@@ -102,13 +108,43 @@ static void set_strides(const bench_case *c, attn_params *p)
     SET_STRIDES(&p->o, c->heads_q, c->seq_q, c->head_dim_v, c->layout);
 }
 
-/* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
-static int set_params(const bench_context *x, const char *impl, bench_run *run, bench_result *r)
+/* Whether the case or the command line says what the path says, too. */
+static int contradicts(const bench_context *x, const bench_run *run, bench_result *r)
+{
+    const bench_case *const c = run->c;
+    const int kernels = run->path->kernels && (c->kernels || x->kernels);
+    const int threads = run->path->threads != PATH_GIVEN && c->threads;
+    if (kernels || threads)
+        snprintf(r->skipped, sizeof r->skipped, "%s already says %s",
+                 kernels && !c->kernels ? "the command line" : "the case",
+                 kernels ? "which kernel set" : "how many threads");
+    return kernels || threads;
+}
+
+/* How the call is computed; 0 with a sentence when there is no such way. */
+static int set_path(const bench_context *x, bench_run *run, bench_result *r)
 {
     attn_params *const p = &run->p;
     const bench_case *const c = run->c;
     const char *const kernels = c->kernels ? c->kernels : x->kernels;
-    char text[96], why[280];
+    char text[96];
+    p->num_workers = (int)r->threads;
+    p->tuning = x->tuning ? x->tuning : path_tuning(run->path);
+    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
+    p->parallel_user = x->workers;
+    if (!path_usable(run->path, x->many, r->skipped, sizeof r->skipped)) return 0;
+    if (contradicts(x, run, r)) return 0;
+    p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
+    snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
+             kernels ? kernels : "");
+    return attn_params_from_string(p, text, r->skipped, sizeof r->skipped) == ATTN_OK;
+}
+
+/* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
+static int set_params(const bench_context *x, bench_run *run, bench_result *r)
+{
+    attn_params *const p = &run->p;
+    const bench_case *const c = run->c;
     p->batch = c->batch;
     p->num_heads_q = c->heads_q;
     p->num_heads_kv = c->heads_kv;
@@ -120,15 +156,7 @@ static int set_params(const bench_context *x, const char *impl, bench_run *run, 
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
     set_strides(c, p);
     r->row_stride = (int64_t)p->q.stride_seq;
-    p->num_workers = threads_of(x, c);
-    p->tuning = x->tuning;
-    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
-    p->parallel_user = x->workers;
-    snprintf(text, sizeof text, "impl=%.40s%s%.40s", impl, kernels ? " kernels=" : "",
-             kernels ? kernels : "");
-    if (attn_params_from_string(p, text, why, sizeof why) == ATTN_OK) return 1;
-    snprintf(r->skipped, sizeof r->skipped, "%s", why);
-    return 0;
+    return set_path(x, run, r);
 }
 
 static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t dim, int dtype)
@@ -171,6 +199,8 @@ static int size_up(bench_run *run, bench_result *r)
         return 0;
     }
     r->kernels = run->info.kernels_name;
+    if (!path_fits(run->path, run->info.key_parts, (int)r->threads, r->skipped, sizeof r->skipped))
+        return 0;
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
     model_of(run->c, &run->model);
@@ -209,14 +239,16 @@ static void make_tensors(const bench_context *x, const tensor_sizes *bytes, benc
 }
 
 /* Those of a run of the same shape; 0 = it has none. */
-static int share_tensors(bench_run *run, const bench_run *owner)
+static int share_tensors(bench_run *run, const bench_run *before)
 {
+    const bench_run *const owner = before && before->owner ? before->owner : before;
     if (!owner || !owner->q) return 0;
     run->q = owner->q;
     run->k = owner->k;
     run->v = owner->v;
     run->o = owner->o;
-    return run->borrows = 1;
+    run->owner = owner;
+    return 1;
 }
 
 static int make_buffers(const bench_context *x, const bench_run *before, bench_run *run,
@@ -363,10 +395,11 @@ static double time_share(const bench_context *x)
 }
 
 /* The run's jobs: its call and, where it has one, its reading loop. How many. A run that borrows
- * the tensors of the one before is compared with that one's call, two jobs before. */
+ * tensors is compared with the call of their owner. */
 static int add_jobs(bench_run *run, measure_job *jobs)
 {
-    const measure_job timed = {.call = call, .arg = run, .against = run->borrows ? 2 : 0};
+    const int against = run->owner ? run->job - run->owner->job : 0;
+    const measure_job timed = {.call = call, .arg = run, .against = against};
     const measure_job roof = {.call = reading_run, .arg = &run->roof, .against = 1};
     jobs[0] = timed;
     if (!run->roof.threads) return 1;
@@ -385,6 +418,7 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     int ready = 0, num_jobs = 0;
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
+        runs[i].job = num_jobs;
         num_jobs += add_jobs(&runs[i], &jobs[num_jobs]);
         ready++;
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
@@ -394,11 +428,10 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     plan.max_time = time_share(x) * ready;
     if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
     const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
-    for (int i = 0, job = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         bench_result *const r = &results[i];
         if (r->skipped[0]) continue;
-        if (timed) fill_result(x, &runs[i], &jobs[job], r);
-        job += runs[i].roof.threads ? 2 : 1;
+        if (timed) fill_result(x, &runs[i], &jobs[runs[i].job], r);
         if (timed) continue;
         if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
@@ -410,14 +443,15 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
-    if (run->model.flops > 0) x->pace[run->info.impl] = seconds / run->model.flops;
+    if (run->model.flops > 0) x->pace[path_index(run->path)] = seconds / run->model.flops;
     return seconds >= 0 ? 1 : skip(r, "attn_forward failed", 0, 0);
 }
 
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
 static int within_time(const bench_context *x, const bench_run *run, bench_result *r)
 {
-    const double share = time_share(x), expected = x->pace[run->info.impl] * run->model.flops;
+    const double share = time_share(x), pace = x->pace[path_index(run->path)];
+    const double expected = pace * run->model.flops;
     if (share < 0) return skip(r, "the time is up", 0, 0);
     if (share == 0 || expected <= share) return 1;
     return skip(r, "one call would take about %.3g s, its share of the time is %.3g s", expected,
@@ -434,10 +468,9 @@ static void spoil(bench_run *run)
 }
 
 /* All but the timing; what stands in the way is said in r->skipped. */
-static int prepare(bench_context *x, const char *impl, const bench_run *before, bench_run *run,
-                   bench_result *r)
+static int prepare(bench_context *x, const bench_run *before, bench_run *run, bench_result *r)
 {
-    if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
+    if (!set_params(x, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
     if (!make_buffers(x, before, run, r) || !cold_call(x, run, r)) return 0;
     if (x->spoil) spoil(run);
@@ -446,7 +479,7 @@ static int prepare(bench_context *x, const char *impl, const bench_run *before, 
 
 static void release(bench_run *run)
 {
-    if (!run->borrows) {
+    if (!run->owner) {
         free(run->q);
         free(run->k);
         free(run->v);
@@ -456,7 +489,7 @@ static void release(bench_run *run)
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
 
-void run_group(bench_context *context, const bench_case *cases, int n, const char *impl,
+void run_group(bench_context *context, const bench_case *cases, int n, const char *path,
                bench_result *results)
 {
     bench_run runs[RUN_MAX_GROUP];
@@ -464,10 +497,11 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     memset(runs, 0, sizeof runs);
     for (int i = 0; i < n; i++) {
         runs[i].c = &cases[i];
+        runs[i].path = path_find(path);
         runs[i].bytes_before = bytes;
-        describe(context, &cases[i], impl, &results[i]);
+        describe(context, &cases[i], runs[i].path, &results[i]);
         const bench_run *const before = i ? &runs[i - 1] : NULL;
-        if (prepare(context, impl, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
+        if (prepare(context, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);
@@ -475,7 +509,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     context->runs_left -= n;
 }
 
-void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r)
+void run_case(bench_context *context, const bench_case *c, const char *path, bench_result *r)
 {
-    run_group(context, c, 1, impl, r);
+    run_group(context, c, 1, path, r);
 }

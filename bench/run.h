@@ -1,10 +1,11 @@
-/* run.h - measures one case with one implementation: data, call, check, timing.
+/* run.h - measures one case by one path: data, call, check, timing.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_RUN_H
 #define BENCH_RUN_H
 
 #include "case.h"
 #include "machine.h"
+#include "paths.h"
 #include "pool.h"
 #include "probe.h"
 
@@ -13,6 +14,7 @@ typedef struct bench_context {
     probe_result probe;
     pool *workers;       /* NULL = the calling thread */
     int threads;
+    int many; /* threads of the paths that have several: --threads, or all CPUs */
     const char *kernels; /* NULL = the best */
     char *tuning;        /* text for p.tuning; NULL = none */
     const char *tuning_file; /* it came from here; "" = there is none, or the library ignores it */
@@ -21,18 +23,18 @@ typedef struct bench_context {
     int kernel_samples;  /* timed samples of each kernel of `bench kernels` */
     double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
     int runs_left;       /* cases times implementations that share the time left */
-    double pace[ATTN_IMPL_AUTO + 1]; /* seconds per FLOP of the last run by attn_impl; 0 = none */
+    double pace[PATHS_MAX]; /* seconds per FLOP of the last run by path; 0 = none */
     int spoil;           /* selfcheck: spoils one element after the call */
 } bench_context;
 
-/* Fills *r; r->skipped says why when there is nothing to time: memory, time, an implementation that
- * does not exist or a result that is wrong. */
-void run_case(bench_context *context, const bench_case *c, const char *impl, bench_result *r);
+/* Fills *r; path: a name that path_find knows. r->skipped says why when there is nothing to time:
+ * memory, time, a path that this machine or case does not have or a result that is wrong. */
+void run_case(bench_context *context, const bench_case *c, const char *path, bench_result *r);
 
-enum { RUN_MAX_GROUP = 8 };
+enum { RUN_MAX_GROUP = 12 }; /* one thread to 1024 by powers of two, and one more */
 
 /* The same for n <= RUN_MAX_GROUP cases, timed in turn: all by the plan of the first. */
-void run_group(bench_context *context, const bench_case *cases, int n, const char *impl,
+void run_group(bench_context *context, const bench_case *cases, int n, const char *path,
                bench_result *results);
 
 /* Nonzero: r was skipped because its result was wrong. */
