@@ -53,6 +53,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
+           bench/phases.c bench/ranking.c bench/verdicts.c bench/progress.c \
            bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
            bench/tune.c bench/tuning.c bench/selfcheck.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c

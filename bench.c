@@ -12,9 +12,9 @@
  *     build/bench info                     what this machine can do
  *
  * Parts: options, presets, paths (by which a case is computed) with scalar (kernels without
- * vectors), run (data, check against the oracle, timing by measure), kernels, tune, tuning (its
+ * vectors), phases (of a call), run (data, check against the oracle, timing by measure), kernels, tune, tuning (its
  * files), model (FLOPs and bytes), probe (measured peaks), fields and report (machine, table,
- * winners), json. */
+ * winners), ranking, verdicts (naive against tiled), progress, json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
@@ -34,12 +34,16 @@
 #include "bench/kernels.h"
 #include "bench/options.h"
 #include "bench/paths.h"
+#include "bench/phases.h"
 #include "bench/presets.h"
+#include "bench/progress.h"
+#include "bench/ranking.h"
 #include "bench/report.h"
 #include "bench/run.h"
 #include "bench/selfcheck.h"
 #include "bench/tune.h"
 #include "bench/tuning.h"
+#include "bench/verdicts.h"
 
 #define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
 #define QUICK_MIN_TIME 0.3
@@ -282,7 +286,9 @@ static int run_all(bench_context *x, const case_list *list, const path_list *pat
         length = group_length(&list->cases[i], list->n - i);
         for (int j = 0; j < paths->n; j++) {
             if (!path_wanted(paths, list->cases[i].impl, paths->paths[j])) continue;
+            progress_show(list->cases[i].preset, list->cases[i].name, paths->paths[j]->name);
             run_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
+            progress_step(length);
             for (const int end = n + length; n < end; n++) {
                 compare_first(results, n);
                 report_row(&results[n]);
@@ -292,6 +298,9 @@ static int run_all(bench_context *x, const case_list *list, const path_list *pat
         }
     }
     report_legend(results, n);
+    phases_report(results, n);
+    ranking_report(results, n);
+    verdicts_report(results, n);
     report_summary(results, n);
     return timed > 0 && wrong == 0;
 }
@@ -358,6 +367,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     say("\n");
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;
+    progress_begin(runs, x->deadline);
     const int good = run_all(x, list, paths, results);
     const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
                                  runs};
@@ -382,6 +392,7 @@ static int make_context(const bench_options *o, bench_context *x)
     x->threads = o->threads > 0 ? o->threads : 1;
     x->many = o->threads > 0 ? o->threads : x->machine.cpus;
     x->kernels = o->kernels;
+    x->phases = o->phases;
     x->seed = (uint64_t)o->seed;
     x->tuning_file = "";
     x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;

@@ -52,6 +52,7 @@ typedef struct bench_result {
     double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
     double phase_rest_ms; /* of the phases' own call; all 0 = not asked for */
     double phase_clock_ms; /* that reading the clock took of it */
+    int absent;           /* nowhere on this machine or in this build: no case has the path */
     char skipped[280];    /* why it was not timed; "" = it was */
 } bench_result;
 

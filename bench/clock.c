@@ -30,6 +30,25 @@ static double read_clock(clockid_t id)
 #define THREAD_TIME 0
 #endif
 
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+uint64_t clock_ticks(void)
+{
+    return __builtin_ia32_rdtsc();
+}
+#elif defined __GNUC__ && defined __aarch64__
+uint64_t clock_ticks(void)
+{
+    uint64_t ticks;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+}
+#else
+uint64_t clock_ticks(void)
+{
+    return (uint64_t)(1e9 * clock_seconds());
+}
+#endif
+
 double clock_seconds(void)
 {
     return MONOTONIC;

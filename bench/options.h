@@ -11,14 +11,14 @@ typedef struct bench_options {
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
-    const char *impl;       /* comma-separated names; NULL = the preset's, or naive,tiled */
+    const char *impl;       /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels;    /* NULL = the best */
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
     const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */
     const char *tuning;     /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
-    int causal, quick, list, help;
+    int causal, quick, phases, list, help;
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */

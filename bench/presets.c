@@ -300,16 +300,16 @@ static const struct {
     const char *scenario, *name;
     int lists, batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, causal;
 } rank_rows[] = {
-    {"prefill, short", "s128 h8 d64", WHOLE | QUICK, 1, 8, 8, 128, 128, 64, 0},
+    {"prefill, short", "s128 h4 d64", WHOLE | QUICK, 1, 4, 4, 128, 128, 64, 0},
     {"prefill, short", "b4 s256 h8 d64", WHOLE, 4, 8, 8, 256, 256, 64, 0},
-    {"prefill, long", "s1024 h4 d64", QUICK, 1, 4, 4, 1024, 1024, 64, 1},
+    {"prefill, long", "s1024 h2 d64", QUICK, 1, 2, 2, 1024, 1024, 64, 1},
     {"prefill, long", "s2048 h8 d128", WHOLE, 1, 8, 8, 2048, 2048, 128, 1},
     {"prefill, long", "s4096 h4 d64", WHOLE, 1, 4, 4, 4096, 4096, 64, 1},
-    {"prefill, GQA", "s512 h8/2 d128", WHOLE | QUICK, 1, 8, 2, 512, 512, 128, 1},
+    {"prefill, GQA", "s512 h8/2 d64", WHOLE | QUICK, 1, 8, 2, 512, 512, 64, 1},
     {"prefill, GQA", "s2048 h16/4 d64", WHOLE, 1, 16, 4, 2048, 2048, 64, 1},
-    {"decode", "kv2048 h32/8 d128", WHOLE | QUICK, 1, 32, 8, 1, 2048, 128, 1},
+    {"decode", "kv2048 h8/2 d128", WHOLE | QUICK, 1, 8, 2, 1, 2048, 128, 1},
     {"decode", "b4 kv4096 h32/8", WHOLE, 4, 32, 8, 1, 4096, 128, 1},
-    {"decode, one kv head", "kv16384 h4/1 d128", WHOLE | QUICK, 1, 4, 1, 1, 16384, 128, 1},
+    {"decode, one kv head", "kv8192 h4/1 d128", WHOLE | QUICK, 1, 4, 1, 1, 8192, 128, 1},
     {"decode, one kv head", "kv65536 h4/1 d128", WHOLE, 1, 4, 1, 1, 65536, 128, 1},
 };
 

@@ -85,6 +85,7 @@ static void say_title(const bench_result *r)
 
 void report_row(const bench_result *r)
 {
+    if (r->absent) return; /* named below the table, once */
     say_title(r);
     table.last = r;
     if (r->skipped[0]) {
@@ -102,11 +103,28 @@ void report_row(const bench_result *r)
     say("\n");
 }
 
-/* ---- what the columns mean */
+/* ---- below the table: paths that are not here, what the columns mean */
+
+static int named_before(const bench_result *results, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (results[k].absent && !strcmp(results[k].path, results[i].path)) return 1;
+    return 0;
+}
+
+static void say_absent(const bench_result *results, int n)
+{
+    report_colour(YELLOW);
+    for (int i = 0; i < n; i++)
+        if (results[i].absent && !named_before(results, i))
+            say("skipped everywhere: %s: %s\n", results[i].path, results[i].skipped);
+    report_colour(PLAIN);
+}
 
 void report_legend(const bench_result *results, int n)
 {
     double worst = 0, reads = 0;
+    say_absent(results, n);
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
         worst = fmax(worst, results[i].err_tolerance);

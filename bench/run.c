@@ -17,6 +17,7 @@
 #include "measure.h"
 #include "model.h"
 #include "paths.h"
+#include "phases.h"
 #include "reading.h"
 
 #define WRONG "wrong result"
@@ -132,7 +133,8 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     p->tuning = x->tuning ? x->tuning : path_tuning(run->path);
     if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
     p->parallel_user = x->workers;
-    if (!path_usable(run->path, x->many, r->skipped, sizeof r->skipped)) return 0;
+    r->absent = !path_usable(run->path, x->many, r->skipped, sizeof r->skipped);
+    if (r->absent) return 0;
     if (contradicts(x, run, r)) return 0;
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
@@ -489,6 +491,24 @@ static void release(bench_run *run)
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
 
+/* After the timed calls, so that these are as without. */
+static void add_phases(const bench_run *run, bench_result *r)
+{
+    phase_times t;
+    const tensor_sizes bytes = sizes_of(run->c);
+    const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
+    if (!phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
+        skip(r, WRONG " or failed call while phases were counted", 0, 0);
+        return;
+    }
+    r->phase_qk_ms = 1e3 * t.qk;
+    r->phase_softmax_ms = 1e3 * t.softmax;
+    r->phase_pv_ms = 1e3 * t.pv;
+    r->phase_merge_ms = 1e3 * t.merge;
+    r->phase_rest_ms = 1e3 * t.rest;
+    r->phase_clock_ms = 1e3 * t.clock;
+}
+
 void run_group(bench_context *context, const bench_case *cases, int n, const char *path,
                bench_result *results)
 {
@@ -505,6 +525,8 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);
+    for (int i = 0; i < n; i++)
+        if (context->phases && !results[i].skipped[0]) add_phases(&runs[i], &results[i]);
     for (int i = 0; i < n; i++) release(&runs[i]);
     context->runs_left -= n;
 }

@@ -24,6 +24,7 @@ typedef struct bench_context {
     double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
     int runs_left;       /* cases times implementations that share the time left */
     double pace[PATHS_MAX]; /* seconds per FLOP of the last run by path; 0 = none */
+    int phases;          /* measured, too: see phases.h */
     int spoil;           /* selfcheck: spoils one element after the call */
 } bench_context;
 

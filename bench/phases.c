@@ -1,0 +1,253 @@
+/* phases.c - where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
+ * SPDX-License-Identifier: MIT */
+#define ATTN_KERNEL_API
+#include "phases.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "report.h"
+
+enum { CALLS = 5, COST_CALLS = 1000, COST_ROUNDS = 5 };
+#define ENOUGH_SECONDS 1.0 /* no further call after that */
+
+typedef enum phase { QK, SOFTMAX, PV, MERGE, PHASES } phase;
+
+static struct {
+    const attn_kernels *set; /* what the copy calls */
+    uint64_t ticks[PHASES];
+    int64_t calls;
+} counter;
+
+/* ---- the copy: each function calls that of the set and counts its ticks */
+
+#define COUNTED(phase, call)                                                                       \
+    do {                                                                                           \
+        const uint64_t begin_ = clock_ticks();                                                     \
+        call;                                                                                      \
+        counter.ticks[phase] += clock_ticks() - begin_;                                            \
+        counter.calls++;                                                                           \
+    } while (0)
+
+static void count_exp_block(const attn_exp *e)
+{
+    COUNTED(SOFTMAX, counter.set->exp_block(e));
+}
+
+/* What would be computed beside the products comes before them. */
+static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                     attn_ahead *ahead)
+{
+    if (beside) count_exp_block(beside);
+    COUNTED(QK, counter.set->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead));
+}
+
+static void count_qk_16(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                        int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
+{
+    if (beside) count_exp_block(beside);
+    COUNTED(QK, counter.set->qk_16(s, qt, k, k_stride, dtype, n, head_dim, lanes, NULL, ahead));
+}
+
+static void count_softcap(float *s, int n, float cap2, float icap2)
+{
+    COUNTED(SOFTMAX, counter.set->softcap(s, n, cap2, icap2));
+}
+
+static void count_add_scaled(float *s, const float *x, const float *factor, int n)
+{
+    COUNTED(SOFTMAX, counter.set->add_scaled(s, x, factor, n));
+}
+
+static void count_clip(float *s, int n, const int *begin, const int *end)
+{
+    COUNTED(SOFTMAX, counter.set->clip(s, n, begin, end));
+}
+
+static void count_hide(float *s, const uint8_t *alive, int n)
+{
+    COUNTED(SOFTMAX, counter.set->hide(s, alive, n));
+}
+
+static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)
+{
+    int found;
+    COUNTED(SOFTMAX, found = counter.set->running_max(s, n, m, l, alpha));
+    return found;
+}
+
+static void count_maximum(const float *s, int n, float *m)
+{
+    COUNTED(SOFTMAX, counter.set->maximum(s, n, m));
+}
+
+static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
+{
+    COUNTED(SOFTMAX, counter.set->exp_sum(s, n, dead, m, l));
+}
+
+static void count_rescale(float *x, const float *alpha, int64_t count)
+{
+    COUNTED(PV, counter.set->rescale(x, alpha, count));
+}
+
+static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    COUNTED(PV, counter.set->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead));
+}
+
+static void count_pv_16(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
+                        int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    COUNTED(PV, counter.set->pv_16(o, p, v, v_stride, dtype, n, head_dim_v, lanes, ahead));
+}
+
+static void count_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                            int64_t head_dim_v, attn_lanes lanes)
+{
+    COUNTED(PV, counter.set->pv_select(o, p, v, v_stride, n, head_dim_v, lanes));
+}
+
+static void count_merge(float *a, float *b, int64_t head_dim_v)
+{
+    COUNTED(MERGE, counter.set->merge(a, b, head_dim_v));
+}
+
+static void count_result(float *const *out, const float *o, const float *l, float factor,
+                         int64_t head_dim_v)
+{
+    COUNTED(MERGE, counter.set->result(out, o, l, factor, head_dim_v));
+}
+
+static attn_kernels counting_copy(const attn_kernels *set)
+{
+    attn_kernels k = *set;
+    counter.set = set;
+    k.qk = count_qk;
+    k.softcap = count_softcap;
+    k.add_scaled = count_add_scaled;
+    k.clip = count_clip;
+    k.hide = count_hide;
+    k.running_max = count_running_max;
+    k.maximum = count_maximum;
+    k.exp_sum = count_exp_sum;
+    k.exp_block = count_exp_block;
+    k.rescale = count_rescale;
+    k.pv = count_pv;
+    k.pv_select = count_pv_select;
+    k.merge = count_merge;
+    k.result = count_result;
+    if (k.qk_16) k.qk_16 = count_qk_16;
+    if (k.pv_16) k.pv_16 = count_pv_16;
+    return k;
+}
+
+/* ---- measuring */
+
+/* Ticks of counting alone, a call: the least of some rounds. */
+static double count_cost(void)
+{
+    uint64_t least = UINT64_MAX;
+    for (int round = 0; round < COST_ROUNDS; round++) {
+        const uint64_t begin = clock_ticks();
+        for (int i = 0; i < COST_CALLS; i++) COUNTED(MERGE, (void)0);
+        const uint64_t ticks = clock_ticks() - begin;
+        if (ticks < least) least = ticks;
+    }
+    return (double)least / COST_CALLS;
+}
+
+double phases_sum(const phase_times *t)
+{
+    return t->qk + t->softmax + t->pv + t->merge + t->rest;
+}
+
+/* Ticks become seconds by the clock of the same call. */
+static int one_call(const attn_params *p, void *workspace, size_t bytes, double cost,
+                    phase_times *t)
+{
+    memset(counter.ticks, 0, sizeof counter.ticks);
+    counter.calls = 0;
+    const double start = clock_seconds();
+    const uint64_t begin = clock_ticks();
+    if (attn_forward(p, workspace, bytes) != ATTN_OK) return 0;
+    const uint64_t ticks = clock_ticks() - begin;
+    const double seconds = clock_seconds() - start, tick = ticks ? seconds / (double)ticks : 0;
+    t->qk = tick * (double)counter.ticks[QK];
+    t->softmax = tick * (double)counter.ticks[SOFTMAX];
+    t->pv = tick * (double)counter.ticks[PV];
+    t->merge = tick * (double)counter.ticks[MERGE];
+    t->rest = seconds - t->qk - t->softmax - t->pv - t->merge;
+    t->clock = tick * cost * (double)counter.calls;
+    return 1;
+}
+
+static int best_call(const attn_params *p, void *workspace, size_t bytes, phase_times *out)
+{
+    const double cost = count_cost(), start = clock_seconds();
+    for (int i = 0; i < CALLS && (!i || clock_seconds() - start < ENOUGH_SECONDS); i++) {
+        phase_times t;
+        if (!one_call(p, workspace, bytes, cost, &t)) return 0;
+        if (!i || phases_sum(&t) < phases_sum(out)) *out = t;
+    }
+    return 1;
+}
+
+int phases_measure(const attn_kernels *set, const attn_params *p, void *workspace, size_t bytes,
+                   size_t o_bytes, phase_times *out)
+{
+    attn_params counted = *p;
+    const attn_kernels copy = counting_copy(set);
+    void *const before = malloc(o_bytes);
+    if (!before) return 0;
+    memcpy(before, p->o.data, o_bytes);
+    counted.kernels = &copy;
+    counted.num_workers = 1;
+    counted.parallel_for = NULL;
+    const int good = best_call(&counted, workspace, bytes, out)
+                     && !memcmp(before, p->o.data, o_bytes);
+    free(before);
+    return good;
+}
+
+/* ---- printing */
+
+static double sum_of(const bench_result *r)
+{
+    return r->phase_qk_ms + r->phase_softmax_ms + r->phase_pv_ms + r->phase_merge_ms
+           + r->phase_rest_ms;
+}
+
+static void say_row(const bench_result *r)
+{
+    const double sum = sum_of(r);
+    const double parts[] = {r->phase_qk_ms, r->phase_softmax_ms, r->phase_pv_ms, r->phase_merge_ms,
+                            r->phase_rest_ms};
+    say("  %-22s %-14s", r->name, r->path);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        say(" %8.3f %2.0f%%", parts[i], 100 * parts[i] / sum);
+    if (r->threads == 1) say(" %7.0f %%", 100 * sum / r->ms_p50);
+    else say(" %9s", "-");
+    say(" %5.1f %%\n", 100 * r->phase_clock_ms / sum);
+}
+
+void phases_report(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        if (results[i].skipped[0] || sum_of(&results[i]) <= 0) continue;
+        if (!said++)
+            say("\nphases of one call on one thread, ms and share of their sum\n"
+                "  %-22s %-14s %12s %12s %12s %12s %12s %9s %7s\n", "case", "path", "Q K^T",
+                "softmax", "P V", "merge", "rest", "sum/P50", "clock");
+        say_row(&results[i]);
+    }
+    if (said)
+        say("sum/P50: exponentials that a call computes beside Q K^T are alone here, so that it "
+            "may be\n  above 100 %%; merge has the last division; rest: packing, widening, "
+            "deciding; clock: what\n  reading the clock took, within the phases\n");
+}
