@@ -55,7 +55,7 @@ BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c
            bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
            bench/phases.c bench/ranking.c bench/verdicts.c bench/progress.c \
            bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
-           bench/tune.c bench/tuning.c bench/selfcheck.c tests/oracle.c
+           bench/tune.c bench/tuning.c bench/selfcheck.c bench/selfcheck_paths.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \

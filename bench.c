@@ -24,6 +24,7 @@
 #endif
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,7 @@
 
 #define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
 #define QUICK_MIN_TIME 0.3
+#define QUICK_SHARE 8.0 /* seconds of min_time, all runs together: samples are doubled up to it */
 #define MIN_TIME 1.0
 
 enum { MAX_TILE_DIM = 65536 };
@@ -190,6 +192,18 @@ static void print_path(const bench_context *x, const char *impl)
     }
 }
 
+static void print_paths(const bench_context *x)
+{
+    char why[200];
+    say("paths of --impl, with %d threads where a path has several:\n", x->many);
+    for (int i = 0; path_get(i); i++) {
+        const bench_path *const path = path_get(i);
+        const int usable = path_usable(path, x->many, why, sizeof why);
+        say("  %-15s %s%s%s\n", path->name, path->what, usable ? "" : ": not usable: ", why);
+    }
+    say("\n");
+}
+
 static int command_info(bench_context *x)
 {
     static const char *const impls[] = {"tiled", "naive"};
@@ -199,6 +213,7 @@ static int command_info(bench_context *x)
     say("kernels  ");
     for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
     say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
+    print_paths(x);
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
     for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
     return 0;
@@ -299,9 +314,8 @@ static int run_all(bench_context *x, const case_list *list, const path_list *pat
     }
     report_legend(results, n);
     phases_report(results, n);
-    ranking_report(results, n);
-    verdicts_report(results, n);
-    report_summary(results, n);
+    const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
+    report_summary(results, n, ranked || judged);
     return timed > 0 && wrong == 0;
 }
 
@@ -366,6 +380,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     say_tuning(o, x);
     say("\n");
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
+    if (o->quick && o->min_time < 0) x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
     x->runs_left = runs;
     progress_begin(runs, x->deadline);
     const int good = run_all(x, list, paths, results);

@@ -230,7 +230,7 @@ static void say_row(const bench_result *r)
     say("  %-22s %-14s", r->name, r->path);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         say(" %8.3f %2.0f%%", parts[i], 100 * parts[i] / sum);
-    if (r->threads == 1) say(" %7.0f %%", 100 * sum / r->ms_p50);
+    if (r->threads == 1) say(" %7.0f %%", 100 * sum / r->ms_min);
     else say(" %9s", "-");
     say(" %5.1f %%\n", 100 * r->phase_clock_ms / sum);
 }
@@ -243,11 +243,11 @@ void phases_report(const bench_result *results, int n)
         if (!said++)
             say("\nphases of one call on one thread, ms and share of their sum\n"
                 "  %-22s %-14s %12s %12s %12s %12s %12s %9s %7s\n", "case", "path", "Q K^T",
-                "softmax", "P V", "merge", "rest", "sum/P50", "clock");
+                "softmax", "P V", "merge", "rest", "sum/min", "clock");
         say_row(&results[i]);
     }
     if (said)
-        say("sum/P50: exponentials that a call computes beside Q K^T are alone here, so that it "
-            "may be\n  above 100 %%; merge has the last division; rest: packing, widening, "
-            "deciding; clock: what\n  reading the clock took, within the phases\n");
+        say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are alone "
+            "here,\n  so that this may be above 100 %%; merge has the last division; rest: packing, "
+            "widening, deciding;\n  clock: what reading the clock took, within the phases\n");
 }

@@ -75,12 +75,12 @@ static void say_best(const bench_result *results, int n, const bench_result *r)
         next->path, last->ms_p50 / best->ms_p50, last->path);
 }
 
-void ranking_report(const bench_result *results, int n)
+int ranking_report(const bench_result *results, int n)
 {
     bench_rank ranks[PATHS_MAX];
     int cases = 0;
     const int count = ranking_of(results, n, ranks, PATHS_MAX);
-    if (count < 3) return;
+    if (count < 3) return 0;
     say("\nthe fastest path of each case: times as fast as the next one and as the slowest\n");
     for (int i = 0; i < n; i++) {
         if (seen_before(results, i)) continue;
@@ -92,4 +92,5 @@ void ranking_report(const bench_result *results, int n)
         say("  %2d  %-14s %5.1f %%   fastest in %d of %d%s\n", i + 1, ranks[i].path,
             100 * ranks[i].share, ranks[i].won, ranks[i].cases,
             ranks[i].cases < cases ? " (not in every case: see skipped)" : "");
+    return 1;
 }

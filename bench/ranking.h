@@ -15,7 +15,7 @@ typedef struct bench_rank {
 /* Best first; how many were written. Only cases that the path was timed in count for it. */
 int ranking_of(const bench_result *results, int n, bench_rank *out, int max);
 
-/* Prints both where more than two paths were timed. */
-void ranking_report(const bench_result *results, int n);
+/* Prints both where more than two paths were timed; 0 = nothing. */
+int ranking_report(const bench_result *results, int n);
 
 #endif

@@ -51,7 +51,7 @@ double report_mean(double log_sum, int n);
 int report_same_case(const bench_result *a, const bench_result *b);
 int report_same_scenario(const bench_result *a, const bench_result *b);
 
-/* Winners of scenarios, threads, noise, how many were timed. */
-void report_summary(const bench_result *results, int n);
+/* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
+void report_summary(const bench_result *results, int n, int told);
 
 #endif

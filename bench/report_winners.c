@@ -148,11 +148,11 @@ static void say_speedups(const bench_result *results, int n)
     }
 }
 
-void report_summary(const bench_result *results, int n)
+void report_summary(const bench_result *results, int n, int told)
 {
     int timed = 0;
     for (int i = 0; i < n; i++) timed += !results[i].skipped[0];
-    say_winners(results, n);
+    if (!told) say_winners(results, n);
     say_speedups(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);

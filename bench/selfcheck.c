@@ -756,6 +756,7 @@ int selfcheck(bench_context *context)
     check_candidates();
     check_tuning();
     check_tuned_run(context);
+    selfcheck_paths(context, expect);
     printf("%d passed, %d failed\n", passed, failed);
     return failed;
 }

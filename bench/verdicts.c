@@ -3,6 +3,7 @@
 #include "verdicts.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "report.h"
@@ -178,30 +179,34 @@ static void say_verdict(const bench_verdict *v)
     report_colour(PLAIN);
 }
 
+static void say_expectation(const bench_expectation *e)
+{
+    if (!e->cases) {
+        say("  %-34s not measured: %s\n", e->claim, e->why);
+        return;
+    }
+    say("  %-34s %.*f %s in %d case%s: ", e->claim, e->measured < 10 ? 1 : 0, e->measured, e->unit,
+        e->cases, e->cases > 1 ? "s" : "");
+    report_colour(e->met ? GREEN : YELLOW);
+    say("%s\n", e->met ? "met" : "not met");
+    report_colour(PLAIN);
+}
+
 static void say_expectations(const bench_result *results, int n)
 {
     bench_expectation e;
     say("\nwhat comparable suites publish       measured here (geometric mean of the cases)\n");
-    for (int i = 0; verdicts_expectation(results, n, i, &e); i++) {
-        if (!e.cases) {
-            say("  %-34s not measured: %s\n", e.claim, e.why);
-            continue;
-        }
-        say("  %-34s %.*f %s in %d case%s: ", e.claim, e.measured < 10 ? 1 : 0, e.measured, e.unit,
-            e.cases, e.cases > 1 ? "s" : "");
-        report_colour(e.met ? GREEN : YELLOW);
-        say("%s\n", e.met ? "met" : "not met");
-        report_colour(PLAIN);
-    }
+    for (int i = 0; verdicts_expectation(results, n, i, &e); i++) say_expectation(&e);
 }
 
-void verdicts_report(const bench_result *results, int n)
+int verdicts_report(const bench_result *results, int n)
 {
     bench_verdict verdicts[MAX_VERDICTS];
     const int count = verdicts_of(results, n, verdicts, MAX_VERDICTS);
-    if (!count) return;
+    if (!count) return 0;
     say("\n%-30s %-8s %9s %10s  %-17s  %s\n", "naive against tiled", "won", "speed-up",
-        "less memory", "from keys", "verdict");
+        "less memory", "faster from keys", "verdict");
     for (int i = 0; i < count; i++) say_verdict(&verdicts[i]);
     say_expectations(results, n);
+    return 1;
 }

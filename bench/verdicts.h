@@ -34,7 +34,7 @@ typedef struct bench_expectation {
 /* Expectation i from these rows; 0 beyond the last. */
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out);
 
-/* Prints both; nothing where no row of naive has its row of tiled. */
-void verdicts_report(const bench_result *results, int n);
+/* Prints both; 0 = nothing, as no row of naive has its row of tiled. */
+int verdicts_report(const bench_result *results, int n);
 
 #endif
