@@ -5,7 +5,10 @@
  *     build/bench latency llm              the whole presets
  *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
- *     build/bench threads                  one thread against several
+ *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
+ *     build/bench rank --quick             every path on a few cases, and which is the fastest
+ *     build/bench llm --quick --phases     where the time goes: Q K^T, softmax, P V, merge
+ *     build/bench llm --impl all           every path on other cases
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt

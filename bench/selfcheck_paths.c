@@ -76,6 +76,22 @@ static void check_paths(bench_context *x, selfcheck_expect *expect)
                    "no OpenCL backend in this build"), "OpenCL is skipped with its reason", 0);
 }
 
+/* A path takes the narrow form of its set where the library would. */
+static void check_narrow(bench_context *x, selfcheck_expect *expect)
+{
+    static const char *const sets[] = {"sse2", "avx2", "avx512", "neon"};
+    char path[32], narrow[32];
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        snprintf(path, sizeof path, "tiled_%s", sets[i]);
+        snprintf(narrow, sizeof narrow, "%s_narrow", sets[i]);
+        const bench_result few = run_path(x, "1,4,2,1,40,32", path);
+        const bench_result many = run_path(x, "1,4,2,90,40,32", path);
+        if (few.absent) continue;
+        expect(!strcmp(few.kernels, narrow), "narrow kernels for a row", (double)i);
+        expect(!strcmp(many.kernels, sets[i]), "wide ones for many", (double)i);
+    }
+}
+
 /* What a case or the command line says is not overruled. */
 static void check_contradictions(bench_context *x, selfcheck_expect *expect)
 {
@@ -253,6 +269,20 @@ static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_strid
     right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
 }
 
+static void slow_exp(const attn_exp *e)
+{
+    attn_exp more = *e;
+    for (int i = 0; i < 4 * MORE; i++) {
+        float *const sums = scratch() + ATTN_BLOCK * ATTN_KERNEL_MAX_ROWS;
+        memcpy(scratch(), e->s, sizeof(float) * (size_t)(e->n * right->rows));
+        memcpy(sums, e->l, sizeof(float) * (size_t)right->rows);
+        more.s = scratch();
+        more.l = sums;
+        right->exp_block(&more);
+    }
+    right->exp_block(e);
+}
+
 static int slow_max(const float *s, int n, float *m, float *l, float *alpha)
 {
     float *const at = scratch();
@@ -330,12 +360,13 @@ static double least_seconds(phase_call *c)
 
 static void check_planted(const phase_call *c, selfcheck_expect *expect)
 {
-    attn_kernels sets[] = {*right, *right, *right};
-    static const char *const names[] = {"q", "s", "p"};
+    attn_kernels sets[] = {*right, *right, *right, *right};
+    static const char *const names[] = {"q", "s", "p", "s"};
     sets[0].qk = slow_qk;
     sets[1].running_max = slow_max;
     sets[2].pv = slow_pv;
-    for (int i = 0; i < 3; i++) {
+    sets[3].exp_block = slow_exp;
+    for (int i = 0; i < 4; i++) {
         phase_times plain, slow;
         char found[8] = "";
         expect(compare_phases(&sets[i], &c->p, c->workspace, c->bytes, &plain, &slow),
@@ -396,6 +427,7 @@ void selfcheck_paths(bench_context *x, selfcheck_expect *expect)
     x->workers = two;
     x->many = two ? 2 : 1;
     check_paths(x, expect);
+    check_narrow(x, expect);
     check_contradictions(x, expect);
     check_dividing(x, expect);
     x->workers = before;

@@ -87,11 +87,12 @@ file == 4 {
     decode_running[decodes] = get("pct_running")
 }
 
-# The row of one thread comes before the row of several.
+# The row of one thread comes before the rows of several; the last one, of the most, counts.
 file == 5 && get("threads") == 1 { alone_ms = get("ms_p50"); alone_running = get("pct_running") }
 
 file == 5 && get("threads") > 1 {
-    pair_name[++pairs] = get("case"); pair_set[pairs] = get("kernels")
+    if (pairs == 0 || pair_name[pairs] != get("case")) pairs++
+    pair_name[pairs] = get("case"); pair_set[pairs] = get("kernels")
     pair_known[get("case")] = 1
     pair_threads[pairs] = get("threads")
     pair_times[pairs] = sprintf("%.3f | %.3f", alone_ms, get("ms_p50"))
