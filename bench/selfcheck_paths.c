@@ -376,6 +376,29 @@ static void check_planted(const phase_call *c, selfcheck_expect *expect)
     }
 }
 
+static int besides;
+
+static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                     attn_ahead *ahead)
+{
+    besides += beside != NULL;
+    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+}
+
+/* The call has exponentials beside Q K^T, its phases have them apart. */
+static void check_beside(phase_call c, selfcheck_expect *expect)
+{
+    attn_kernels watched = *right;
+    phase_times t;
+    watched.qk = watch_qk;
+    c.p.kernels = &watched;
+    expect(!forward(&c) && besides > 0, "exponentials beside Q K^T", besides);
+    besides = 0;
+    expect(phases_measure(&watched, &c.p, c.workspace, c.bytes, sizeof(float) * ROWS * DIM, &t)
+               && besides == 0, "none while phases are counted", besides);
+}
+
 static void check_phases(selfcheck_expect *expect)
 {
     static float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM];
@@ -397,6 +420,7 @@ static void check_phases(selfcheck_expect *expect)
            "each phase takes time", t.rest);
     expect(t.clock < 0.3 * phases_sum(&t), "reading the clock takes the least of it",
            t.clock / phases_sum(&t));
+    check_beside(c, expect);
     check_planted(&c, expect);
     double least = phases_sum(&t);
     for (int i = 0; i < TRIES; i++)
