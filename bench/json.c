@@ -117,6 +117,7 @@ static void put_skipped(FILE *f, const bench_record *r)
         fputs(n++ ? ",\n    {" : "\n    {", f);
         put_pair(f, "preset", s->preset, ", ");
         put_pair(f, "case", s->name, ", ");
+        put_pair(f, "path", s->path, ", ");
         put_pair(f, "impl", s->impl, ", ");
         put_pair(f, "reason", s->skipped, "}");
     }

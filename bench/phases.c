@@ -235,15 +235,19 @@ static void say_row(const bench_result *r)
     say(" %5.1f %%\n", 100 * r->phase_clock_ms / sum);
 }
 
+static void say_head(void)
+{
+    report_heading("phases of one call on one thread, ms and share of their sum");
+    say("  %-22s %-14s %12s %12s %12s %12s %12s %9s %7s\n", "case", "path", "Q K^T", "softmax",
+        "P V", "merge", "rest", "sum/min", "clock");
+}
+
 void phases_report(const bench_result *results, int n)
 {
     int said = 0;
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0] || sum_of(&results[i]) <= 0) continue;
-        if (!said++)
-            say("\nphases of one call on one thread, ms and share of their sum\n"
-                "  %-22s %-14s %12s %12s %12s %12s %12s %9s %7s\n", "case", "path", "Q K^T",
-                "softmax", "P V", "merge", "rest", "sum/min", "clock");
+        if (!said++) say_head();
         say_row(&results[i]);
     }
     if (said)

@@ -42,6 +42,7 @@ struct pool {
     attn_task_fn task;
     void *arg;
     pool_worker *workers; /* [1 .. num_workers-1] are threads; the caller is worker 0 */
+    pool *other;          /* of another size: a list; see pool_of */
 };
 
 /* ---- by compiler: the next index; a number that others read without the lock; a short wait */
@@ -200,9 +201,17 @@ pool *pool_create(int n)
     return NULL;
 }
 
+pool *pool_of(pool *p, int n)
+{
+    if (!p || p->num_workers == n) return p;
+    if (!p->other) p->other = pool_create(n);
+    return pool_of(p->other, n);
+}
+
 void pool_destroy(pool *p)
 {
     if (!p) return;
+    pool_destroy(p->other);
     begin_call(p, 0, NULL, NULL);
     for (int i = 1; p->workers && i < p->started; i++) pthread_join(p->workers[i].thread, NULL);
     pthread_cond_destroy(&p->done);
@@ -234,6 +243,11 @@ struct pool {
 pool *pool_create(int n)
 {
     return n == 1 ? calloc(1, sizeof(pool)) : NULL;
+}
+
+pool *pool_of(pool *p, int n)
+{
+    return n == 1 ? p : NULL;
 }
 
 void pool_destroy(pool *p)

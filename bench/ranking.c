@@ -81,13 +81,13 @@ int ranking_report(const bench_result *results, int n)
     int cases = 0;
     const int count = ranking_of(results, n, ranks, PATHS_MAX);
     if (count < 3) return 0;
-    say("\nthe fastest path of each case: times as fast as the next one and as the slowest\n");
+    report_heading("fastest path of each case, times as fast as the next one and as the slowest");
     for (int i = 0; i < n; i++) {
         if (seen_before(results, i)) continue;
         say_best(results, n, &results[i]);
         cases++;
     }
-    say("\nranking: time of the fastest / own time, geometric mean over the cases that it ran in\n");
+    report_heading("ranking by time of the fastest / own time, geometric mean over a path's cases");
     for (int i = 0; i < count; i++)
         say("  %2d  %-14s %5.1f %%   fastest in %d of %d%s\n", i + 1, ranks[i].path,
             100 * ranks[i].share, ranks[i].won, ranks[i].cases,

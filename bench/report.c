@@ -74,6 +74,15 @@ void report_colour(report_style style)
     if (console.colour) fputs(codes[style], stdout);
 }
 
+void report_heading(const char *text)
+{
+    say("\n");
+    report_colour(BOLD);
+    say("%s", text);
+    report_colour(PLAIN);
+    say("\n");
+}
+
 /* ---- machine */
 
 void report_machine(const machine_info *m, const probe_result *p)

@@ -27,6 +27,9 @@ void report_use_colour(void);
 typedef enum report_style { PLAIN, BOLD, FAINT, GREEN, YELLOW } report_style;
 void report_colour(report_style style);
 
+/* A line of its own after an empty one, bold. */
+void report_heading(const char *text);
+
 typedef struct bench_winner {
     const char *preset, *scenario, *winner, *over; /* paths; over: the slowest of the others */
     int cases, won;                                /* cases compared; won by the winner */

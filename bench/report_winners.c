@@ -117,7 +117,7 @@ static void say_winners(const bench_result *results, int n)
 {
     bench_winner winners[MAX_WINNERS];
     const int count = report_winners(results, n, winners, MAX_WINNERS);
-    if (count) say("\nwinners (geometric mean over the cases of a scenario, by P50)\n");
+    if (count) report_heading("winners, geometric mean over the cases of a scenario, by P50");
     for (int i = 0; i < count; i++) say_winner(&winners[i]);
 }
 
@@ -140,9 +140,10 @@ static void say_speedups(const bench_result *results, int n)
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
         if (r->speedup <= 0) continue;
-        if (!said++)
-            say("\nthreads against one, on the same tensors (median of pairs)\n"
-                "  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
+        if (!said++) {
+            report_heading("threads against one, on the same tensors (median of pairs)");
+            say("  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
+        }
         say("  %-22s %7d %8.2fx %9.0f %% %15.1f %%\n", r->name, (int)r->threads, r->speedup,
             100 * r->efficiency, r->pct_read_bw);
     }

@@ -131,11 +131,11 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     char text[96];
     p->num_workers = (int)r->threads;
     p->tuning = x->tuning ? x->tuning : path_tuning(run->path);
-    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
-    p->parallel_user = x->workers;
     r->absent = !path_usable(run->path, x->many, r->skipped, sizeof r->skipped);
-    if (r->absent) return 0;
-    if (contradicts(x, run, r)) return 0;
+    if (r->absent || contradicts(x, run, r)) return 0;
+    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
+    p->parallel_user = pool_of(x->workers, p->num_workers);
+    if (p->parallel_for && !p->parallel_user) return skip(r, "threads cannot be had here", 0, 0);
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");

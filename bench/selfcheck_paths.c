@@ -229,12 +229,27 @@ static int counts_are(int threads, const int *want)
     return !want[n] && list.cases[n].threads == 1 && n <= RUN_MAX_GROUP;
 }
 
-static void check_thread_counts(bench_context *x, selfcheck_expect *expect)
+/* Two threads of three are numbered 0 and 1, which the library checks. */
+static void check_fewer(bench_context *x, selfcheck_expect *expect)
 {
-    const int two[] = {1, 2, 0}, five[] = {1, 2, 3, 4, 5, 0}, twelve[] = {1, 2, 4, 8, 12, 0};
-    const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
-    expect(counts_are(2, two) && counts_are(5, five), "each number of threads to 8", 0);
-    expect(counts_are(12, twelve) && counts_are(1024, most), "beyond that powers of two", 0);
+    pool *const before = x->workers;
+    case_list list = {.n = 0};
+    bench_result r;
+    x->workers = pool_create(3);
+    shape_case("1,8,8,100,100,16", &list);
+    list.cases[0].iterations = 50;
+    list.cases[0].threads = 2;
+    run_case(x, &list.cases[0], "tiled", &r);
+    expect(!x->workers || (!r.skipped[0] && r.samples == 50), "two threads of a pool of three", 0);
+    pool_destroy(x->workers);
+    x->workers = NULL;
+    run_case(x, &list.cases[0], "tiled", &r);
+    expect(strstr(r.skipped, "threads cannot be had") != NULL, "two threads without a pool", 0);
+    x->workers = before;
+}
+
+static void check_third(bench_context *x, selfcheck_expect *expect)
+{
     case_list list = {.n = 0};
     bench_result r[3];
     for (int i = 0; i < 3; i++) {
@@ -246,6 +261,16 @@ static void check_thread_counts(bench_context *x, selfcheck_expect *expect)
     run_group(x, list.cases, 3, "tiled", r);
     expect(fabs(log(r[2].speedup * r[2].ms_p50 / r[0].ms_p50)) < 1 && r[2].speedup > 2,
            "a third run is compared with the first", r[2].speedup);
+}
+
+static void check_thread_counts(bench_context *x, selfcheck_expect *expect)
+{
+    const int two[] = {1, 2, 0}, five[] = {1, 2, 3, 4, 5, 0}, twelve[] = {1, 2, 4, 8, 12, 0};
+    const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
+    expect(counts_are(2, two) && counts_are(5, five), "each number of threads to 8", 0);
+    expect(counts_are(12, twelve) && counts_are(1024, most), "beyond that powers of two", 0);
+    check_third(x, expect);
+    check_fewer(x, expect);
 }
 
 /* ---- phases */

@@ -162,16 +162,21 @@ int verdicts_expectation(const bench_result *results, int n, int i, bench_expect
 
 static void say_crossover(const bench_verdict *v)
 {
-    if (!v->crossover) say("  %6s (to %lld)  ", "none", (long long)v->longest);
-    else if (v->crossover == v->shortest) say("  %6lld (shortest)", (long long)v->crossover);
-    else say("  %6lld           ", (long long)v->crossover);
+    char text[40];
+    const char *const about = v->shortest == v->longest ? " (one length)" : " (shortest)";
+    if (v->crossover)
+        snprintf(text, sizeof text, "%lld%s", (long long)v->crossover,
+                 v->crossover == v->shortest ? about : "");
+    else
+        snprintf(text, sizeof text, "none up to %lld", (long long)v->longest);
+    say("  %-19s", text);
 }
 
 static void say_verdict(const bench_verdict *v)
 {
     char name[40];
     snprintf(name, sizeof name, "%.12s: %.24s", v->preset, v->scenario);
-    say("  %-28s %2d of %-3d %8.2fx %8.0f %%", name, v->won, v->cases, v->speedup,
+    say("  %-28s %3d of %-3d %8.2fx %8.0f %%", name, v->won, v->cases, v->speedup,
         100 * v->memory_saved);
     say_crossover(v);
     report_colour(v->speedup > 1.05 ? GREEN : v->speedup > 0.95 ? PLAIN : YELLOW);
@@ -195,7 +200,7 @@ static void say_expectation(const bench_expectation *e)
 static void say_expectations(const bench_result *results, int n)
 {
     bench_expectation e;
-    say("\nwhat comparable suites publish       measured here (geometric mean of the cases)\n");
+    report_heading("what comparable suites publish       measured here, geometric mean");
     for (int i = 0; verdicts_expectation(results, n, i, &e); i++) say_expectation(&e);
 }
 
@@ -204,8 +209,8 @@ int verdicts_report(const bench_result *results, int n)
     bench_verdict verdicts[MAX_VERDICTS];
     const int count = verdicts_of(results, n, verdicts, MAX_VERDICTS);
     if (!count) return 0;
-    say("\n%-30s %-8s %9s %10s  %-17s  %s\n", "naive against tiled", "won", "speed-up",
-        "less memory", "faster from keys", "verdict");
+    report_heading("naive against tiled             won       speed-up less memory  "
+                   "faster from keys     verdict");
     for (int i = 0; i < count; i++) say_verdict(&verdicts[i]);
     say_expectations(results, n);
     return 1;
