@@ -50,6 +50,9 @@ void report_legend(const bench_result *results, int n);
 /* Geometric mean of n ratios whose logarithms sum up to so much. */
 double report_mean(double log_sum, int n);
 
+/* Whether other programs seem to have disturbed a timed row: its median is far above its minimum. */
+int report_noisy(const bench_result *r);
+
 /* Whether two results are of the same case; whether they are of the same scenario. */
 int report_same_case(const bench_result *a, const bench_result *b);
 int report_same_scenario(const bench_result *a, const bench_result *b);

@@ -124,11 +124,15 @@ static void say_winners(const bench_result *results, int n)
 /* A median far above the minimum means that something else ran, too. */
 #define NOISY 1.25
 
+int report_noisy(const bench_result *r)
+{
+    return !r->skipped[0] && r->ms_p50 > NOISY * r->ms_min;
+}
+
 static void say_noise(const bench_result *results, int n)
 {
     int noisy = 0;
-    for (int i = 0; i < n; i++)
-        noisy += !results[i].skipped[0] && results[i].ms_p50 > NOISY * results[i].ms_min;
+    for (int i = 0; i < n; i++) noisy += report_noisy(&results[i]);
     if (noisy)
         say("\nnoisy rows (P50 above %.2f times the minimum): %d; other programs share this "
             "machine:\n  compare the minima (ms_min of --csv), or run again\n", NOISY, noisy);

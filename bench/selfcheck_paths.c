@@ -151,7 +151,7 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     r.kernels = "k";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
-    r.ms_p50 = ms;
+    r.ms_p50 = r.ms_min = ms;
     r.workspace_bytes = (int64_t)(1024 * kib);
     snprintf(r.name, sizeof r.name, "%s", name);
     return r;
@@ -186,9 +186,11 @@ static void check_verdicts(selfcheck_expect *expect)
     expect(v.crossover == 4000, "crossover: faster at every longer length", (double)v.crossover);
     expect(fabs(v.speedup - sqrt(2)) < 1e-12, "geometric mean of four", v.speedup);
     expect(fabs(v.memory_saved - 0.5) < 1e-3, "half of the memory", v.memory_saved);
+    expect(v.noisy == 0, "no row is noisy", v.noisy);
     rows[7].ms_p50 = 9;
     verdicts_of(rows, 10, &v, 1);
     expect(v.crossover == 0, "no crossover when naive wins the longest", (double)v.crossover);
+    expect(v.noisy == 1, "a median of nine times the minimum is", v.noisy);
     rows[7].kernels = "other";
     verdicts_of(rows, 10, &v, 1);
     expect(v.cases == 3, "other kernels are not compared", v.cases);

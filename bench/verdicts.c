@@ -77,13 +77,14 @@ static int64_t crossover_of(const bench_result *all, int n, const bench_result *
 
 static bench_verdict verdict_of(const bench_result *all, int n, const bench_result *first)
 {
-    bench_verdict v = {first->preset, first->scenario, "", 0, 0, 0, 0, first->seq_kv, 0, 0};
+    bench_verdict v = {first->preset, first->scenario, "", 0, 0, 0, 0, first->seq_kv, 0, 0, 0};
     double log_speed = 0, log_memory = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const t = partner(all, n, &all[i]);
         if (!t || !report_same_scenario(t, first)) continue;
         v.cases++;
         v.won += speed_of(&all[i], t) > 1;
+        v.noisy += report_noisy(t) || report_noisy(&all[i]);
         log_speed += log(speed_of(&all[i], t));
         log_memory += log(memory_of(&all[i], t));
         if (t->seq_kv < v.shortest) v.shortest = t->seq_kv;
@@ -180,7 +181,7 @@ static void say_verdict(const bench_verdict *v)
         100 * v->memory_saved);
     say_crossover(v);
     report_colour(v->speedup > 1.05 ? GREEN : v->speedup > 0.95 ? PLAIN : YELLOW);
-    say("  %s\n", v->text);
+    say("  %s%s\n", v->text, v->noisy ? " (noisy)" : "");
     report_colour(PLAIN);
 }
 

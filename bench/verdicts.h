@@ -15,6 +15,7 @@ typedef struct bench_verdict {
     int64_t shortest, longest;            /* keys, of the cases compared */
     int64_t crossover;                    /* from so many keys on tiled is the faster one at every
                                            * length; 0 = it is not at the longest one */
+    int noisy;                            /* pairs of which a row was disturbed */
 } bench_verdict;
 
 int verdicts_of(const bench_result *results, int n, bench_verdict *out, int max);
