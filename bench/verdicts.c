@@ -43,18 +43,24 @@ static double memory_of(const bench_result *naive, const bench_result *tiled)
 static const struct {
     double above;
     const char *text;
+    report_style style;
 } thresholds[] = {
-    {1.5, "tiled is much faster"},
-    {1.05, "tiled is faster"},
-    {0.95, "about the same speed"},
-    {-1, "naive is faster"},
+    {1.5, "tiled is much faster", GREEN},
+    {1.05, "tiled is faster", GREEN},
+    {0.95, "about the same speed", PLAIN},
+    {-1, "naive is faster", YELLOW},
 };
 
-const char *verdict_text(double speedup)
+static int threshold_of(double speedup)
 {
     int i = 0;
     while (speedup <= thresholds[i].above) i++;
-    return thresholds[i].text;
+    return i;
+}
+
+const char *verdict_text(double speedup)
+{
+    return thresholds[threshold_of(speedup)].text;
 }
 
 /* The shortest length above every one at which naive was as fast as tiled. */
@@ -177,10 +183,10 @@ static void say_verdict(const bench_verdict *v)
 {
     char name[40];
     snprintf(name, sizeof name, "%.12s: %.24s", v->preset, v->scenario);
-    say("  %-28s %3d of %-3d %8.2fx %8.0f %%", name, v->won, v->cases, v->speedup,
-        100 * v->memory_saved);
+    say("  %-28s %3d of %-3d %8.2fx %+8.0f %%", name, v->won, v->cases, v->speedup,
+        -100 * v->memory_saved);
     say_crossover(v);
-    report_colour(v->speedup > 1.05 ? GREEN : v->speedup > 0.95 ? PLAIN : YELLOW);
+    report_colour(thresholds[threshold_of(v->speedup)].style);
     say("  %s%s\n", v->text, v->noisy ? " (noisy)" : "");
     report_colour(PLAIN);
 }
@@ -210,7 +216,7 @@ int verdicts_report(const bench_result *results, int n)
     bench_verdict verdicts[MAX_VERDICTS];
     const int count = verdicts_of(results, n, verdicts, MAX_VERDICTS);
     if (!count) return 0;
-    report_heading("naive against tiled             won       speed-up less memory  "
+    report_heading("naive against tiled             won       speed-up  workspace   "
                    "faster from keys     verdict");
     for (int i = 0; i < count; i++) say_verdict(&verdicts[i]);
     say_expectations(results, n);
