@@ -15,9 +15,9 @@
  *     build/bench info                     what this machine can do
  *
  * Parts: options, presets, paths (by which a case is computed) with scalar (kernels without
- * vectors), phases (of a call), run (data, check against the oracle, timing by measure), kernels, tune, tuning (its
- * files), model (FLOPs and bytes), probe (measured peaks), fields and report (machine, table,
- * winners), ranking, verdicts (naive against tiled), progress, json. */
+ * vectors), phases (of a call), run (data, check against the oracle, timing by measure), kernels,
+ * tune, tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report
+ * (machine, table, winners), ranking, verdicts (naive against tiled), progress, json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>

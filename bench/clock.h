@@ -15,9 +15,9 @@ double clock_cpu_seconds(void);
  * of others, which run on, only what the last tick knew. */
 double clock_thread_cpu_seconds(void);
 
-/* The cheapest counter that the machine has, in ticks of its own: the time stamp counter of x86 (20
- * to 40 cycles a reading), the counter of AArch64, else nanoseconds. Always of the same rate: what a
- * tick is worth tells clock_seconds over the same stretch. */
+/* The cheapest counter that the machine has, in ticks of its own: the time stamp counter of x86,
+ * the virtual counter of AArch64, else nanoseconds. What a tick is worth tells clock_seconds over
+ * the same stretch. */
 uint64_t clock_ticks(void);
 
 /* Clock rate in Hz measured now, in about 30 microseconds, by a chain of dependent integer adds

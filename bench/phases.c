@@ -251,7 +251,7 @@ void phases_report(const bench_result *results, int n)
         say_row(&results[i]);
     }
     if (said)
-        say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are alone "
-            "here,\n  so that this may be above 100 %%; merge has the last division; rest: packing, "
-            "widening, deciding;\n  clock: what reading the clock took, within the phases\n");
+        say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are "
+            "alone here,\n  so that this may be above 100 %%; merge has the last division; rest: "
+            "packing, widening, deciding;\n  clock: what reading the clock took, within the phases\n");
 }

@@ -50,7 +50,7 @@ void report_legend(const bench_result *results, int n);
 /* Geometric mean of n ratios whose logarithms sum up to so much. */
 double report_mean(double log_sum, int n);
 
-/* Whether other programs seem to have disturbed a timed row: its median is far above its minimum. */
+/* Whether other programs disturbed a timed row: its median is far above its minimum. */
 int report_noisy(const bench_result *r);
 
 /* Whether two results are of the same case; whether they are of the same scenario. */

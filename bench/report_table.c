@@ -131,10 +131,10 @@ void report_legend(const bench_result *results, int n)
         reads = fmax(reads, results[i].pct_read_bw);
     }
     report_colour(FAINT);
-    say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: times "
-        "as fast as\n  the first row of the case; tokens/s = batch * seq_q / P50; GFLOP/s = 2 * "
-        "visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak times threads, "
-        "in cycles; KiB: workspace\n");
+    say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: "
+        "times as fast as\n  the first row of the case; tokens/s = batch * seq_q / P50; GFLOP/s = "
+        "2 * visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak times "
+        "threads, in cycles; KiB: workspace\n");
     if (reads > 0)
         say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
             "call's\n");
