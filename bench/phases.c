@@ -253,5 +253,6 @@ void phases_report(const bench_result *results, int n)
     if (said)
         say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are "
             "alone here,\n  so that this may be above 100 %%; merge has the last division; rest: "
-            "packing, widening, deciding;\n  clock: what reading the clock took, within the phases\n");
+            "packing, widening, deciding;\n  clock: what reading the clock took, within the "
+            "phases\n");
 }
