@@ -34,6 +34,9 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#define OPENMP_THREADS omp_get_max_threads()
+#else
+#define OPENMP_THREADS 0
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -960,10 +963,8 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
-#ifdef _OPENMP
     if (p->num_workers == 0 && !p->parallel_for)
-        p->num_workers = omp_get_max_threads();
-#endif
+        p->num_workers = OPENMP_THREADS;
     if (p->num_workers == 0)
         p->num_workers = 1;
 }
@@ -971,12 +972,8 @@ static void resolve_sizes(attn_params *p)
 /* Workers that can run at once in a call of attn_forward, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
-#ifndef _OPENMP
-    if (!p->parallel_for)
+    if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-#else
-    (void)p;
-#endif
 }
 
 /* Where 0 means broadcast, its long name does, too. */
@@ -3264,23 +3261,60 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Running maximum and sum of block i, which has the logits s of n keys. *ready, whose block is
- * done, becomes this one: its exponentials are to be computed. */
-static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
+/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+typedef struct key_step {
+    int first, next; /* blocks */
+    int begin, end;  /* their keys, counted in the tile */
+    attn_lanes lanes;
+} key_step;
+
+/* The next step that has lanes; 0 = there is none. */
+static int take_step(const tile *t, key_step *st)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    float *m = t->state, *l = state_l(t, t->state);
+    do {
+        if (st->next == t->block_count)
+            return 0;
+        st->first = st->next;
+        st->next = end_of_step(t, st->first);
+        st->begin = st->end;
+        st->end = t->blocks[st->next - 1].end;
+        st->lanes = t->blocks[st->first].lanes;
+    } while (st->lanes.begin == st->lanes.end);
+    return 1;
+}
+
+/* Where the keys of block i begin in the tile. */
+static int block_begin(const tile *t, int i)
+{
+    return i ? t->blocks[i - 1].end : 0;
+}
+
+/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
+ * to be computed, with the sum l. */
+static attn_exp decide_block(tile *t, int i, float *m, float *l)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, i);
     block *b = &t->blocks[i];
-    const int found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
+    attn_exp e;
+    int found;
+    e.s = t->s_tile + begin * rows;
+    e.n = b->end - begin;
+    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
     b->raised = found & ATTN_RAISED;
-    ready->s = s;
-    ready->n = n;
-    ready->m = m;
-    ready->l = l;
-    ready->lanes = b->lanes;
-    ready->calm = found & ATTN_IS_CALM;
+    e.m = m;
+    e.l = l;
+    e.lanes = b->lanes;
+    e.calm = found & ATTN_IS_CALM;
+    return e;
+}
+
+/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
+ * this one: its exponentials are to be computed. */
+static void enter_block(tile *t, int i, attn_exp *ready)
+{
+    *ready = decide_block(t, i, t->state, state_l(t, t->state));
     if (t->dead < 0) {
-        kernels->exp_sum(s, n, t->dead, m, l);
+        t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
         ready->n = 0;
     }
 }
@@ -3301,21 +3335,16 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
-    int begin = 0, i = 0;
-    while (i < t->block_count) {
-        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
-        const attn_lanes lanes = t->blocks[i].lanes;
-        if (lanes.begin < lanes.end) {
-            ahead->lines = lines * (end - begin) / keys;
-            tile_logits(t, t->s_tile + begin * rows, j0 + begin, end - begin, class,
-                        ATTN_LOGITS_SOFTMAX, lanes, ready.n ? &ready : NULL, ahead);
-            ready.n = 0;
-        }
-        for (; i < next; begin = t->blocks[i++].end) {
-            if (lanes.begin == lanes.end)
-                continue;
+    key_step st = { 0, 0, 0, 0, { 0, 0 } };
+    int i;
+    while (take_step(t, &st)) {
+        ahead->lines = lines * (st.end - st.begin) / keys;
+        tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
+        ready.n = 0;
+        for (i = st.first; i < st.next; i++) {
             finish_ready(kernels, &ready);
-            enter_block(t, i, t->s_tile + begin * rows, t->blocks[i].end - begin, &ready);
+            enter_block(t, i, &ready);
         }
     }
     finish_ready(kernels, &ready);
@@ -3579,7 +3608,8 @@ static void score_cut(tile *t, const cut *at)
 {
     const attn_kernels *kernels = t->pl->kernels;
     const int n = (int)(at->to - at->from), rows = t->pl->rows;
-    int begin = 0, class, i = 0, r;
+    key_step st = { 0, 0, 0, 0, { 0, 0 } };
+    int class, i, r;
     *at->count = 0;
     if (n <= 0)
         return;
@@ -3589,16 +3619,12 @@ static void score_cut(tile *t, const cut *at)
     open_keys(t, at->from, n);
     set_blocks(t, at->from, n);
     *at->count = t->block_count;
-    while (i < t->block_count) {
-        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
-        const attn_lanes lanes = t->blocks[i].lanes;
-        if (lanes.begin < lanes.end)
-            tile_logits(t, t->s_tile + begin * rows, at->from + begin, end - begin, class,
-                        ATTN_LOGITS_SOFTMAX, lanes, NULL, NULL);
-        for (; i < next; begin = t->blocks[i++].end) {
+    while (take_step(t, &st)) {
+        tile_logits(t, t->s_tile + st.begin * rows, at->from + st.begin, st.end - st.begin, class,
+                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL, NULL);
+        for (i = st.first; i < st.next; i++) {
+            const int begin = block_begin(t, i);
             float *high = at->high + i * rows;
-            if (lanes.begin == lanes.end)
-                continue;
             for (r = 0; r < rows; r++)
                 high[r] = NEG_INF;
             kernels->maximum(t->s_tile + begin * rows, t->blocks[i].end - begin, high);
@@ -3669,26 +3695,17 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. */
+/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
+ * "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    const int rows = t->pl->rows;
-    int begin = 0, i, found;
-    attn_exp e;
-    e.m = m;
-    e.l = l; /* goes nowhere: list "values" adds in order */
-    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
-        block *b = &t->blocks[i];
-        if (b->lanes.begin == b->lanes.end)
-            continue;
-        e.s = t->s_tile + begin * rows;
-        e.n = b->end - begin;
-        e.lanes = b->lanes;
-        found = kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
-        b->raised = (found & ATTN_RAISED) != 0;
-        e.calm = found & ATTN_IS_CALM;
-        kernels->exp_block(&e);
+    int i;
+    for (i = 0; i < t->block_count; i++) {
+        const block *b = &t->blocks[i];
+        if (b->lanes.begin < b->lanes.end) {
+            const attn_exp e = decide_block(t, i, m, l);
+            t->pl->kernels->exp_block(&e);
+        }
     }
 }
 
