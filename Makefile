@@ -58,11 +58,14 @@ ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
                 bench/reading.c bench/stats.c bench/machine.c bench/data.c
-EXAMPLES := minimal replace_naive_loop mask_callback thread_pool
+# The measuring core, usable without the rest.
+MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
+MEASURE_TEST := bench/measure_test.c $(MEASURE)
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
-  $(EXAMPLES:%=examples/%.c)))
+  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEER_SOURCES))
 
@@ -131,8 +134,12 @@ $(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h attn.c $(SIMD_SOURCES
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
+$(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
+$(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
-$(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(EXAMPLE_PROGRAMS):
+PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
+            $(EXAMPLE_PROGRAMS)
+$(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
 
@@ -148,7 +155,7 @@ $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUI
 
 # ---- using
 
-programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/canon $(EXAMPLE_PROGRAMS)
+programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
 	$(RUN) $(BUILD)/test
@@ -209,7 +216,8 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 
-check-bench: $(BUILD)/bench ## the bench refuses wrong results, the page of goals tells right
+check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, the page of goals tells right
+	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
 	sh tools/performance_test.sh
 
