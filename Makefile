@@ -11,6 +11,7 @@ PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 CASES   ?=
+CSV     ?=
 RUN     ?=
 PYTHON  ?= python3
 export PYTHON
@@ -73,7 +74,7 @@ CHECKS := check-werror check-canon check-bench check-math check-numerics check-s
           check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
           check-mutants
 
-.PHONY: all test bench tune performance examples single check conformance install uninstall help \
+.PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
@@ -167,6 +168,9 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
 
+plot: $(BUILD)/bench ## pictures by gnuplot: of CSV='FILE...', or measured, minutes: build/plot/
+	RUN='$(RUN)' sh tools/plot.sh $(BUILD)/bench $(BUILD)/plot $(CSV)
+
 tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt for p.tuning
 	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
@@ -220,6 +224,7 @@ check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong res
 	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
 	sh tools/performance_test.sh
+	sh tools/plot_test.sh
 
 check-math: ## exp2, log2, tanh, roots against their exact values
 	@mkdir -p $(BUILD)
