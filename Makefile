@@ -223,6 +223,7 @@ check-canon: $(BUILD)/canon ## the golden hashes by a second, independent progra
 check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, the page of goals tells right
 	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
+	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
 

@@ -1,4 +1,4 @@
-/* measure_test.c - the measuring core on its own: order statistics against their definition, suites.
+/* measure_test.c - the measuring core on its own: statistics against their definition, suites.
  * SPDX-License-Identifier: MIT
  *
  * Linked with measure.c, suite.c, stats.c and clock.c alone: nothing of attention is in them. */

@@ -2,8 +2,8 @@
 # check.sh BUILD - runs the examples in the folder BUILD and compares what they print; compares the
 # synopsis of attn.h with minimal.c and with the first example of README.md, line by line.
 # SPDX-License-Identifier: MIT
-# RUN: an emulator to run them with. Where expected/NAME.sed exists, what NAME prints goes through it
-# first: figures differ from run to run.
+# RUN: an emulator to run them with. Where expected/NAME.sed exists, what NAME prints goes through
+# it first: figures differ from run to run.
 set -u
 build=${1:-build}
 here=$(dirname "$0")

@@ -167,8 +167,8 @@ function choose_shape(column,    r, shape, id, lengths, most, seen, points, orde
     most = 0
     for (i = 1; i <= shapes; i++) {
         shape = order[i]
-        if (lengths[shape] < most || (lengths[shape] == most && points[shape] <= points[best_shape]))
-            continue
+        if (lengths[shape] < most) continue
+        if (lengths[shape] == most && points[shape] <= points[best_shape]) continue
         best_shape = shape
         most = lengths[shape]
     }

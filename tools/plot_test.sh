@@ -28,9 +28,9 @@ head_line=$head_line,gbytes_per_s,read_gbytes_per_s,speedup
 
 # row THREADS IMPL PRESET CASE DTYPE SEQ_Q SEQ_KV MS BYTES SPEEDUP
 row() {
-    printf '%s,"%s","%s","%s","set","%s","full",1,8,2,%s,%s,64,' "$1" "$2" "$3" "$4" "$5" "$6" "$7"
-    printf '%s,%s,%s,%s,50,%s,100,25,%s,%s,%s,10.5,20,%s\n' "$8" "$8" "$8" "$8" "$6" "$9" "$9" "$9" \
-        "${10}"
+    printf '%s,"%s","%s","%s","set","%s","full",' "$1" "$2" "$3" "$4" "$5"
+    printf '1,8,2,%s,%s,64,%s,%s,%s,%s,50,%s,100,25,' "$6" "$7" "$8" "$8" "$8" "$8" "$6"
+    printf '%s,%s,%s,10.5,20,%s\n' "$9" "$9" "$9" "${10}"
 }
 
 rows() {
