@@ -226,6 +226,7 @@ check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong res
 	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
+	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench
 
 check-math: ## exp2, log2, tanh, roots against their exact values
 	@mkdir -p $(BUILD)

@@ -415,7 +415,8 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
-/* A short name of a status, e.g. "workspace too small". Never NULL. */
+/* A short name of a status, e.g. "workspace too small". Never NULL. docs/troubleshooting.md has an
+ * entry under each name. */
 ATTN_API const char *attn_status_string(attn_status status);
 
 /* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */

@@ -88,8 +88,10 @@ function series_of(row) {
 # All of a shape but its length, in words.
 function shape_of(row,    mask) {
     mask = t_of(row, "mask")
-    return plain("batch " n_of(row, "batch") ", " heads(row) " heads of " n_of(row, "head_dim") \
-                 ", " t_of(row, "dtype") (mask == "full" || mask == "" ? "" : ", " mask) \
+    return plain("batch " n_of(row, "batch") ", " heads(row) \
+                 (n_of(row, "heads_q") == 1 ? " head of " : " heads of ") \
+                 n_of(row, "head_dim") ", " t_of(row, "dtype") \
+                 (mask == "full" || mask == "" ? "" : ", " mask) \
                  (t_of(row, "layout") == "bshd" ? ", strided" : "") \
                  ", " n_of(row, "threads") " thread" (n_of(row, "threads") == 1 ? "" : "s"))
 }
@@ -316,15 +318,23 @@ function percentiles(    n, shown, i, r, p50, chosen, file, tics, low, high) {
 function case_without_threads(r,    name) {
     name = plain(t_of(r, "case"))
     sub(/[ ,]*(t|threads? ?)[0-9]+$/, "", name)
-    return name
+    return name == "" ? plain(t_of(r, "preset")) : name
+}
+
+# Presets that are about threads, where the rows have them.
+function about_threads(r) {
+    return t_of(r, "preset") == "threads" || t_of(r, "preset") == "factors"
 }
 
 function thread_key(r) {
     if (t_of(r, "impl") == "naive" || n_of(r, "ms_p50") <= 0) return ""
+    if (have_threads && !about_threads(r)) return ""
     return t_of(r, "preset") SUBSEP t_of(r, "kernels") SUBSEP case_without_threads(r)
 }
 
 function threads(    r, key, alone, many, most) {
+    have_threads = 0
+    for (r = 1; r <= rows; r++) have_threads += about_threads(r) && n_of(r, "threads") > 1
     for (r = 1; r <= rows; r++) {
         key = thread_key(r)
         if (n_of(r, "threads") != 1) many[key] = 1
