@@ -151,14 +151,21 @@ function left_out(picture, why) { print "plot: " picture " left out: " why }
 
 # ---- over the length: of all shapes the one that was measured at the most lengths
 
+# Rows of `bench memory` are one call in a fresh process each: of use for memory alone.
+function is_memory(r) { return t_of(r, "preset") == "memory" || n_of(r, "rss_growth_bytes") > 0 }
+
+# Whether a row is about length and of the kind: memory rows or others.
+function of_kind(r, kind) {
+    return n_of(r, "seq_q") == n_of(r, "seq_kv") && is_memory(r) == (kind == "memory")
+}
+
 # Sets best_shape; returns at how many lengths it has a number above 0 in a column.
-function choose_shape(column,    r, shape, id, lengths, most, seen, points, order, shapes, i) {
+function choose_shape(column, kind,
+                      r, shape, id, lengths, most, seen, points, order, shapes, i) {
     split("", seen)
-    split("", lengths)
-    split("", points)
-    shapes = 0
+    shapes = most = 0
     for (r = 1; r <= rows; r++) {
-        if (n_of(r, "seq_q") != n_of(r, "seq_kv") || n_of(r, column) <= 0) continue
+        if (!of_kind(r, kind) || n_of(r, column) <= 0) continue
         shape = shape_of(r)
         if (!(shape in points)) order[++shapes] = shape
         points[shape]++
@@ -166,7 +173,6 @@ function choose_shape(column,    r, shape, id, lengths, most, seen, points, orde
         if (!(id in seen)) lengths[shape]++
         seen[id] = 1
     }
-    most = 0
     for (i = 1; i <= shapes; i++) {
         shape = order[i]
         if (lengths[shape] < most) continue
@@ -177,18 +183,16 @@ function choose_shape(column,    r, shape, id, lengths, most, seen, points, orde
     return most
 }
 
-function of_best_shape(r) {
-    return n_of(r, "seq_q") == n_of(r, "seq_kv") && shape_of(r) == best_shape
-}
+function of_best_shape(r, kind) { return of_kind(r, kind) && shape_of(r) == best_shape }
 
 function latency(    r) {
-    if (choose_shape("ms_p50") < 2) {
+    if (choose_shape("ms_p50", "timed") < 2) {
         left_out("latency", "no shape was timed at two lengths (presets latency, factors)")
         return
     }
     clear_series()
     for (r = 1; r <= rows; r++)
-        if (of_best_shape(r) && n_of(r, "ms_p50") > 0)
+        if (of_best_shape(r, "timed") && n_of(r, "ms_p50") > 0)
             add_point(series_of(r), n_of(r, "seq_q"), n_of(r, "ms_p50"))
     write_series("latency", best_shape, "")
 }
@@ -200,10 +204,10 @@ function colour_of(impl) {
 }
 
 # A column as series, one an implementation; the colours of those that are new.
-function add_memory(column, title,    r, before, text) {
+function add_memory(column, title, kind,    r, before, text) {
     text = ""
     for (r = 1; r <= rows; r++) {
-        if (!of_best_shape(r) || n_of(r, column) <= 0) continue
+        if (!of_best_shape(r, kind) || n_of(r, column) <= 0) continue
         before = num_series
         add_point(plain(t_of(r, "impl")) ": " title, n_of(r, "seq_q"), n_of(r, column) / 1048576)
         if (num_series > before) text = text " " colour_of(t_of(r, "impl"))
@@ -211,19 +215,22 @@ function add_memory(column, title,    r, before, text) {
     return text
 }
 
-function memory(    list, measured, computed) {
-    if (choose_shape("rss_growth_bytes") < 2 && choose_shape("workspace_bytes") < 2) {
+function memory(    kind, list, measured, computed) {
+    kind = "memory"
+    if (choose_shape("rss_growth_bytes", kind) < 2) kind = "timed"
+    if (kind == "timed" && choose_shape("workspace_bytes", kind) < 2) {
         left_out("memory", "no shape was measured at two lengths (bench memory)")
         return
     }
     clear_series()
-    list = add_memory("rss_growth_bytes", "growth of peak RSS")
+    list = add_memory("rss_growth_bytes", "growth of peak RSS", kind)
     measured = num_series
-    list = list add_memory("workspace_bytes", "workspace")
+    list = list add_memory("workspace_bytes", "workspace", kind)
     computed = num_series
-    list = list add_memory("theory_bytes", "theory")
-    write_series("memory", best_shape, sprintf("measured = %d\ncomputed = %d\ncolours = \"%s\"\n", \
-                                              measured, computed, list))
+    list = list add_memory("theory_bytes", "theory", kind)
+    write_series("memory", best_shape, \
+                 sprintf("measured = %d\ncomputed = %d\ncolours = \"%s\"\n", \
+                         measured, computed, list))
 }
 
 # ---- roofline: rows with as many threads as most rows
@@ -242,6 +249,7 @@ function roofline(    r, t, peak, rate, low, high, x) {
     for (r = 1; r <= rows; r++) {
         x = n_of(r, "intensity")
         if (x <= 0 || n_of(r, "gflops") <= 0 || n_of(r, "threads") != t) continue
+        if (is_memory(r)) continue
         if (n_of(r, "fma_peak_gflops") > peak) peak = n_of(r, "fma_peak_gflops")
         if (n_of(r, "read_peak_gbytes_per_s") > rate) rate = n_of(r, "read_peak_gbytes_per_s")
         if (!low || x < low) low = x
@@ -274,7 +282,7 @@ function choose_rows(chosen,    r, n, all, only, pass, i) {
         n = 0
         for (r = 1; r <= rows; r++) {
             if (only != "" && t_of(r, "preset") != only) continue
-            if (n_of(r, "ms_p50") <= 0 || n_of(r, "ms_p99") <= 0) continue
+            if (n_of(r, "ms_p50") <= 0 || n_of(r, "ms_p99") <= 0 || is_memory(r)) continue
             if (pass == 2 && t_of(r, "impl") == "naive") continue
             all[++n] = r
         }

@@ -27,9 +27,9 @@ set title font ",14"
 
 data = folder."/".picture.".dat"
 load folder."/".picture.".set"
-# Room below the axes for the tics, the label and a legend of so many entries, three to a line.
+# Room below the axes for the tics, the label and a legend of so many entries, two to a line.
 legend = "set key at screen 0.5, screen 0.015 center bottom horizontal reverse Left samplen 2.5 \
-maxcols 3 width 2; set bmargin room + 1.5 * ceil(entries / 3.0)"
+maxcols 3 width 2; set bmargin room + 0.8 + 1.25 * ceil(entries / 2.0)"
 room = 4.2
 about(title) = caption eq "" ? title : title."\n".caption
 

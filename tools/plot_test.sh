@@ -26,18 +26,21 @@ head_line=$head_line,ms_p50,ms_min,ms_p95,ms_p99,gflops,intensity,fma_peak_gflop
 head_line=$head_line,read_peak_gbytes_per_s,workspace_bytes,rss_growth_bytes,theory_bytes
 head_line=$head_line,gbytes_per_s,read_gbytes_per_s,speedup
 
-# row THREADS IMPL PRESET CASE DTYPE SEQ_Q SEQ_KV MS BYTES SPEEDUP
+# row THREADS IMPL PRESET CASE DTYPE SEQ_Q SEQ_KV MS BYTES SPEEDUP: only preset memory has a growth
 row() {
     printf '%s,"%s","%s","%s","set","%s","full",' "$1" "$2" "$3" "$4" "$5"
     printf '1,8,2,%s,%s,64,%s,%s,%s,%s,50,%s,100,25,' "$6" "$7" "$8" "$8" "$8" "$8" "$6"
-    printf '%s,%s,%s,10.5,20,%s\n' "$9" "$9" "$9" "${10}"
+    growth=0
+    [ "$3" = memory ] && growth=$9
+    printf '%s,%s,%s,10.5,20,%s\n' "$9" "$growth" "$9" "${10}"
 }
 
 rows() {
     for length in 128 512 2048; do
-        row 1 naive latency "b1 h8 s$length" f32 $length $length $((length / 64)) \
-            $((4 * length * length)) 0
-        row 1 tiled latency "b1 h8 s$length" f32 $length $length $((length / 128)) 1048576 0
+        row 1 naive latency "b1 h8 s$length" f32 $length $length $((length / 64)) 3 0
+        row 1 tiled latency "b1 h8 s$length" f32 $length $length $((length / 128)) 3 0
+        row 1 naive memory "s$length" f32 $length $length 999 $((4 * length * length)) 0
+        row 1 tiled memory "s$length" f32 $length $length 999 1048576 0
     done
     row 1 tiled latency 'another shape, twice' f16 128 128 1 0 0
     row 1 tiled latency 'another shape, twice' f16 512 512 1 0 0
@@ -54,6 +57,7 @@ rows() {
 mkdir "$work/data"
 data() { rm -f "$work"/data/*; awk -v folder="$work/data" -f "$tools/plot.awk" "$@"; }
 has() { grep -qxF -- "$2" "$work/data/$1"; }
+lacks() { ! has "$@"; }
 sentence() { grep -qF -- "$1" "$work/said"; }
 says() { # says STATUS SENTENCE COMMAND...
     status=$1 words=$2
@@ -71,6 +75,8 @@ expect "the shape with most lengths" has latency.set \
 expect "of that shape all implementations" has latency.set 'n = 2'
 expect "bytes are shown as MiB" has memory.dat '512 1'
 expect "naive of 2048" has memory.dat '2048 16'
+expect "memory is of fresh processes" lacks memory.dat '512 2.8610229e-06'
+expect "latency is not" lacks latency.dat '512 999'
 expect "measured, computed, theory" has memory.set 'computed = 4'
 expect "roofs are those of the columns" has roofline.set 'peak = 100'
 expect "intensity and rate" has roofline.dat '2048 50'
