@@ -185,7 +185,7 @@ int json_write(const char *path, const bench_record *r)
     return close_file(f, path);
 }
 
-/* Texts are always quoted in CSV: the shape's name holds commas. A quote in a text is doubled. */
+/* Always quoted: the shape's name holds commas. */
 static void put_csv_text(FILE *f, const char *text)
 {
     putc('"', f);
