@@ -99,7 +99,7 @@ described() { # described WHAT HEADING: each line of listed begins a row below i
 
 ${RUN:-} "$bench" --list | sed -n 's/^preset \([a-z_]*\) .*/\1/p' > "$work/listed"
 described preset Presets
-${RUN:-} "$bench" --help | sed -n '/^  [a-z]/s/^  \([a-z]*\) .*/\1/p' > "$work/listed"
+${RUN:-} "$bench" --help | sed -n 's/^  \([a-z]\{1,\}\)  .*/\1/p' > "$work/listed"
 described command Commands
 ${RUN:-} "$bench" --shape 1,1,1,8,8,8 --impl tiled --iters 1 --csv "$work/csv" > "$work/said" ||
     cat "$work/said"

@@ -2,9 +2,9 @@
 # plot.sh BENCH FOLDER [FILE.csv...] - pictures of the bench's CSV, as PNG and SVG, in FOLDER.
 # SPDX-License-Identifier: MIT
 #
-# Without files it measures: the presets that the pictures need, with --quick. GNUPLOT: the program
-# (gnuplot); where it is missing one sentence says so and nothing is wrong. Exit status 2 when a
-# file is no such CSV or no picture can be made of it.
+# Without files it measures: the presets that the pictures need, with --quick, some minutes. RUN: an
+# emulator. GNUPLOT: the program (gnuplot); where it is missing one sentence says so and nothing is
+# wrong. Exit status 2 when a file is no such CSV or no picture can be made of it.
 set -u
 [ $# -ge 2 ] || { echo "usage: plot.sh BENCH FOLDER [FILE.csv...]" >&2; exit 2; }
 bench=$1
@@ -22,22 +22,20 @@ mkdir -p "$folder" || exit 2
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-offers() { # offers NAME: the bench has such a preset
-    "$bench" --list | grep "^preset $1 " | grep -qv 'not available'
+# Each by itself, so that each has the time of --quick.
+measure() { # measure NAME: a preset or command that this bench offers, to FOLDER/NAME.csv
+    ${RUN:-} "$bench" --help > "$work/help"
+    grep -E "^(preset)? *$1 " "$work/help" | grep -qv 'not available' || return 0
+    rm -f "$folder/$1.csv"
+    ${RUN:-} "$bench" "$1" --quick --csv "$folder/$1.csv" ||
+        echo "plot: bench $1 found something wrong, see above" >&2
+    if [ -f "$folder/$1.csv" ]; then measured="$measured $1"; fi
 }
 
 if [ $# -eq 0 ]; then
-    presets=
-    for preset in latency decode threads factors; do
-        if offers "$preset"; then presets="$presets $preset"; fi
-    done
-    # shellcheck disable=SC2086 # words
-    ${RUN:-} "$bench" $presets --quick --csv "$folder/bench.csv" || exit 1
-    set -- "$folder/bench.csv"
-    if "$bench" --help | grep -q '^  memory '; then
-        ${RUN:-} "$bench" memory --quick --csv "$folder/memory.csv" || exit 1
-        set -- "$@" "$folder/memory.csv"
-    fi
+    measured=
+    for name in latency factors decode threads memory; do measure "$name"; done
+    for name in $measured; do set -- "$@" "$folder/$name.csv"; done
 fi
 
 for file in "$@"; do
