@@ -271,7 +271,11 @@ function roofline(    r, t, peak, rate, low, high, x) {
 
 # ---- percentiles: as multiples of P50, so that short and long calls share an axis
 
-function case_of(r) { return plain(t_of(r, "case") ", " t_of(r, "impl")) }
+function case_of(r,    by, p50) {
+    by = t_of(r, "path") != "" ? t_of(r, "path") : t_of(r, "impl")
+    p50 = n_of(r, "ms_p50")
+    return plain(t_of(r, "case") ", " by) sprintf(p50 < 1000 ? "  %.3g ms" : "  %.0f ms", p50)
+}
 
 # Rows that are shown, chosen[1..n]: of latency where there are any; when too many those of the
 # default path, when still too many every so manyth.
@@ -311,7 +315,7 @@ function percentiles(    n, shown, i, r, p50, chosen, file, tics, low, high) {
         printf "%d %.9g %.9g %.9g\n", shown - i + 1, n_of(r, "ms_min") / p50, \
             n_of(r, "ms_p95") / p50, n_of(r, "ms_p99") / p50 > file
         tics = tics (i > 1 ? ", " : "") \
-            sprintf("\"%s  %.3g ms\" %d", case_of(r), p50, shown - i + 1)
+            sprintf("\"%s\" %d", case_of(r), shown - i + 1)
     }
     close(file)
     file = folder "/percentiles.set"

@@ -50,12 +50,10 @@ if (picture eq "memory") {
     eval length_axis
     set ylabel "memory (MiB)"
     colour_of(i) = word(colours, i + 1) + 0
-    plot for [i = 0:measured - 1] data index i using 1:2 with linespoints lt colour_of(i) \
-            pt 7 title columnheader(1), \
-        for [i = measured:computed - 1] data index i using 1:2 with linespoints lt colour_of(i) \
-            lw 1 dt 3 pt 4 ps 1.9 title columnheader(1), \
-        for [i = computed:n - 1] data index i using 1:2 with lines lt colour_of(i) \
-            lw 1.5 dt 2 title columnheader(1)
+    choose(i, a, b, c) = i < measured ? a : i < computed ? b : c
+    plot for [i = 0:n - 1] data index i using 1:2 with linespoints lt colour_of(i) \
+        lw choose(i, 2, 1, 1.5) dt choose(i, 1, 3, 2) pt choose(i, 7, 4, 0) \
+        ps choose(i, 1, 1.9, 0.1) title columnheader(1)
 }
 
 if (picture eq "roofline") {

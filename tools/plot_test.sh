@@ -58,6 +58,7 @@ mkdir "$work/data"
 data() { rm -f "$work"/data/*; awk -v folder="$work/data" -f "$tools/plot.awk" "$@"; }
 has() { grep -qxF -- "$2" "$work/data/$1"; }
 lacks() { ! has "$@"; }
+lacks_words() { ! grep -q "$@"; }
 sentence() { grep -qF -- "$1" "$work/said"; }
 says() { # says STATUS SENTENCE COMMAND...
     status=$1 words=$2
@@ -134,6 +135,10 @@ if command -v "$gnuplot" > /dev/null 2>&1; then
         expect "${words%%|*}.svg says ${words#*|}" grep -qF "${words#*|}" \
             "$work/out/${words%%|*}.svg"
     done
+    grep -v '"memory"' "$work/good.csv" | sed '1s/theory_bytes/other/' > "$work/computed.csv"
+    expect "memory that was only computed" says 0 'plot: 12 files in' plot "$work/computed.csv"
+    expect "memory.svg says workspace" grep -qF 'tiled: workspace' "$work/out/memory.svg"
+    expect "and not theory" lacks_words 'theory' "$work/out/memory.svg"
     rm -r "$work/out"
     expect "ten files without roofs" says 0 'plot: 10 files in' plot "$work/no_roof.csv"
     expect "a damaged file draws nothing" says 2 'cut off?' plot "$work/cut.csv"
