@@ -258,8 +258,8 @@ function roofline(    r, t, peak, rate, low, high, x) {
                   n_of(r, "gflops"))
     }
     if (!num_series || !peak || !rate) {
-        left_out("roofline", "it takes the columns intensity, fma_peak_gflops and " \
-                 "read_peak_gbytes_per_s")
+        left_out("roofline", "no timed row has intensity, fma_peak_gflops and " \
+                 "read_peak_gbytes_per_s (any preset)")
         return
     }
     if (peak / rate > high) high = peak / rate

@@ -90,7 +90,7 @@ sed 's/$/\r/' "$work/good.csv" > "$work/dos.csv"
 expect "lines of another system" data "$work/dos.csv"
 expect "their last column" has threads.dat '2 1.75'
 cut -d, -f1-18,22- "$work/good.csv" > "$work/no_roof.csv"
-expect "a missing series is left out with a sentence" says 0 'roofline left out: it takes' \
+expect "a missing series is left out with a sentence" says 0 'roofline left out: no timed row' \
     data "$work/no_roof.csv"
 expect "the others are there" test "$(find "$work/data" -name '*.set' | wc -l)" -eq 5
 head -1 "$work/good.csv" > "$work/part.csv"
