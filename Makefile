@@ -11,6 +11,7 @@ PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 CASES   ?=
+CSV     ?=
 RUN     ?=
 PYTHON  ?= python3
 export PYTHON
@@ -62,11 +63,14 @@ ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
                 bench/reading.c bench/stats.c bench/machine.c bench/data.c
-EXAMPLES := minimal replace_naive_loop mask_callback thread_pool
+# The measuring core, usable without the rest.
+MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
+MEASURE_TEST := bench/measure_test.c $(MEASURE)
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
-  $(EXAMPLES:%=examples/%.c)))
+  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
@@ -74,7 +78,7 @@ CHECKS := check-werror check-canon check-bench check-math check-numerics check-s
           check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
           check-mutants
 
-.PHONY: all test bench tune performance examples single check conformance install uninstall help \
+.PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks $(CHECKS)
 .DELETE_ON_ERROR:
 
@@ -139,8 +143,12 @@ $(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h $(PORTABLE) $(SIMD_SO
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
+$(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
+$(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
-$(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(EXAMPLE_PROGRAMS):
+PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
+            $(EXAMPLE_PROGRAMS)
+$(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
 
@@ -156,7 +164,7 @@ $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUI
 
 # ---- using
 
-programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/canon $(EXAMPLE_PROGRAMS)
+programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
 	$(RUN) $(BUILD)/test
@@ -168,6 +176,9 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
+
+plot: $(BUILD)/bench ## pictures by gnuplot: of CSV='FILE...', or measured, minutes: build/plot/
+	RUN='$(RUN)' sh tools/plot.sh $(BUILD)/bench $(BUILD)/plot $(CSV)
 
 tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt for p.tuning
 	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
@@ -218,9 +229,13 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 
-check-bench: $(BUILD)/bench ## the bench refuses wrong results, the page of goals tells right
+check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, the page of goals tells right
+	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
+	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
 	sh tools/performance_test.sh
+	sh tools/plot_test.sh
+	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench
 
 check-math: ## exp2, log2, tanh, roots against their exact values
 	@mkdir -p $(BUILD)

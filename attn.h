@@ -421,7 +421,8 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
  * any other number. */
 ATTN_API const char *attn_impl_name(int impl);
 
-/* A short name of a status, e.g. "workspace too small". Never NULL. */
+/* A short name of a status, e.g. "workspace too small". Never NULL. docs/troubleshooting.md has an
+ * entry under each name. */
 ATTN_API const char *attn_status_string(attn_status status);
 
 /* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */

@@ -1,30 +1,109 @@
 #!/bin/sh
-# check.sh - every sentence that the library can say about wrong parameters stands in troubleshooting.md.
+# check.sh [BENCH] - every sentence and status of the library has its entry in troubleshooting.md; every
+# preset, command and column of the bench, where the program is given, stands in benchmarks.md.
 # SPDX-License-Identifier: MIT
 # Takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each #error and of
-# the table of status names, and looks for it word by word.
+# the table of status names, and looks for it word by word. RUN: an emulator for BENCH.
 set -u
 top=$(dirname "$0")/..
 doc=$top/docs/troubleshooting.md
+pages=$top/docs/benchmarks.md
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+found=0
+missing=0
 
-# One line a statement; adjacent strings joined; '|' is escaped in Markdown tables.
+count() { # count STATUS WHAT
+    if [ "$1" -eq 0 ]; then found=$((found + 1)); return; fi
+    missing=$((missing + 1))
+    echo "$2"
+}
+
+report() { # report WHAT LEAST: ends one part of the check
+    echo "$1: $found passed, $missing failed"
+    [ "$missing" -eq 0 ] && [ "$found" -ge "$2" ] || failed=1
+    found=0
+    missing=0
+}
+failed=0
+
+# ---- sentences. One line a statement; adjacent strings joined; '|' is escaped in Markdown tables.
+
 cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
 grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
 grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] | sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
-grep -oE 'names\[\] = \{ "ok"[^}]*' "$work/statements" | grep -oE '"[^"]*"' | tr -d '"' |
-    sed -e 's/^/`/' -e 's/$/`/' >> "$work/sentences"
 sort -u "$work/sentences" | grep . > "$work/all"
-
-found=0
-missing=0
 while IFS= read -r sentence; do
-    if grep -qF -- "$sentence" "$doc"; then found=$((found + 1)); continue; fi
-    missing=$((missing + 1))
-    echo "not in docs/troubleshooting.md: $sentence"
+    grep -qF -- "$sentence" "$doc"
+    count $? "not in docs/troubleshooting.md: $sentence"
 done < "$work/all"
-echo "sentences: $found passed, $missing failed"
-[ "$missing" -eq 0 ] && [ "$found" -ge 40 ]
+report sentences 40
+
+# ---- statuses: a line of the table with a link, an entry of symptom, command and cure
+
+section() { awk -v title="### $1" '/^##/ {on = $0 == title; next} on' "$doc"; }
+anchor() { printf '%s' "$1" | tr 'A-Z ' 'a-z-'; }
+
+grep -oE 'names\[\] = \{ "ok"[^}]*' "$work/statements" | grep -oE '"[^"]*"' |
+    tr -d '"' > "$work/names"
+sed -n '/^typedef enum attn_status/,/^} attn_status/p' "$top/attn.h" |
+    sed -nE 's/^ *(ATTN_[A-Z_]+).*/\1/p' > "$work/values"
+[ "$(grep -c . "$work/names")" -eq "$(grep -c . "$work/values")" ]
+count $? "attn_status has other values than attn_status_string has names"
+while IFS= read -r value; do
+    grep -qF "| \`$value\` |" "$doc"
+    count $? "not in the table of docs/troubleshooting.md: $value"
+done < "$work/values"
+echo 'unknown status' >> "$work/names"
+while IFS= read -r name; do
+    grep -qF "| [\`$name\`](#$(anchor "$name")) |" "$doc"
+    count $? "no line in the table of docs/troubleshooting.md: $name"
+    for part in Symptom Command Cure; do
+        section "$name" | grep -q "^- $part: "
+        count $? "docs/troubleshooting.md, entry $name: no $part"
+    done
+done < "$work/names"
+report statuses 25
+
+# ---- other entries: all three parts; links within a page: to a heading that is there
+
+grep '^### ' "$doc" | sed 's/^### //' > "$work/entries"
+while IFS= read -r name; do
+    [ "$(section "$name" | grep -cE '^- (Symptom|Command|Cure): ')" -eq 3 ]
+    count $? "docs/troubleshooting.md, entry $name: symptom, command and cure, once each"
+done < "$work/entries"
+for page in "$top"/README.md "$top"/docs/*.md; do
+    sed -n 's/^##* //p' "$page" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-' > "$work/anchors"
+    grep -oE '\]\(#[^)]*\)' "$page" | sed -e 's/^](#//' -e 's/)$//' > "$work/links"
+    while IFS= read -r link; do
+        grep -qxF -- "$link" "$work/anchors"
+        count $? "$page: no heading for the link #$link"
+    done < "$work/links"
+done
+report 'entries and links' 15
+
+# ---- the bench
+
+[ $# -gt 0 ] || exit $failed
+bench=$1
+
+described() { # described WHAT HEADING: each line of listed begins a row below it, in backquotes
+    awk -v title="## $2" '/^## / {on = $0 == title; next} on' "$pages" > "$work/rows"
+    while IFS= read -r name; do
+        grep -qE "^\|[^|]*\`$name\`" "$work/rows"
+        count $? "not in docs/benchmarks.md, $2: $1 $name"
+    done < "$work/listed"
+}
+
+${RUN:-} "$bench" --list | sed -n 's/^preset \([a-z_]*\) .*/\1/p' > "$work/listed"
+described preset Presets
+${RUN:-} "$bench" --help | sed -n 's/^  \([a-z]\{1,\}\)  .*/\1/p' > "$work/listed"
+described command Commands
+${RUN:-} "$bench" --shape 1,1,1,8,8,8 --impl tiled --iters 1 --csv "$work/csv" > "$work/said" ||
+    cat "$work/said"
+head -1 "$work/csv" | tr ',' '\n' > "$work/listed"
+described column 'How to read the figures'
+report 'presets, commands, columns' 50
+exit $failed

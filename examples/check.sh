@@ -2,7 +2,8 @@
 # check.sh BUILD - runs the examples in the folder BUILD and compares what they print; compares the
 # synopsis of attn.h with minimal.c and with the first example of README.md, line by line.
 # SPDX-License-Identifier: MIT
-# RUN: an emulator to run them with.
+# RUN: an emulator to run them with. Where expected/NAME.sed exists, what NAME prints goes through
+# it first: figures differ from run to run.
 set -u
 build=${1:-build}
 here=$(dirname "$0")
@@ -20,8 +21,11 @@ count() { # count STATUS NAME
 
 for expected in "$here"/expected/*.txt; do
     name=$(basename "$expected" .txt)
-    ${RUN:-} "$build/$name" > "$work/out" 2>&1
+    ${RUN:-} "$build/$name" > "$work/raw" 2>&1
     status=$?
+    script=$here/expected/$name.sed
+    [ -f "$script" ] || script=/dev/null
+    sed -f "$script" "$work/raw" > "$work/out"
     diff "$expected" "$work/out" && [ "$status" -eq 0 ]
     count $? "example $name (exit status $status)"
 done

@@ -1,0 +1,124 @@
+# plot.gp - one picture of the data files that tools/plot.awk writes.
+# SPDX-License-Identifier: MIT
+#
+#     gnuplot -e "picture='latency'; type='png'; folder='DIR'; out='FILE'" tools/plot.gp
+#
+# 1000 pixels wide; the legend stands below the axes, where it hides nothing.
+
+if (type eq "png") set terminal pngcairo size 1000,660 font "DejaVu Sans,12" noenhanced
+if (type eq "svg") set terminal svg size 1000,660 font "DejaVu Sans,sans-serif,15" noenhanced \
+    background "#ffffff"
+set output out
+
+# Colours that people with any kind of colour vision tell apart, and another mark for each.
+set linetype 1 lc rgb "#0072b2" lw 2 pt 7 ps 1.1
+set linetype 2 lc rgb "#d55e00" lw 2 pt 5 ps 1.0
+set linetype 3 lc rgb "#009e73" lw 2 pt 9 ps 1.2
+set linetype 4 lc rgb "#cc79a7" lw 2 pt 11 ps 1.2
+set linetype 5 lc rgb "#e69f00" lw 2 pt 13 ps 1.2
+set linetype 6 lc rgb "#56b4e9" lw 2 pt 4 ps 1.1
+set linetype 7 lc rgb "#000000" lw 2 pt 6 ps 1.1
+set linetype 8 lc rgb "#8c6d31" lw 2 pt 8 ps 1.2
+set linetype cycle 8
+set border 3 lc rgb "#444444"
+set tics nomirror
+set grid lc rgb "#dddddd" lw 1 lt 1
+set title font ",14"
+
+data = folder."/".picture.".dat"
+load folder."/".picture.".set"
+# Room below the axes for the tics, the label and a legend of so many entries, two to a line.
+legend = "set key at screen 0.5, screen 0.015 center bottom horizontal reverse Left samplen 2.5 \
+maxcols 3 width 2; set bmargin room + 0.8 + 1.25 * ceil(entries / 2.0)"
+room = 4.2
+about(title) = caption eq "" ? title : title."\n".caption
+
+# Both axes by factors: lengths of 128 and of a million share one.
+length_axis = "set logscale x 2; set logscale y; set format x '%.0f'; set format y '%g'; \
+set mytics 10; set xlabel 'sequence length (tokens)'; set offsets graph 0.03, graph 0.03; \
+entries = n; eval legend"
+
+if (picture eq "latency") {
+    set title about("Latency over length")
+    eval length_axis
+    set ylabel "time of one call, P50 (ms)"
+    plot for [i = 0:n - 1] data index i using 1:2 with linespoints lt i + 1 title columnheader(1)
+}
+
+if (picture eq "memory") {
+    set title about("Memory beyond inputs and output over length")
+    eval length_axis
+    set ylabel "memory (MiB)"
+    colour_of(i) = word(colours, i + 1) + 0
+    choose(i, a, b, c) = i < measured ? a : i < computed ? b : c
+    plot for [i = 0:n - 1] data index i using 1:2 with linespoints lt colour_of(i) \
+        lw choose(i, 2, 1, 1.5) dt choose(i, 1, 3, 2) pt choose(i, 7, 4, 0) \
+        ps choose(i, 1, 1.9, 0.1) title columnheader(1)
+}
+
+if (picture eq "roofline") {
+    set title about("Roofline: each mark is a case")
+    set logscale xy
+    set format "%g"
+    set xrange [low:high]
+    set xlabel "arithmetic intensity (FLOP per byte of q, k, v and o)"
+    set ylabel "rate, P50 (GFLOP/s)"
+    set samples 2000
+    entries = n + 1
+    eval legend
+    roof(x) = x * rate < peak ? x * rate : peak
+    plot roof(x) with lines lw 3 lc rgb "#444444" \
+            title sprintf("roof: %.0f GFLOP/s, %.1f GB/s", peak, rate), \
+        for [i = 0:n - 1] data index i using 1:2 with points lt i + 1 title columnheader(1)
+}
+
+if (picture eq "percentiles") {
+    set title about("Percentiles of one call, as multiples of the median")
+    set xlabel "time / P50 of the same case (case, implementation and P50 on the left)"
+    set yrange [0.4:n + 0.6]
+    set logscale x
+    set xrange [low * 0.95:high * 1.05]
+    set xtics (0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+    if (high / low > 20) { set xtics (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) }
+    set format x "%g"
+    entries = 4
+    eval legend
+    set key maxcols 4
+    plot data using 2:1:(($4) - ($2)):(0) with vectors nohead lw 2 lc rgb "#bbbbbb" notitle, \
+        data using 2:1 with points pt 9 ps 1.3 lc rgb "#009e73" title "minimum", \
+        data using (1):1 with points pt 7 ps 1.3 lc rgb "#0072b2" title "P50", \
+        data using 3:1 with points pt 5 ps 1.2 lc rgb "#e69f00" title "P95", \
+        data using 4:1 with points pt 13 ps 1.5 lc rgb "#d55e00" title "P99"
+}
+
+if (picture eq "threads") {
+    set title about("Speed-up by threads")
+    set xrange [0.8:most + 0.2]
+    set yrange [0:most * 1.1]
+    if (most <= 16) { set xtics 1 }
+    set xlabel "threads"
+    set ylabel "times as fast as one thread"
+    entries = n + 1
+    eval legend
+    ideal(x) = x >= 1 && x <= most ? x : NaN
+    plot ideal(x) with lines dt 2 lw 2 lc rgb "#888888" title "as many times as threads", \
+        for [i = 0:n - 1] data index i using 1:2 with linespoints lt i + 1 title columnheader(1)
+}
+
+if (picture eq "decode") {
+    set title about("Decoding one token: rate of reading K and V by storage type")
+    set xrange [-0.6:shapes - 0.4]
+    set yrange [0:*]
+    set offsets 0, 0, graph 0.05, 0
+    if (shapes > 4) { set xtics rotate by -35; set rmargin 16; room = 9 }
+    entries = n + 1
+    eval legend
+    set xlabel "heads (q/kv), head_dim, keys"
+    set ylabel "bytes of K and V / P50 (GB/s)"
+    set style fill solid 0.85 border rgb "#ffffff"
+    set grid noxtics
+    plot for [i = 0:n - 1] data index i using 1:2:(width * 0.92) with boxes lt i + 1 \
+            title columnheader(1), \
+        for [i = 0:n - 1] data index i using ($1 - width * 0.42):3:(width * 0.84):(0) \
+            with vectors nohead lw 3 lc rgb "#000000" title i ? "" : "a loop that only reads them"
+}

@@ -1,0 +1,150 @@
+#!/bin/sh
+# plot_test.sh - plot.sh on rows made up for it: what is drawn, what is left out, what is refused.
+# SPDX-License-Identifier: MIT
+# GNUPLOT: the program; where it is missing only the data files are checked.
+set -u
+tools=$(cd "$(dirname "$0")" && pwd)
+gnuplot=${GNUPLOT:-gnuplot}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+expect() # expect WHAT COMMAND...
+{
+    what=$1
+    shift
+    if "$@" > /dev/null 2>&1; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1))
+    echo "FAILED: $what"
+}
+
+# ---- rows: the columns stand in another order than the bench writes them
+
+head_line=threads,impl,preset,case,kernels,dtype,mask,batch,heads_q,heads_kv,seq_q,seq_kv,head_dim
+head_line=$head_line,ms_p50,ms_min,ms_p95,ms_p99,gflops,intensity,fma_peak_gflops
+head_line=$head_line,read_peak_gbytes_per_s,workspace_bytes,rss_growth_bytes,theory_bytes
+head_line=$head_line,gbytes_per_s,read_gbytes_per_s,speedup
+
+# row THREADS IMPL PRESET CASE DTYPE SEQ_Q SEQ_KV MS BYTES SPEEDUP: only preset memory has a growth
+row() {
+    printf '%s,"%s","%s","%s","set","%s","full",' "$1" "$2" "$3" "$4" "$5"
+    printf '1,8,2,%s,%s,64,%s,%s,%s,%s,50,%s,100,25,' "$6" "$7" "$8" "$8" "$8" "$8" "$6"
+    growth=0
+    [ "$3" = memory ] && growth=$9
+    printf '%s,%s,%s,10.5,20,%s\n' "$9" "$growth" "$9" "${10}"
+}
+
+rows() {
+    for length in 128 512 2048; do
+        row 1 naive latency "b1 h8 s$length" f32 $length $length $((length / 64)) 3 0
+        row 1 tiled latency "b1 h8 s$length" f32 $length $length $((length / 128)) 3 0
+        row 1 naive memory "s$length" f32 $length $length 999 $((4 * length * length)) 0
+        row 1 tiled memory "s$length" f32 $length $length 999 1048576 0
+    done
+    row 1 tiled latency 'another shape, twice' f16 128 128 1 0 0
+    row 1 tiled latency 'another shape, twice' f16 512 512 1 0 0
+    for type in f32 f16; do row 1 tiled decode "kv4096 $type" $type 1 4096 0.5 100 0; done
+    row 1 tiled threads 'prefill s64' f32 64 96 6 100 0
+    row 2 tiled threads 'prefill s64' f32 64 96 4 100 1.75
+    row 4 tiled threads 'prefill s64' f32 64 96 2 100 0
+}
+
+{ echo "$head_line"; rows; } > "$work/good.csv"
+
+# ---- the data files
+
+mkdir "$work/data"
+data() { rm -f "$work"/data/*; awk -v folder="$work/data" -f "$tools/plot.awk" "$@"; }
+has() { grep -qxF -- "$2" "$work/data/$1"; }
+lacks() { ! has "$@"; }
+lacks_words() { ! grep -q "$@"; }
+sentence() { grep -qF -- "$1" "$work/said"; }
+says() { # says STATUS SENTENCE COMMAND...
+    status=$1 words=$2
+    shift 2
+    "$@" > "$work/said" 2>&1
+    [ $? -eq "$status" ] && sentence "$words"
+}
+
+expect "rows become data files" data "$work/good.csv"
+expect "six pictures have data" test "$(find "$work/data" -name '*.set' | wc -l)" -eq 6
+expect "series are named" has latency.dat '"tiled, set"'
+expect "latency is P50" has latency.dat '512 4'
+expect "the shape with most lengths" has latency.set \
+    'caption = "batch 1, 8/2 heads of 64, f32, 1 thread"'
+expect "of that shape all implementations" has latency.set 'n = 2'
+expect "bytes are shown as MiB" has memory.dat '512 1'
+expect "naive of 2048" has memory.dat '2048 16'
+expect "memory is of fresh processes" lacks memory.dat '512 2.8610229e-06'
+expect "latency is not" lacks latency.dat '512 999'
+expect "measured, computed, theory" has memory.set 'computed = 4'
+expect "roofs are those of the columns" has roofline.set 'peak = 100'
+expect "intensity and rate" has roofline.dat '2048 50'
+expect "percentiles are multiples of P50" has percentiles.dat '8 1 1 1'
+expect "a speed-up of the bench is taken" has threads.dat '2 1.75'
+expect "one that is missing is computed" has threads.dat '4 3'
+expect "types stand side by side" has decode.dat '0.2 10.5 20'
+
+sed 's/$/\r/' "$work/good.csv" > "$work/dos.csv"
+expect "lines of another system" data "$work/dos.csv"
+expect "their last column" has threads.dat '2 1.75'
+cut -d, -f1-18,22- "$work/good.csv" > "$work/no_roof.csv"
+expect "a missing series is left out with a sentence" says 0 'roofline left out: no timed row' \
+    data "$work/no_roof.csv"
+expect "the others are there" test "$(find "$work/data" -name '*.set' | wc -l)" -eq 5
+head -1 "$work/good.csv" > "$work/part.csv"
+grep '"decode"' "$work/good.csv" >> "$work/part.csv"
+grep -v '"decode"' "$work/no_roof.csv" > "$work/other.csv"
+expect "two files with different columns" data "$work/part.csv" "$work/other.csv"
+expect "rows of the first" has decode.dat '0.2 10.5 20'
+expect "rows of the second" has threads.dat '2 1.75'
+
+# ---- what is no such file
+
+: > "$work/empty.csv"
+expect "an empty file" says 2 'nothing to read' data "$work/empty.csv"
+head -1 "$work/good.csv" > "$work/head.csv"
+expect "a head line alone" says 2 'no file has a row' data "$work/head.csv"
+head -c 900 "$work/good.csv" > "$work/cut.csv"
+expect "a file that is cut off" says 2 'is the file cut off?' data "$work/cut.csv"
+sed '3s/,100,25,/,1OO,25,/' "$work/good.csv" > "$work/letters.csv"
+expect "letters in a number" says 2 'line 3: "1OO" is no number, as fma_peak_gflops is' \
+    data "$work/letters.csv"
+sed '1s/seq_kv/keys/' "$work/good.csv" > "$work/column.csv"
+expect "a column that every picture needs" says 2 'has no column seq_kv' data "$work/column.csv"
+expect "another kind of file" says 2 'is not CSV of the bench' data "$tools/plot.gp"
+
+# ---- the script
+
+plot() { sh "$tools/plot.sh" none "$work/out" "$@"; }
+without() { GNUPLOT=no-such-program plot "$@"; }
+expect "no gnuplot, one sentence" says 0 'there is no gnuplot here' without "$work/good.csv"
+expect "and no folder" test ! -e "$work/out"
+width() { od -A n -t u1 -j 16 -N 4 "$1" | awk '{print ($3 * 256) + $4}'; }
+
+if command -v "$gnuplot" > /dev/null 2>&1; then
+    expect "pictures are drawn" says 0 'plot: 12 files in' plot "$work/good.csv"
+    for picture in latency memory roofline percentiles threads decode; do
+        expect "$picture.png is 1000 pixels wide" test "$(width "$work/out/$picture.png")" = 1000
+        expect "$picture.svg is whole" grep -q '</svg>' "$work/out/$picture.svg"
+    done
+    for words in 'latency|P50 (ms)' 'latency|length (tokens)' 'memory|memory (MiB)' \
+        'roofline|(GFLOP/s)' 'roofline|FLOP per byte' 'percentiles|time / P50' \
+        'threads|times as fast' 'decode|(GB/s)' 'latency|naive, set' 'memory|tiled: theory'; do
+        expect "${words%%|*}.svg says ${words#*|}" grep -qF "${words#*|}" \
+            "$work/out/${words%%|*}.svg"
+    done
+    grep -v '"memory"' "$work/good.csv" | sed '1s/theory_bytes/other/' > "$work/computed.csv"
+    expect "memory that was only computed" says 0 'plot: 12 files in' plot "$work/computed.csv"
+    expect "memory.svg says workspace" grep -qF 'tiled: workspace' "$work/out/memory.svg"
+    expect "and not theory" lacks_words 'theory' "$work/out/memory.svg"
+    rm -r "$work/out"
+    expect "ten files without roofs" says 0 'plot: 10 files in' plot "$work/no_roof.csv"
+    expect "a damaged file draws nothing" says 2 'cut off?' plot "$work/cut.csv"
+    expect "a file that is not there" says 2 'cannot read' plot "$work/none.csv"
+else
+    echo "plot_test: no gnuplot here: only the data files were checked"
+fi
+echo "plot.sh: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
