@@ -43,6 +43,7 @@ const result_field result_fields[] = {
     MAYBE(read_gbytes_per_s, "read", 5, 1, 1),
     MAYBE(pct_read_bw, "%read", 5, 1, 1),
     MAYBE(speedup, HIDDEN),
+    REAL(visible, HIDDEN),
     INT(workspace_bytes, "work KiB", 8, 0, 1024),
     INT(peak_rss_bytes, HIDDEN),
     MAYBE(pct_running, "%cpu", 5, 1, 1),

@@ -32,7 +32,8 @@ typedef struct pool_worker {
 struct pool {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    int num_workers, started, stop;
+    int started, stop;
+    int limit;       /* workers that take part */
     unsigned round;  /* counts the calls; read without the lock, too */
     int open;        /* whether a worker may join the call */
     unsigned active; /* workers that have; read without the lock, too */
@@ -41,7 +42,7 @@ struct pool {
     int64_t next, n;
     attn_task_fn task;
     void *arg;
-    pool_worker *workers; /* [1 .. num_workers-1] are threads; the caller is worker 0 */
+    pool_worker *workers; /* [1 .. started-1] are threads; the caller is worker 0 */
 };
 
 /* ---- by compiler: the next index; a number that others read without the lock; a short wait */
@@ -110,13 +111,15 @@ static void run_indices(pool *p, int worker)
     while ((index = next_index(p)) < p->n) p->task(p->arg, index, worker);
 }
 
-/* Waits for a call after `seen`, joins it if it is still open; 1 = joined. Leaves with the lock. */
-static int join_call(pool *p, unsigned seen)
+/* Waits for a call after `seen` that is the worker's, joins it if it is still open; 1 = joined.
+ * Leaves with the lock. */
+static int join_call(pool *p, unsigned seen, int worker)
 {
     spin(&p->round, seen, 0);
     pthread_mutex_lock(&p->lock);
     p->asleep++;
-    while (p->round == seen) pthread_cond_wait(&p->work, &p->lock);
+    while (p->round == seen || (worker >= p->limit && !p->stop))
+        pthread_cond_wait(&p->work, &p->lock);
     p->asleep--;
     if (p->open) set(&p->active, p->active + 1);
     return p->open;
@@ -137,7 +140,7 @@ static void *worker_main(void *argument)
     unsigned seen = 0;
     int stop = 0;
     while (!stop) {
-        const int joined = join_call(p, seen);
+        const int joined = join_call(p, seen, self->number);
         seen = p->round;
         stop = p->stop;
         pthread_mutex_unlock(&p->lock);
@@ -183,7 +186,7 @@ pool *pool_create(int n)
 {
     pool *p = calloc(1, sizeof *p);
     if (!p) return NULL;
-    p->num_workers = n;
+    p->limit = n;
     p->started = 1;
     p->workers = calloc((size_t)n, sizeof *p->workers);
     pthread_mutex_init(&p->lock, NULL);
@@ -210,6 +213,13 @@ void pool_destroy(pool *p)
     pthread_mutex_destroy(&p->lock);
     free(p->workers);
     free(p);
+}
+
+void pool_limit(pool *p, int n)
+{
+    pthread_mutex_lock(&p->lock);
+    p->limit = n;
+    pthread_mutex_unlock(&p->lock);
 }
 
 int pool_parallel_for(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -239,6 +249,11 @@ pool *pool_create(int n)
 void pool_destroy(pool *p)
 {
     free(p);
+}
+
+void pool_limit(pool *p, int n)
+{
+    (void)p, (void)n;
 }
 
 int pool_parallel_for(void *user, int64_t n, attn_task_fn task, void *arg)

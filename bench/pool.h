@@ -11,6 +11,9 @@ typedef struct pool pool;
 pool *pool_create(int n);
 void pool_destroy(pool *p);
 
+/* Lets only workers 0 .. n-1 take part in the calls to come; at first all do. */
+void pool_limit(pool *p, int n);
+
 /* An attn_parallel_for_fn; user is the pool. Indices are handed out one by one, in order. */
 int pool_parallel_for(void *user, int64_t n, attn_task_fn task, void *arg);
 

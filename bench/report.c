@@ -17,6 +17,7 @@
 #endif
 
 #include "fields.h"
+#include "relative.h"
 
 enum { MAX_WINNERS = 32 };
 
@@ -107,7 +108,7 @@ void report_machine(const machine_info *m, const probe_result *p)
 void report_formulas(void)
 {
     say("tokens/s = batch * seq_q / P50; GFLOP/s = 2 * visible pairs * (head_dim + head_dim_v) / "
-        "P50,\n  causal pairs counted exactly; GB/s = bytes of k and v / P50; up to 16 rows "
+        "P50,\n  pairs counted exactly; GB/s = bytes of k and v / P50; up to 16 rows "
         "and preset threads:\n  read = GB/s of a plain loop that reads the same k and v with as "
         "many threads, in turn with\n  the calls; %%read = the loop's time / the call's, "
         "median of pairs\n");
@@ -270,7 +271,7 @@ static void say_speedups(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS) continue;
         if (!said++) say("\nthreads against one, on the same tensors, and of the read rate\n");
         say("  %-26s %3d: %5.2f times as fast, %5.1f %%\n", r->name, (int)r->threads, r->speedup,
             r->pct_read_bw);
@@ -286,6 +287,7 @@ void report_summary(const bench_result *results, int n)
     if (count) say("\nwinners (geometric mean over the cases of a scenario, by P50)\n");
     for (int i = 0; i < count; i++) say_winner(&winners[i]);
     say_speedups(results, n);
+    relative_masks(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
 }

@@ -8,4 +8,12 @@
 /* Prints failures and the closing line; returns how many checks failed. */
 int selfcheck(bench_context *context);
 
+/* ---- for the files of checks */
+
+/* Counts a check, and says what and which value when it did not hold. */
+void expect(int held, const char *what, double value);
+
+void check_masks(bench_context *context); /* masks_test.c */
+void check_lists(void);                   /* presets_test.c */
+
 #endif
