@@ -165,7 +165,7 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
     const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
     const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
     const preset_choice want = {o->quick, o->kernels, o->threads > 0 ? o->threads : cpus,
-                                o->max_seq_len ? o->max_seq_len : longest};
+                                o->max_seq_len > 0 ? o->max_seq_len : longest};
     int ok = 1;
     list->n = list->lost = 0;
     for (int i = 0; ok && i < o->num_commands; i++)

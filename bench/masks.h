@@ -1,9 +1,9 @@
 /* masks.h - the masks that a case can have, and how many pairs each of them shows.
  * SPDX-License-Identifier: MIT
  *
- * One table: name, what it sets in attn_params (with small arrays of its own) and its visible pairs,
- * counted here from the definition and not by the library. Masks that a length alone does not settle
- * follow a fixed pattern of the case's shape, see masks.c. */
+ * One table: name, what it sets in attn_params (with small arrays of its own) and its visible
+ * pairs, counted here from the definition and not by the library. Masks that a length alone does
+ * not settle follow a fixed pattern of the case's shape, see masks.c. */
 #ifndef BENCH_MASKS_H
 #define BENCH_MASKS_H
 

@@ -99,8 +99,8 @@ static void check_measured(bench_context *context, int shape, int kind)
         bench_result r;
         context->spoil = n & 1;
         run_case(context, &c, impls[n / 2], &r);
-        expect(context->spoil ? run_was_wrong(&r) : !r.skipped[0], r.skipped[0] ? r.skipped : r.mask,
-               kind);
+        expect(context->spoil ? run_was_wrong(&r) : !r.skipped[0],
+               r.skipped[0] ? r.skipped : r.mask, kind);
         expect(!strcmp(r.mask, mask_name(kind)), "a result names its mask", kind);
     }
     context->spoil = 0;

@@ -123,6 +123,7 @@ int options_parse(bench_options *o, int argc, char **argv)
     o->threads = o->warmup = o->iters = -1;
     o->min_time = -1;
     o->seed = 1;
+    o->max_seq_len = -1;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--", 2)) {
             if (!parse_option(o, argc, argv, &i)) return 0;
@@ -132,6 +133,8 @@ int options_parse(bench_options *o, int argc, char **argv)
             return complain("too many words:", argv[i]);
         }
     }
+    if (o->max_seq_len == 0)
+        return complain("--max-seq-len must be at least 1, not", "0");
     if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024)) return 1;
     fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);
     return 0;

@@ -24,7 +24,7 @@ typedef struct bench_options {
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */
     int64_t seed;
-    int64_t max_seq_len; /* 0 = the preset's */
+    int64_t max_seq_len; /* -1 = the preset's */
 } bench_options;
 
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */

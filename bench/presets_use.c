@@ -119,17 +119,19 @@ void llm_cases(case_list *list, const preset_choice *want)
 /* ---- extreme: one batch entry, each length four times the one before */
 
 enum { EXTREME_FIRST = 16384, EXTREME_QUICK_FIRST = 4096 };
+enum { EXTREME_TWICE = 131072 }; /* causal rows beyond: the cold call and one sample */
 
 static const struct {
     const char *scenario, *impl;
-    int mask, mask_size, quick_size, heads_q, heads_kv, rows, head_dim; /* rows 0: as many as keys */
+    int mask, mask_size[2]; /* the second with --quick */
+    int heads_q, heads_kv, rows, head_dim; /* rows 0: as many as keys */
     const char *missing;
 } extreme_rows[] = {
-    {"causal", NULL, MASK_CAUSAL, 0, 0, 1, 1, 0, 64, NULL},
-    {"window", "tiled", MASK_WINDOW, 4096, 1024, 1, 1, 0, 64, NULL},
-    {"blocks", "tiled", MASK_BLOCKS, 64, 64, 1, 1, 0, 64, NULL},
-    {"dilated", "tiled", MASK_FULL, 0, 0, 1, 1, 0, 64, MISSING_DILATED},
-    {"decode", NULL, MASK_FULL, 0, 0, 8, 1, 1, 128, NULL},
+    {"causal", NULL, MASK_CAUSAL, {0, 0}, 1, 1, 0, 64, NULL},
+    {"window", "tiled", MASK_WINDOW, {4096, 1024}, 1, 1, 0, 64, NULL},
+    {"blocks", "tiled", MASK_BLOCKS, {64, 64}, 1, 1, 0, 64, NULL},
+    {"dilated", "tiled", MASK_FULL, {0, 0}, 1, 1, 0, 64, MISSING_DILATED},
+    {"decode", NULL, MASK_FULL, {0, 0}, 8, 1, 1, 128, NULL},
 };
 
 static void extreme_case(case_list *list, int row, int64_t length, int quick)
@@ -142,11 +144,12 @@ static void extreme_case(case_list *list, int row, int64_t length, int quick)
     c->seq_q = extreme_rows[row].rows ? extreme_rows[row].rows : length;
     c->head_dim = c->head_dim_v = extreme_rows[row].head_dim;
     c->mask = extreme_rows[row].mask;
-    c->mask_size = quick ? extreme_rows[row].quick_size : extreme_rows[row].mask_size;
+    c->mask_size = extreme_rows[row].mask_size[quick];
     c->impl = extreme_rows[row].impl;
     c->missing = extreme_rows[row].missing;
     c->fixed = FIXED_MASK;
     c->warmup = length > EXTREME_FIRST ? 0 : 1; /* the cold call has warmed up what there is */
+    c->iterations = c->mask == MASK_CAUSAL && length > EXTREME_TWICE; /* 1048576: 20 minutes each */
     snprintf(c->name, sizeof c->name, "%s %lld", c->scenario, (long long)length);
 }
 

@@ -30,6 +30,8 @@
 /* Rows checked: the oracle takes about a microsecond for a key of a row of 64. */
 enum { SAMPLED_ROWS = 12, LEAST_SAMPLED_ROWS = 3, SAMPLED_KEYS = 1 << 22 };
 enum { FEW_ROWS = 16 };
+/* Samples that are doubled until they last a time take up to four times as long in all. */
+#define DOUBLING 4
 
 typedef struct bench_run {
     const bench_case *c;
@@ -422,8 +424,10 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
+    const double share = time_share(x);
+    if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
     plan.min_time *= ready;
-    plan.max_time = time_share(x) * ready;
+    plan.max_time = share * ready;
     if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
     const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
     for (int i = 0, job = 0; i < n; i++) {
