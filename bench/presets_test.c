@@ -160,7 +160,44 @@ static void check_all(void)
     expect(list.lost == 1 && list.n == PRESETS_MAX_CASES, "one case more is noticed", list.lost);
 }
 
-void check_lists(void)
+/* ---- what does not fit is skipped, with its size or the reason, and takes no memory */
+
+static void expect_skipped(bench_context *x, const bench_case *c, const char *impl,
+                           const char *reason)
+{
+    bench_result r;
+    const int64_t before = machine_peak_rss();
+    run_case(x, c, impl, &r);
+    expect(!strncmp(r.skipped, reason, strlen(reason)), r.skipped, 0);
+    expect(machine_peak_rss() - before < 1 << 24, "a skipped case takes no memory",
+           (double)(machine_peak_rss() - before));
+}
+
+static void check_guards(bench_context *x)
+{
+    const int64_t usable = x->machine.memory_usable;
+    const double deadline = x->deadline;
+    take("gemma", &whole);
+    const bench_case *const largest = &list.cases[list.n - 1];
+    bench_case biased = *largest;
+    biased.batch = biased.heads_q = biased.heads_kv = 1;
+    biased.seq_q = biased.seq_kv = 1 << 16;
+    biased.mask = MASK_BIAS;
+    x->machine.memory_usable = (int64_t)8 << 30;
+    expect_skipped(x, largest, "naive", "logits take 128.00 GiB (137.4 GB), the limit is 4.00 GiB");
+    expect_skipped(x, largest, "tiled", "needs 10.00 GiB, the limit is 4.00 GiB");
+    expect_skipped(x, &biased, "tiled", "needs 16.25 GiB, the limit is 4.00 GiB");
+    x->machine.memory_usable = usable;
+    take("extreme", &quick);
+    x->deadline = 1e-9; /* long ago */
+    expect_skipped(x, &list.cases[0], "tiled", "the time is up");
+    x->deadline = deadline;
+    for (int i = 0; i < list.n; i++)
+        if (list.cases[i].missing)
+            expect_skipped(x, &list.cases[i], "tiled", "not available: dilated attention");
+}
+
+void check_lists(bench_context *context)
 {
     check_gemma();
     check_latency();
@@ -170,4 +207,5 @@ void check_lists(void)
     check_mask_list(&quick);
     check_factors();
     check_all();
+    check_guards(context);
 }

@@ -759,7 +759,7 @@ int selfcheck(bench_context *context)
     check_model();
     check_masks(context);
     check_presets();
-    check_lists();
+    check_lists(context);
     check_prefill();
     check_threads();
     check_data();

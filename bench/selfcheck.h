@@ -14,6 +14,6 @@ int selfcheck(bench_context *context);
 void expect(int held, const char *what, double value);
 
 void check_masks(bench_context *context); /* masks_test.c */
-void check_lists(void);                   /* presets_test.c */
+void check_lists(bench_context *context); /* presets_test.c */
 
 #endif
