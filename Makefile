@@ -51,8 +51,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
            tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/presets_use.c bench/presets_compare.c \
-           bench/presets_paths.c bench/case.c bench/list.c bench/masks.c bench/masks_test.c bench/presets_test.c \
-           bench/relative.c bench/measure.c bench/clock.c bench/stats.c \
+           bench/presets_paths.c bench/case.c bench/list.c bench/masks.c bench/masks_test.c \
+           bench/presets_test.c bench/relative.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
            bench/tune.c bench/tuning.c bench/selfcheck.c tests/oracle.c
