@@ -53,7 +53,9 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
            tests/error_table.c
-BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
+BENCH   := bench.c bench/options.c bench/presets.c bench/presets_use.c bench/presets_compare.c \
+           bench/presets_paths.c bench/case.c bench/list.c bench/masks.c bench/selfcheck_masks.c \
+           bench/selfcheck_presets.c bench/relative.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
            bench/phases.c bench/ranking.c bench/verdicts.c bench/progress.c \
@@ -233,6 +235,7 @@ check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong res
 	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
 	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
+	sh docs/check_bench.sh
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
 	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  *     build/bench --quick                  latency and llm, reduced, under a minute (`make bench`)
- *     build/bench latency llm              the whole presets
- *     build/bench --shape 1,32,8,512,512,128 --causal --dtype f16 --threads 2
+ *     build/bench latency llm              the whole presets (gemma, extreme, ...: --help)
+ *     build/bench masks                    each mask and modifier against none
+ *     build/bench --shape 1,32,8,512,512,128 --mask window --dtype f16 --threads 2
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
  *     build/bench rank --quick             every path on a few cases, and which is the fastest
@@ -14,10 +15,12 @@
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
  *     build/bench info                     what this machine can do
  *
- * Parts: options, presets, paths (by which a case is computed) with scalar (kernels without
- * vectors), phases (of a call), run (data, check against the oracle, timing by measure), kernels,
- * tune, tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report
- * (machine, table, winners), ranking, verdicts (naive against tiled), progress, json. */
+ * Parts: options, presets (lists of cases in presets_use, _compare, _paths), masks, case and list
+ * (cases in words), paths (by which a case is computed) with scalar (kernels without vectors),
+ * phases (of a call), run (data, check against the oracle, timing by measure), kernels, tune, tuning
+ * (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (machine, table,
+ * winners), ranking, verdicts (naive against tiled), relative (masks against none), progress,
+ * json. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
@@ -36,6 +39,8 @@
 #include "bench/clock.h"
 #include "bench/json.h"
 #include "bench/kernels.h"
+#include "bench/list.h"
+#include "bench/masks.h"
 #include "bench/options.h"
 #include "bench/paths.h"
 #include "bench/phases.h"
@@ -52,6 +57,7 @@
 #define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
 #define QUICK_MIN_TIME 0.3
 #define QUICK_SHARE 8.0 /* seconds of min_time, all runs together: samples are doubled up to it */
+#define QUICK_SEQ_LEN 65536
 #define MIN_TIME 1.0
 
 enum { MAX_TILE_DIM = 65536 };
@@ -86,15 +92,16 @@ static const char *misleading(const bench_options *o, const case_list *list)
 {
     int fixed = 0;
     for (int i = 0; i < list->n; i++) fixed |= list->cases[i].fixed;
-    if (!fixed) return NULL;
-    return o->causal ? "--causal" : o->dtype ? "--dtype" : o->layout ? "--layout" : NULL;
+    if (fixed & FIXED_MASK && (o->mask || o->causal)) return o->mask ? "--mask" : "--causal";
+    if (fixed & FIXED_STORAGE && o->dtype) return "--dtype";
+    return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
 }
 
 /* Whether the cases compare one thread with one. */
 static int alone(const bench_options *o, const case_list *list)
 {
     for (int i = 0; i < list->n; i++)
-        if (list->cases[i].shares && o->threads == 1) return 1;
+        if (list->cases[i].shares == SHARES_BUT_THREADS && o->threads == 1) return 1;
     return 0;
 }
 
@@ -109,6 +116,10 @@ static int apply_options(const bench_options *o, case_list *list)
     if (dtype < 0) return complain("--dtype is f32, f16 or bf16, not", o->dtype);
     const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
     if (layout < 0) return complain("--layout is bhsd or bshd, not", o->layout);
+    const int mask = o->mask ? mask_find(o->mask) : MASK_CAUSAL;
+    if (mask < 0) return complain("--mask is a name that `bench --list` shows, not", o->mask);
+    if (o->mask && o->causal) return complain("--causal is --mask causal and excludes --mask",
+                                              o->mask);
     if (misleading(o, list))
         return complain("the cases of this preset are what they are; they do not take",
                         misleading(o, list));
@@ -118,7 +129,7 @@ static int apply_options(const bench_options *o, case_list *list)
         bench_case *const c = &list->cases[i];
         if (o->dtype) c->dtype = dtype;
         if (o->layout) c->layout = (case_layout)layout;
-        if (o->causal) c->causal = 1;
+        if (o->causal || o->mask) c->mask = mask;
         if (o->data) c->data = (data_kind)data;
         if (o->quick) c->iterations = 0;
         if (o->quick) c->warmup = 1;
@@ -131,18 +142,22 @@ static int apply_options(const bench_options *o, case_list *list)
 
 static int collect_preset(const char *name, const preset_choice *want, case_list *list)
 {
-    const int found = preset_cases(name, want, list);
-    if (found == 0) return complain("no such preset or command:", name);
-    if (found < 0) printf("preset %s: not available\n", name);
+    const char *preset, *what, *missing;
+    if (!preset_cases(name, want, list)) return complain("no such preset or command:", name);
+    for (int i = 0; preset_describe(i, &preset, &what, &missing); i++)
+        if (missing && (!strcmp(name, preset) || !strcmp(name, "all")))
+            printf("preset %s: not available: %s\n", preset, missing);
     return 1;
 }
 
 static int collect_cases(const bench_options *o, const machine_info *machine, case_list *list)
 {
     const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
-    const preset_choice want = {o->quick, o->kernels, o->threads > 0 ? o->threads : cpus};
+    const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
+    const preset_choice want = {o->quick, o->kernels, o->threads > 0 ? o->threads : cpus,
+                                o->max_seq_len > 0 ? o->max_seq_len : longest};
     int ok = 1;
-    list->n = 0;
+    list->n = list->lost = 0;
     for (int i = 0; ok && i < o->num_commands; i++)
         ok = collect_preset(o->commands[i], &want, list);
     if (ok && o->num_commands == 0 && !o->shape) {
@@ -151,23 +166,8 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
     }
     if (ok && o->shape && !shape_case(o->shape, list))
         ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1, not", o->shape);
+    if (ok && list->lost) ok = complain("more cases than one run can hold: leave out", "a preset");
     return ok && apply_options(o, list);
-}
-
-static void print_presets(void)
-{
-    const char *name, *what;
-    int available;
-    for (int i = 0; preset_describe(i, &name, &what, &available); i++)
-        printf("preset %-9s %s%s\n", name, what, available ? "" : " (not available)");
-}
-
-static void print_list(const case_list *list)
-{
-    print_presets();
-    for (int i = 0; i < list->n; i++)
-        printf("case   %-9s %-18s %s\n", list->cases[i].preset, list->cases[i].scenario,
-               list->cases[i].name);
 }
 
 /* ---- commands */
@@ -365,7 +365,7 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
     }
     if (most == 1) return 1;
     x->workers = pool_create(most);
-    return x->workers ? 1 : complain("threads cannot be had here:", "--threads");
+    return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
@@ -438,7 +438,7 @@ static int mixes_commands(const bench_options *o)
 
 static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
 {
-    static case_list list; /* 50 KiB: off the stack */
+    static case_list list; /* 200 KiB: off the stack */
     path_list paths;
     if (!parse_paths(o->impl, &paths) || mixes_commands(o)) return 2;
     if (is_command(o, "info")) return command_info(x);
@@ -447,7 +447,9 @@ static int dispatch(const bench_options *o, bench_context *x, int argc, char **a
     if (is_command(o, "selfcheck")) return !make_pool(x, &list, &paths) || selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &x->machine, &list)) return 2;
     if (o->list) {
-        print_list(&list);
+        list_presets();
+        list_masks();
+        list_cases(&list, x->threads);
         return 0;
     }
     return list.n ? measure_cases(o, x, &list, &paths, argc, argv) : 0;
@@ -461,7 +463,7 @@ int main(int argc, char **argv)
     if (options.help || argc == 1) {
         options_print_help();
         printf("\n");
-        print_presets();
+        list_presets();
         return 0;
     }
     report_use_colour();

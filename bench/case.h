@@ -3,6 +3,7 @@
 #ifndef BENCH_CASE_H
 #define BENCH_CASE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "data.h"
@@ -12,11 +13,19 @@ typedef enum case_layout {
     LAYOUT_BSHD  /* [batch, seq, head, dim]: the rows of a head are heads * dim elements apart */
 } case_layout;
 
+/* What a case shares the tensors of the first one of its group for: all but this is the same. */
+typedef enum case_shares { SHARES_NOTHING, SHARES_BUT_THREADS, SHARES_BUT_MASK } case_shares;
+
+/* What is in the case's name, so that options leave it alone. */
+enum { FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_ALL = 7 };
+
 typedef struct bench_case {
     const char *preset, *scenario; /* scenario: cases that one winner is named for */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v;
-    int causal, dtype;
+    int mask;          /* a mask_kind of masks.h */
+    int64_t mask_size; /* of windows, chunks and cells; 0 = goes with the shape */
+    int dtype;
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
@@ -24,8 +33,10 @@ typedef struct bench_case {
     const char *impl;       /* a path, "all" = each; NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
     int threads;            /* 0 = those of the command line */
-    int shares;             /* tensors of the case before it: the same but for threads */
-    int fixed;              /* mask, storage and layout are in the name: options leave them alone */
+    case_shares shares;
+    int fixed;           /* FIXED_... */
+    int naive_whole;     /* the naive path materialises the logits of all heads at once */
+    const char *missing; /* the capability that the case waits for; NULL = it can be measured */
 } bench_case;
 
 /* What the result holds is what table, CSV and JSON show: see fields.c. */
@@ -44,6 +55,7 @@ typedef struct bench_result {
     double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
     double efficiency;        /* speedup / threads */
     double vs_first;          /* over the first path timed of this case, by P50; 0 = none */
+    double visible;           /* share of the pairs that the mask shows */
     double pct_fma_peak, pct_avx2_peak;
     double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
@@ -53,7 +65,14 @@ typedef struct bench_result {
     double phase_rest_ms; /* of the phases' own call; all 0 = not asked for */
     double phase_clock_ms; /* that reading the clock took of it */
     int absent;           /* nowhere on this machine or in this build: no case has the path */
+    case_shares shares;   /* with the case that speedup is over */
     char skipped[280];    /* why it was not timed; "" = it was */
 } bench_result;
+
+const char *case_layout_name(case_layout layout);
+const char *case_dtype_name(int dtype);
+
+/* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
+const char *case_shape(const bench_case *c, char *text, size_t text_bytes);
 
 #endif

@@ -46,6 +46,7 @@ const result_field result_fields[] = {
     MAYBE(pct_read_bw, "%read", 5, 1, 1),
     MAYBE(speedup, HIDDEN),
     MAYBE(efficiency, HIDDEN),
+    REAL(visible, HIDDEN),
     INT(workspace_bytes, "KiB", 6, 0, 1024),
     INT(peak_rss_bytes, HIDDEN),
     MAYBE(pct_running, HIDDEN),

@@ -20,7 +20,8 @@ static const struct {
 } table[] = {
     {"--quick", FLAG, AT(quick), "", "reduced presets, under a minute (what `make bench` runs)"},
     {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
-    {"--causal", FLAG, AT(causal), "", "causal mask, aligned to the last key"},
+    {"--mask", TEXT, AT(mask), " NAME", "mask or modifier; `bench --list` lists them (full)"},
+    {"--causal", FLAG, AT(causal), "", "--mask causal: aligned to the last key"},
     {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
     {"--layout", TEXT, AT(layout), " bhsd|bshd", "order of batch, seq, head, dim in memory (bhsd)"},
     {"--threads", COUNT, AT(threads), " N", 
@@ -35,11 +36,12 @@ static const struct {
     {"--warmup", COUNT, AT(warmup), " N", "calls before the first timed one"},
     {"--iters", COUNT, AT(iters), " N", "timed calls; without it they double until --min-time"},
     {"--min-time", SECONDS, AT(min_time), " S", "seconds that the timed calls last at least"},
+    {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), " N", "longest of preset extreme (1048576)"},
     {"--json", TEXT, AT(json), " FILE", "write everything as JSON"},
     {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
     {"--output-dir", TEXT, AT(output_dir), " DIR",
      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
-    {"--list", FLAG, AT(list), "", "print presets and cases, measure nothing"},
+    {"--list", FLAG, AT(list), "", "print presets, masks and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };
 
@@ -47,7 +49,7 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 
 void options_print_help(void)
 {
-    printf("usage: bench [option...] [info | kernels | tune | selfcheck | preset...]\n\n");
+    printf("usage: bench [option...] [info | kernels | tune | selfcheck | all | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
@@ -58,6 +60,7 @@ void options_print_help(void)
            "single kernels of each set (--kernels, --shape for its D, --iters, --csv)");
     printf("  %-34s %s\n", "tune",
            "measures sizes for p.tuning and writes build/tuning.txt (--kernels, --output-dir)");
+    printf("  %-34s %s\n", "all", "every preset that is available");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
 }
 
@@ -123,6 +126,7 @@ int options_parse(bench_options *o, int argc, char **argv)
     o->threads = o->warmup = o->iters = -1;
     o->min_time = -1;
     o->seed = 1;
+    o->max_seq_len = -1;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--", 2)) {
             if (!parse_option(o, argc, argv, &i)) return 0;
@@ -132,6 +136,8 @@ int options_parse(bench_options *o, int argc, char **argv)
             return complain("too many words:", argv[i]);
         }
     }
+    if (o->max_seq_len == 0)
+        return complain("--max-seq-len must be at least 1, not", "0");
     if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024)) return 1;
     fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);
     return 0;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { OPTIONS_MAX_NAMES = 8 };
+enum { OPTIONS_MAX_NAMES = 16 };
 
 typedef struct bench_options {
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
@@ -13,6 +13,7 @@ typedef struct bench_options {
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
     const char *impl;       /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels;    /* NULL = the best */
+    const char *mask;       /* a name of masks.c; NULL = the preset's, or full */
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
     const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */
@@ -23,6 +24,7 @@ typedef struct bench_options {
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */
     int64_t seed;
+    int64_t max_seq_len; /* -1 = the preset's */
 } bench_options;
 
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */

@@ -5,26 +5,30 @@
 
 #include "case.h"
 
-enum { PRESETS_MAX_CASES = 256 };
+enum { PRESETS_MAX_CASES = 1024, PRESETS_MAX_SEQ_LEN = 1048576 };
 
 typedef struct case_list {
-    bench_case cases[PRESETS_MAX_CASES];
+    bench_case cases[PRESETS_MAX_CASES + 1]; /* one more, for those that are lost */
     int n;
+    int lost; /* cases that found no place: nothing may be measured then */
 } case_list;
 
 typedef struct preset_choice {
     int quick;           /* the reduced list */
     const char *kernels; /* NULL, or the only set wanted by presets that compare sets */
     int threads;         /* that presets compare with one thread */
+    int64_t max_seq_len; /* of preset extreme */
 } preset_choice;
 
-/* Appends the cases of a preset. 1 = done; 0 = no such preset; -1 = planned but not available. */
+/* Appends the cases of a preset, or with "all" those of every one that is available. 1 = done; 0 =
+ * no such preset; -1 = planned but not available. */
 int preset_cases(const char *name, const preset_choice *want, case_list *list);
 
 /* Appends the case of a text "B,Hq,Hkv,Sq,Skv,D[,Dv]"; 0 = not such a text. */
 int shape_case(const char *text, case_list *list);
 
-/* Name and purpose of preset i; 0 beyond the last. */
-int preset_describe(int i, const char **name, const char **what, int *available);
+/* Name and purpose of preset i and the capability that it waits for, NULL = it is available; 0
+ * beyond the last. */
+int preset_describe(int i, const char **name, const char **what, const char **missing);
 
 #endif

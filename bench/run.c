@@ -7,6 +7,7 @@
 #include "run.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "../attn.h"
 #include "../tests/oracle.h"
 #include "clock.h"
+#include "masks.h"
 #include "measure.h"
 #include "model.h"
 #include "paths.h"
@@ -22,18 +24,23 @@
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
-/* Above this the naive path is listed as skipped: 16384 x 16384 logits of one head. */
-#define NAIVE_WORKSPACE_LIMIT GIB
+/* Logits where the memory is not known: 16384 x 16384 of one head. */
+#define LOGITS_LIMIT GIB
 /* Share of the usable memory that one case may take. */
 #define MEMORY_SHARE 0.5
 
-enum { SAMPLED_ROWS = 12, FEW_ROWS = 16 };
+/* Rows checked: the oracle takes about a microsecond for a key of a row of 64. */
+enum { SAMPLED_ROWS = 12, LEAST_SAMPLED_ROWS = 3, SAMPLED_KEYS = 1 << 22 };
+enum { FEW_ROWS = 16 };
+/* Samples that are doubled until they last a time take up to four times as long in all. */
+#define DOUBLING 4
 
 typedef struct bench_run {
     const bench_case *c;
     const bench_path *path;
     bench_model model;
     attn_params p;
+    mask_arrays mask;
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
@@ -44,22 +51,13 @@ typedef struct bench_run {
     double running_before;
 } bench_run;
 
-static int skip(bench_result *r, const char *format, double a, double b)
+static int skip(bench_result *r, const char *format, ...)
 {
-    snprintf(r->skipped, sizeof r->skipped, format, a, b);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->skipped, sizeof r->skipped, format, args);
+    va_end(args);
     return 0;
-}
-
-static const char *layout_text(case_layout layout)
-{
-    static const char *const names[] = {"bhsd", "bshd"};
-    return names[layout];
-}
-
-static const char *dtype_text(int dtype)
-{
-    static const char *const names[] = {"f32", "f16", "bf16"};
-    return names[dtype];
 }
 
 static int threads_of(const bench_context *x, const bench_case *c, const bench_path *path)
@@ -79,9 +77,10 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     memcpy(r->name, c->name, sizeof r->name);
     r->impl = path->impl;
     r->kernels = "";
-    r->dtype = dtype_text(c->dtype);
-    r->mask = c->causal ? "causal" : "full";
-    r->layout = layout_text(c->layout);
+    r->dtype = case_dtype_name(c->dtype);
+    r->mask = mask_name(c->mask);
+    r->shares = c->shares;
+    r->layout = case_layout_name(mask_layout(c));
     r->batch = c->batch;
     r->heads_q = c->heads_q;
     r->heads_kv = c->heads_kv;
@@ -103,10 +102,11 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
 
 static void set_strides(const bench_case *c, attn_params *p)
 {
-    SET_STRIDES(&p->q, c->heads_q, c->seq_q, c->head_dim, c->layout);
-    SET_STRIDES(&p->k, c->heads_kv, c->seq_kv, c->head_dim, c->layout);
-    SET_STRIDES(&p->v, c->heads_kv, c->seq_kv, c->head_dim_v, c->layout);
-    SET_STRIDES(&p->o, c->heads_q, c->seq_q, c->head_dim_v, c->layout);
+    const case_layout layout = mask_layout(c);
+    SET_STRIDES(&p->q, c->heads_q, c->seq_q, c->head_dim, layout);
+    SET_STRIDES(&p->k, c->heads_kv, c->seq_kv, c->head_dim, layout);
+    SET_STRIDES(&p->v, c->heads_kv, c->seq_kv, c->head_dim_v, layout);
+    SET_STRIDES(&p->o, c->heads_q, c->seq_q, c->head_dim_v, layout);
 }
 
 /* Whether the case or the command line says what the path says, too. */
@@ -135,7 +135,7 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     if (r->absent || contradicts(x, run, r)) return 0;
     if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
     p->parallel_user = pool_of(x->workers, p->num_workers);
-    if (p->parallel_for && !p->parallel_user) return skip(r, "threads cannot be had here", 0, 0);
+    if (p->parallel_for && !p->parallel_user) return skip(r, "threads cannot be had here");
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
@@ -154,10 +154,11 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     p->seq_len_kv = c->seq_kv;
     p->head_dim = c->head_dim;
     p->head_dim_v = c->head_dim_v;
-    p->causal = c->causal;
+    p->naive_whole = c->naive_whole;
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
     set_strides(c, p);
     r->row_stride = (int64_t)p->q.stride_seq;
+    if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
     return set_path(x, run, r);
 }
 
@@ -169,17 +170,26 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
 
 static double run_bytes(const bench_run *run)
 {
-    return run->model.tensor_bytes + (double)run->workspace_bytes;
+    return run->model.tensor_bytes + mask_bytes(run->c) + (double)run->workspace_bytes;
 }
 
-/* 0 when the case needs more memory than it may take. */
+/* Those of the naive path: of all heads, or of a head for each worker and next to nothing else. */
+static double logits_bytes(const bench_run *run)
+{
+    if (run->info.impl != ATTN_IMPL_NAIVE) return 0;
+    return run->c->naive_whole ? run->model.logits_bytes : (double)run->workspace_bytes;
+}
+
+/* 0 when the case needs more memory than it may take, as far as this is known. */
 static int within_memory(const bench_context *x, const bench_run *run, bench_result *r)
 {
     const double need = run->bytes_before + run_bytes(run);
     const double limit = MEMORY_SHARE * (double)x->machine.memory_usable;
-    if (run->info.impl == ATTN_IMPL_NAIVE && (double)run->workspace_bytes > NAIVE_WORKSPACE_LIMIT)
-        return skip(r, "logits take %.2f GiB, the limit is %.2f GiB",
-                    (double)run->workspace_bytes / GIB, NAIVE_WORKSPACE_LIMIT / GIB);
+    const double logits = logits_bytes(run);
+    if (logits > (limit > 0 ? limit : LOGITS_LIMIT))
+        return skip(r, "logits take %.2f GiB (%.1f GB), the limit is %.2f GiB%s", logits / GIB,
+                    logits * 1e-9, (limit > 0 ? limit : LOGITS_LIMIT) / GIB,
+                    limit > 0 ? " (half of the usable memory)" : "");
     if (need > (double)(SIZE_MAX / 2))
         return skip(r, "needs %.2f GiB, more than an address space of %.2f GiB holds", need / GIB,
                     (double)SIZE_MAX / GIB);
@@ -197,16 +207,16 @@ static int size_up(bench_run *run, bench_result *r)
     const attn_status status = attn_explain(&run->p, &run->info);
     if (status != ATTN_OK) {
         attn_check(&run->p, run->info.reasons, (size_t)-1, text, sizeof text);
-        snprintf(r->skipped, sizeof r->skipped, "%s: %s", attn_status_string(status), text);
-        return 0;
+        return skip(r, "%s: %s", attn_status_string(status), text);
     }
     r->kernels = run->info.kernels_name;
     if (!path_fits(run->path, run->info.key_parts, (int)r->threads, r->skipped, sizeof r->skipped))
         return 0;
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
-    model_of(run->c, &run->model);
-    if (fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops) return 1;
+    if (!mask_explained(run->c->mask)
+        || fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops)
+        return 1;
     return skip(r, "the library counts %.0f FLOPs, the bench %.0f", run->info.flops,
                 run->model.flops);
 }
@@ -253,11 +263,11 @@ static int share_tensors(bench_run *run, const bench_run *before)
     return 1;
 }
 
-static int make_buffers(const bench_context *x, const bench_run *before, bench_run *run,
+static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
                         bench_result *r)
 {
     const tensor_sizes bytes = sizes_of(run->c);
-    if (!run->c->shares || !share_tensors(run, before)) make_tensors(x, &bytes, run);
+    if (!run->c->shares || !share_tensors(run, first)) make_tensors(x, &bytes, run);
     run->workspace = malloc(run->workspace_bytes + 1);
     if (!run->q || !run->k || !run->v || !run->o || !run->workspace)
         return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
@@ -283,23 +293,30 @@ static int call(void *argument)
 
 /* ---- verification */
 
-/* Row `row` of all batch * heads * seq_q rows, heads before rows in either layout, against the
- * oracle; NaN is infinitely wrong. */
+/* Where the row of o begins. */
+static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i)
+{
+    const attn_tensor o = {p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq, NULL};
+    return oracle_offset(p, &o, 1, p->num_heads_q, p->seq_len_q, p->head_dim_v, b, h, i);
+}
+
+/* Row `row` of all rows in use, heads before rows in either layout, against the oracle; NaN is
+ * infinitely wrong. */
 static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
                       bench_result *r)
 {
-    const bench_case *const c = run->c;
-    const int64_t h = row / c->seq_q % c->heads_q, b = row / c->seq_q / c->heads_q;
-    const ptrdiff_t start = (ptrdiff_t)b * run->p.o.stride_batch
-                            + (ptrdiff_t)h * run->p.o.stride_head
-                            + (ptrdiff_t)(row % c->seq_q) * run->p.o.stride_seq;
+    const attn_params *const p = &run->p;
     oracle_result want = {0};
+    int64_t b = 0;
+    while (row >= p->num_heads_q * oracle_rows(p, b)) row -= p->num_heads_q * oracle_rows(p, b++);
+    const int64_t h = row / oracle_rows(p, b), i = row % oracle_rows(p, b);
+    const ptrdiff_t start = row_start(p, b, h, i);
     want.o = o;
     want.o_tolerance = tolerance;
-    if (oracle_row_full(&run->p, b, h, row % c->seq_q, &want)) return 0;
-    for (int64_t d = 0; d < c->head_dim_v; d++) {
-        const double got = oracle_load(c->dtype, run->o, start + (ptrdiff_t)d);
-        const double allowed = tolerance[d] + oracle_storage_error(c->dtype, o[d]);
+    if (oracle_row_full(p, b, h, i, &want)) return 0;
+    for (int64_t d = 0; d < p->head_dim_v; d++) {
+        const double got = oracle_load(p->o.dtype, run->o, start + (ptrdiff_t)d);
+        const double allowed = tolerance[d] + oracle_storage_error(p->o.dtype, o[d]);
         const double error = fabs(got - o[d]);
         if (!(error <= r->max_err)) r->max_err = error == error ? error : INFINITY;
         if (!(error <= r->err_tolerance * allowed))
@@ -308,21 +325,30 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
     return 1;
 }
 
+static int sampled_rows(const bench_case *c)
+{
+    const int64_t rows = SAMPLED_KEYS / c->seq_kv;
+    if (rows < LEAST_SAMPLED_ROWS) return LEAST_SAMPLED_ROWS;
+    return rows < SAMPLED_ROWS ? (int)rows : SAMPLED_ROWS;
+}
+
 /* First and last row and some evenly between, which step through heads and batch entries. */
 static int verify(const bench_run *run, bench_result *r)
 {
-    const int64_t rows = run->c->batch * run->c->heads_q * run->c->seq_q;
+    const int samples = sampled_rows(run->c);
     const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
     double *const o = malloc(bytes), *const tolerance = malloc(bytes);
+    int64_t rows = 0;
     int ok = o && tolerance;
-    for (int i = 0; ok && i < SAMPLED_ROWS; i++) {
-        const int64_t row = (rows - 1) / (SAMPLED_ROWS - 1) * i
-                            + (rows - 1) % (SAMPLED_ROWS - 1) * i / (SAMPLED_ROWS - 1);
+    for (int64_t b = 0; b < run->p.batch; b++) rows += run->p.num_heads_q * oracle_rows(&run->p, b);
+    for (int i = 0; ok && i < samples; i++) {
+        const int64_t row = (rows - 1) / (samples - 1) * i
+                            + (rows - 1) % (samples - 1) * i / (samples - 1);
         ok = verify_row(run, row, o, tolerance, r);
     }
     free(o);
     free(tolerance);
-    if (!ok) return skip(r, "no memory for the double oracle", 0, 0);
+    if (!ok) return skip(r, "no memory for the double oracle");
     if (r->err_tolerance <= 1) return 1;
     return skip(r, WRONG ": off by %.3g, %.3g times the tolerance; not timed", r->max_err,
                 r->err_tolerance);
@@ -426,8 +452,10 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
+    const double share = time_share(x);
+    if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
     plan.min_time *= ready;
-    plan.max_time = time_share(x) * ready;
+    plan.max_time = share * ready;
     if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
     const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
     for (int i = 0; i < n; i++) {
@@ -436,8 +464,8 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
         if (timed) fill_result(x, &runs[i], &jobs[runs[i].job], r);
         if (timed) continue;
         if (plan.max_time < 0)
-            skip(r, "the time is up after one call of %.3g ms", r->cold_ms, 0);
-        else skip(r, "a timed call failed", 0, 0);
+            skip(r, "the time is up after one call of %.3g ms", r->cold_ms);
+        else skip(r, "a timed call failed");
     }
 }
 
@@ -446,7 +474,7 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
     if (run->model.flops > 0) x->pace[path_index(run->path)] = seconds / run->model.flops;
-    return seconds >= 0 ? 1 : skip(r, "attn_forward failed", 0, 0);
+    return seconds >= 0 ? 1 : skip(r, "attn_forward failed");
 }
 
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
@@ -454,9 +482,9 @@ static int within_time(const bench_context *x, const bench_run *run, bench_resul
 {
     const double share = time_share(x), pace = x->pace[path_index(run->path)];
     const double expected = pace * run->model.flops;
-    if (share < 0) return skip(r, "the time is up", 0, 0);
+    if (share < 0) return skip(r, "the time is up");
     if (share == 0 || expected <= share) return 1;
-    return skip(r, "one call would take about %.3g s, its share of the time is %.3g s", expected,
+    return skip(r, "the time is up: one call takes about %.3g s, its share is %.3g s", expected,
                 share);
 }
 
@@ -470,11 +498,15 @@ static void spoil(bench_run *run)
 }
 
 /* All but the timing; what stands in the way is said in r->skipped. */
-static int prepare(bench_context *x, const bench_run *before, bench_run *run, bench_result *r)
+static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
+    if (run->c->missing) return skip(r, "not available: %s", run->c->missing);
+    model_of(run->c, &run->model);
+    r->visible = run->model.pairs * 4 / run->model.logits_bytes;
+    if (mask_bytes(run->c) > 0 && !within_memory(x, run, r)) return 0;
     if (!set_params(x, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
-    if (!make_buffers(x, before, run, r) || !cold_call(x, run, r)) return 0;
+    if (!make_buffers(x, first, run, r) || !cold_call(x, run, r)) return 0;
     if (x->spoil) spoil(run);
     return verify(run, r);
 }
@@ -488,6 +520,7 @@ static void release(bench_run *run)
         free(run->o);
     }
     free(run->workspace);
+    mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
 
@@ -520,8 +553,8 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].path = path_find(path);
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], runs[i].path, &results[i]);
-        const bench_run *const before = i ? &runs[i - 1] : NULL;
-        if (prepare(context, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
+        const bench_run *const first = i ? &runs[0] : NULL;
+        if (prepare(context, first, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);

@@ -16,6 +16,7 @@
 #include "../attn.h"
 #include "clock.h"
 #include "kernels.h"
+#include "masks.h"
 #include "measure.h"
 #include "model.h"
 #include "pool.h"
@@ -25,7 +26,7 @@
 
 static int passed, failed;
 
-static void expect(int held, const char *what, double value)
+void expect(int held, const char *what, double value)
 {
     passed += held != 0;
     failed += held == 0;
@@ -389,6 +390,28 @@ static void count_index(void *arg, int64_t index, int worker)
     if (worker < 0 || worker >= POOL_WORKERS) c->wrong = 1;
 }
 
+static void note_worker(void *arg, int64_t index, int worker)
+{
+    const double start = clock_seconds();
+    (void)index;
+    while (clock_seconds() - start < 2e-6) { /* time for the others to join */
+    }
+    ((int *)arg)[worker] = 1;
+}
+
+static void check_limit(pool *workers)
+{
+    static const int limits[] = {2, 3, 1};
+    for (int i = 0; i < 3; i++) {
+        int seen[POOL_WORKERS] = {0}, most = 0;
+        pool *const some = pool_of(workers, limits[i]);
+        for (int call = 0; call < POOL_CALLS; call++)
+            if (some) pool_parallel_for(some, POOL_INDICES, note_worker, seen);
+        for (int w = 0; w < POOL_WORKERS; w++) most = seen[w] ? w + 1 : most;
+        expect(most == limits[i], "as many workers as asked for take part", most);
+    }
+}
+
 static void check_pool(void)
 {
     pool *const workers = pool_create(POOL_WORKERS);
@@ -402,8 +425,9 @@ static void check_pool(void)
         for (int i = 0; i < POOL_INDICES; i++) bad += c.times[i] != (i < n);
         bad += c.wrong;
     }
-    pool_destroy(workers);
     expect(bad == 0, "a pool takes each index once", bad);
+    check_limit(workers);
+    pool_destroy(workers);
 }
 
 /* Few rows are compared with the reading loop of their moment, many are not. */
@@ -496,7 +520,7 @@ static void check_pair(bench_context *context)
         shape_case(i ? "1,2,2,30,40,8" : "1,2,2,300,40,8", &list); /* a part of its tensors */
         list.cases[i].iterations = 3;
         list.cases[i].threads = 1;
-        list.cases[i].shares = i;
+        list.cases[i].shares = i ? SHARES_BUT_THREADS : SHARES_NOTHING;
     }
     run_group(context, list.cases, 2, "tiled", r);
     expect(!r[0].skipped[0] && !r[1].skipped[0], "a pair is timed", 0);
@@ -533,7 +557,7 @@ static void check_model(void)
     expect(m.flops == 2 * 120 * 24, "FLOPs without a mask", m.flops);
     expect(m.kv_bytes == 4 * 20 * 24, "bytes of k and v", m.kv_bytes);
     expect(m.tensor_bytes == 4 * (24 * 24 + 20 * 24), "bytes of tensors", m.tensor_bytes);
-    c.causal = 1; /* the rows see 3, 4 and 5 keys */
+    c.mask = MASK_CAUSAL; /* the rows see 3, 4 and 5 keys */
     model_of(&c, &m);
     expect(m.pairs == 2 * 4 * 12, "causal pairs", m.pairs);
     c.seq_q = 5;
@@ -542,7 +566,7 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
-static const preset_choice whole = {0, NULL, 2};
+static const preset_choice whole = {0, NULL, 2, PRESETS_MAX_SEQ_LEN};
 
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
@@ -563,7 +587,7 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
 static void check_prefill(void)
 {
     static case_list list;
-    const preset_choice one = {0, "portable", 2};
+    const preset_choice one = {0, "portable", 2, PRESETS_MAX_SEQ_LEN};
     int longest = 0, strided = 0;
     list.n = 0;
     preset_cases("prefill", &one, &list);
@@ -594,7 +618,7 @@ static int pairs_match(const case_list *list)
         good &= one->threads == 1 && !one->shares && two->threads == 2 && two->shares;
         good &= one->group > 0 && one->group == two->group;
         good &= i == 0 || one->group != one[-1].group;
-        good &= !strcmp(one->name, two->name) && one->causal == two->causal;
+        good &= !strcmp(one->name, two->name) && one->mask == two->mask;
         good &= one->heads_q == two->heads_q && one->heads_kv == two->heads_kv;
         good &= one->seq_q == two->seq_q && one->seq_kv == two->seq_kv;
     }
@@ -613,20 +637,11 @@ static void check_threads(void)
 static void check_presets(void)
 {
     case_list list = {.n = 0};
-    expect(count_cases("latency", 0, 0, 1) == 24, "latency: 4 lengths, 2 widths, 3 heads",
-           count_cases("latency", 0, 0, 1));
-    expect(count_cases("latency", 0, 0, 8) == 4, "latency: 4 lengths at batch 8",
-           count_cases("latency", 0, 0, 8));
-    expect(count_cases("llm", 8192, 8192, 4) == 2, "llm: prefill 8192 x 4, two head counts",
-           count_cases("llm", 8192, 8192, 4));
-    expect(count_cases("llm", 1, 4096, 8) == 2, "llm: decode 4096 x 8, two head counts",
-           count_cases("llm", 1, 4096, 8));
-    expect(count_cases("llm", 0, 0, 0) == 24, "llm: 24 cases", count_cases("llm", 0, 0, 0));
     expect(count_cases("decode", 1, 0, 1) == 42, "decode: 36 grouped, 6 of MLA",
            count_cases("decode", 1, 0, 1));
     expect(count_cases("decode", 0, 16384, 0) == 21, "decode: half of them long",
            count_cases("decode", 0, 16384, 0));
-    expect(preset_cases("extreme", &whole, &list) == -1, "a planned preset is not available", 0);
+    expect(preset_cases("dilated", &whole, &list) == -1, "a planned preset is not available", 0);
     expect(preset_cases("none", &whole, &list) == 0, "an unknown preset is none", 0);
     expect(!shape_case("1,2,3", &list), "a short shape is refused", 0);
     expect(!shape_case("1,2,3,4,5,6,7,8", &list), "a long shape is refused", 0);
@@ -742,7 +757,9 @@ int selfcheck(bench_context *context)
     check_reading_loops();
     check_rates(context);
     check_model();
+    check_masks(context);
     check_presets();
+    check_lists(context);
     check_prefill();
     check_threads();
     check_data();
@@ -756,7 +773,7 @@ int selfcheck(bench_context *context)
     check_candidates();
     check_tuning();
     check_tuned_run(context);
-    selfcheck_paths(context, expect);
+    check_paths(context);
     printf("%d passed, %d failed\n", passed, failed);
     return failed;
 }

@@ -8,10 +8,15 @@
 /* Prints failures and the closing line; returns how many checks failed. */
 int selfcheck(bench_context *context);
 
-/* Counts a check; held = 0: prints what it was about, and the value. */
-typedef void selfcheck_expect(int held, const char *what, double value);
+/* ---- for the files of checks */
 
-/* The part about paths, rankings, verdicts, phases: selfcheck_paths.c. */
-void selfcheck_paths(bench_context *context, selfcheck_expect *expect);
+/* Counts a check, and says what and which value when it did not hold. */
+void expect(int held, const char *what, double value);
+
+void check_masks(bench_context *context); /* selfcheck_masks.c */
+void check_lists(bench_context *context); /* selfcheck_presets.c */
+
+/* Paths, rankings, verdicts, phases: selfcheck_paths.c. */
+void check_paths(bench_context *context);
 
 #endif

@@ -19,7 +19,7 @@
 
 /* ---- lists of paths */
 
-static void check_lists(selfcheck_expect *expect)
+static void check_path_lists(void)
 {
     path_list list;
     char wrong[32];
@@ -54,7 +54,7 @@ static bench_result run_path(bench_context *x, const char *shape, const char *pa
 }
 
 /* Each path is timed with its own kernels and threads, or has a reason not to be. */
-static void check_paths(bench_context *x, selfcheck_expect *expect)
+static void check_usable(bench_context *x)
 {
     for (int i = 0; path_get(i); i++) {
         const bench_path *const path = path_get(i);
@@ -77,7 +77,7 @@ static void check_paths(bench_context *x, selfcheck_expect *expect)
 }
 
 /* A path takes the narrow form of its set where the library would. */
-static void check_narrow(bench_context *x, selfcheck_expect *expect)
+static void check_narrow(bench_context *x)
 {
     static const char *const sets[] = {"sse2", "avx2", "avx512", "neon"};
     char path[32], narrow[32];
@@ -93,7 +93,7 @@ static void check_narrow(bench_context *x, selfcheck_expect *expect)
 }
 
 /* What a case or the command line says is not overruled. */
-static void check_contradictions(bench_context *x, selfcheck_expect *expect)
+static void check_contradictions(bench_context *x)
 {
     const char *const before = x->kernels;
     case_list list = {.n = 0};
@@ -112,7 +112,7 @@ static void check_contradictions(bench_context *x, selfcheck_expect *expect)
 }
 
 /* Keys are divided by split_kv alone, and there always. */
-static void check_dividing(bench_context *x, selfcheck_expect *expect)
+static void check_dividing(bench_context *x)
 {
     if (x->many < 2) return;
     const bench_result split = run_path(x, "1,4,1,1,8192,64", "split_kv");
@@ -128,7 +128,7 @@ static void check_dividing(bench_context *x, selfcheck_expect *expect)
 }
 
 /* Kernels without vectors give the same bits as those with. */
-static void check_scalar(selfcheck_expect *expect)
+static void check_scalar(void)
 {
     kernel_result r;
     for (int i = 0; kernel_name(i); i++) {
@@ -157,7 +157,7 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     return r;
 }
 
-static void check_ranking(selfcheck_expect *expect)
+static void check_ranking(void)
 {
     const bench_result rows[] = {row("naive", "a", 1, 8, 1), row("tiled", "a", 1, 2, 1),
                                  row("auto", "a", 1, 4, 1),  row("naive", "b", 2, 8, 1),
@@ -173,7 +173,7 @@ static void check_ranking(selfcheck_expect *expect)
 }
 
 /* naive is faster at 1000 and 3000 keys; 4000 is the crossover. */
-static void check_verdicts(selfcheck_expect *expect)
+static void check_verdicts(void)
 {
     bench_result rows[] = {row("naive", "a", 1000, 1, 10), row("tiled", "a", 1000, 2, 5),
                            row("naive", "b", 2000, 4, 10), row("tiled", "b", 2000, 2, 5),
@@ -200,7 +200,7 @@ static void check_verdicts(selfcheck_expect *expect)
                && !strcmp(verdict_text(0.9), "naive is faster"), "words of a speed-up", 0);
 }
 
-static void check_expectations(selfcheck_expect *expect)
+static void check_expectations(void)
 {
     bench_result rows[] = {row("naive", "a", 1025, 1.2, 10), row("tiled", "a", 1025, 1, 6),
                            row("naive", "b", 1024, 9, 10), row("tiled", "b", 1024, 1, 1)};
@@ -223,7 +223,7 @@ static void check_expectations(selfcheck_expect *expect)
 static int counts_are(int threads, const int *want)
 {
     static case_list list;
-    const preset_choice choice = {1, NULL, threads};
+    const preset_choice choice = {1, NULL, threads, 1 << 16};
     int n = 0;
     list.n = 0;
     preset_cases("threads", &choice, &list);
@@ -232,7 +232,7 @@ static int counts_are(int threads, const int *want)
 }
 
 /* Two threads of three are numbered 0 and 1, which the library checks. */
-static void check_fewer(bench_context *x, selfcheck_expect *expect)
+static void check_fewer(bench_context *x)
 {
     pool *const before = x->workers;
     case_list list = {.n = 0};
@@ -250,7 +250,7 @@ static void check_fewer(bench_context *x, selfcheck_expect *expect)
     x->workers = before;
 }
 
-static void check_third(bench_context *x, selfcheck_expect *expect)
+static void check_third(bench_context *x)
 {
     case_list list = {.n = 0};
     bench_result r[3];
@@ -265,14 +265,14 @@ static void check_third(bench_context *x, selfcheck_expect *expect)
            "a third run is compared with the first", r[2].speedup);
 }
 
-static void check_thread_counts(bench_context *x, selfcheck_expect *expect)
+static void check_thread_counts(bench_context *x)
 {
     const int two[] = {1, 2, 0}, five[] = {1, 2, 3, 4, 5, 0}, twelve[] = {1, 2, 4, 8, 12, 0};
     const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
     expect(counts_are(2, two) && counts_are(5, five), "each number of threads to 8", 0);
     expect(counts_are(12, twelve) && counts_are(1024, most), "beyond that powers of two", 0);
-    check_third(x, expect);
-    check_fewer(x, expect);
+    check_third(x);
+    check_fewer(x);
 }
 
 /* ---- phases */
@@ -379,7 +379,7 @@ static int forward(void *arg)
 }
 
 /* The least of many calls next to the least sum of phases, in turn. */
-static void check_sum(phase_call *c, selfcheck_expect *expect)
+static void check_sum(phase_call *c)
 {
     double call = 1, sum = 1;
     for (int i = 0; i < TRIES; i++) {
@@ -392,7 +392,7 @@ static void check_sum(phase_call *c, selfcheck_expect *expect)
            sum / call);
 }
 
-static void check_planted(const phase_call *c, selfcheck_expect *expect)
+static void check_planted(const phase_call *c)
 {
     attn_kernels sets[] = {*right, *right, *right, *right};
     static const char *const names[] = {"q", "s", "p", "s"};
@@ -421,7 +421,7 @@ static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stri
 }
 
 /* The call has exponentials beside Q K^T, its phases have them apart. */
-static void check_beside(phase_call c, selfcheck_expect *expect)
+static void check_beside(phase_call c)
 {
     attn_kernels watched = *right;
     phase_times t;
@@ -433,7 +433,7 @@ static void check_beside(phase_call c, selfcheck_expect *expect)
                && besides == 0, "none while phases are counted", besides);
 }
 
-static void check_phases(selfcheck_expect *expect)
+static void check_phases(void)
 {
     static float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM];
     static char workspace[1 << 21];
@@ -454,9 +454,9 @@ static void check_phases(selfcheck_expect *expect)
            "each phase takes time", t.rest);
     expect(t.clock < 0.3 * phases_sum(&t), "reading the clock takes the least of it",
            t.clock / phases_sum(&t));
-    check_beside(c, expect);
-    check_planted(&c, expect);
-    check_sum(&c, expect);
+    check_beside(c);
+    check_planted(&c);
+    check_sum(&c);
     o[5] += 1;
     expect(!phases_measure(right, &c.p, workspace, c.bytes, sizeof o, &t),
            "another result is noticed", 0);
@@ -464,7 +464,7 @@ static void check_phases(selfcheck_expect *expect)
 
 /* ---- progress */
 
-static void check_progress(selfcheck_expect *expect)
+static void check_progress(void)
 {
     expect(progress_left(2, 8, 10, 0) == 30, "6 of 8 left after 10 s", progress_left(2, 8, 10, 0));
     expect(progress_left(2, 8, 10, 5) == 5, "never more than the limit", 0);
@@ -472,25 +472,25 @@ static void check_progress(selfcheck_expect *expect)
            "a line after 30 s, then every 10", 0);
 }
 
-void selfcheck_paths(bench_context *x, selfcheck_expect *expect)
+void check_paths(bench_context *x)
 {
-    check_lists(expect);
+    check_path_lists();
     pool *const before = x->workers, *const two = pool_create(2);
     const int many = x->many;
     x->workers = two;
     x->many = two ? 2 : 1;
-    check_paths(x, expect);
-    check_narrow(x, expect);
-    check_contradictions(x, expect);
-    check_dividing(x, expect);
+    check_usable(x);
+    check_narrow(x);
+    check_contradictions(x);
+    check_dividing(x);
     x->workers = before;
     x->many = many;
     pool_destroy(two);
-    check_scalar(expect);
-    check_ranking(expect);
-    check_verdicts(expect);
-    check_expectations(expect);
-    check_thread_counts(x, expect);
-    check_phases(expect);
-    check_progress(expect);
+    check_scalar();
+    check_ranking();
+    check_verdicts();
+    check_expectations();
+    check_thread_counts(x);
+    check_phases();
+    check_progress();
 }

@@ -1,0 +1,37 @@
+/* list.c - what `bench --list` prints.
+ * SPDX-License-Identifier: MIT */
+#include "list.h"
+
+#include <stdio.h>
+
+#include "masks.h"
+
+void list_presets(void)
+{
+    const char *name, *what, *missing;
+    for (int i = 0; preset_describe(i, &name, &what, &missing); i++)
+        printf("preset %-9s %s%s\n", name, what, missing ? " (not available)" : "");
+}
+
+void list_masks(void)
+{
+    for (int kind = 0; kind < NUM_MASKS; kind++)
+        printf("mask   %-15s %s\n", mask_name(kind), mask_what(kind));
+}
+
+static void list_case(const bench_case *c, int threads)
+{
+    char shape[160];
+    printf("case   %-9s %-16s %-25s %-15s %-30s %-4s %-6s %3d%s%s\n", c->preset, c->scenario,
+           c->name, mask_name(c->mask), case_shape(c, shape, sizeof shape),
+           case_dtype_name(c->dtype), case_layout_name(mask_layout(c)),
+           c->threads ? c->threads : threads, c->missing ? "  not available: " : "",
+           c->missing ? c->missing : "");
+}
+
+void list_cases(const case_list *list, int threads)
+{
+    printf("       %-9s %-16s %-25s %-15s %-30s %-4s %-6s %s\n", "preset", "scenario", "case",
+           "mask", "B,Hq,Hkv,Sq,Skv,D,Dv", "type", "layout", "thr");
+    for (int i = 0; i < list->n; i++) list_case(&list->cases[i], threads);
+}

@@ -1,0 +1,30 @@
+/* presets_list.h - what the files of cases share; for bench/presets*.c only.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_PRESETS_LIST_H
+#define BENCH_PRESETS_LIST_H
+
+#include "presets.h"
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* Capabilities that cases wait for. */
+#define MISSING_DILATED "dilated attention is not built"
+#define MISSING_BACKWARD "gradients are not built"
+#define MISSING_CACHE "a KV cache is not built"
+
+/* One more case, all zero but warm-up 2 and normal data. Beyond the last place it is counted in
+ * list->lost and overwritten by the next. */
+bench_case *case_append(case_list *list, const char *preset, const char *scenario);
+
+void gemma_cases(case_list *list, const preset_choice *want);
+void latency_cases(case_list *list, const preset_choice *want);
+void llm_cases(case_list *list, const preset_choice *want);
+void extreme_cases(case_list *list, const preset_choice *want);
+void prefill_cases(case_list *list, const preset_choice *want);
+void decode_cases(case_list *list, const preset_choice *want);
+void threads_cases(case_list *list, const preset_choice *want);
+void rank_cases(case_list *list, const preset_choice *want);
+void masks_cases(case_list *list, const preset_choice *want);
+void factors_cases(case_list *list, const preset_choice *want);
+
+#endif
