@@ -531,7 +531,7 @@ static void add_phases(const bench_run *run, bench_result *r)
     const tensor_sizes bytes = sizes_of(run->c);
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
     if (!phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
-        skip(r, WRONG " or failed call while phases were counted", 0, 0);
+        skip(r, WRONG " or failed call while phases were counted");
         return;
     }
     r->phase_qk_ms = 1e3 * t.qk;

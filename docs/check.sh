@@ -33,7 +33,8 @@ cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
 grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
-grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] | sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
+grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
+    sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
 sort -u "$work/sentences" | grep . > "$work/all"
 while IFS= read -r sentence; do
     grep -qF -- "$sentence" "$doc"
