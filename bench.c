@@ -14,23 +14,16 @@
  * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, tune,
  * tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (table),
  * json. */
-#if defined __unix__ || defined __APPLE__
-#define _POSIX_C_SOURCE 200809L
-#include <sys/stat.h>
-#define MAKE_DIRECTORY(path) mkdir(path, 0777)
-#else
-#define MAKE_DIRECTORY(path) (-1)
-#endif
-
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attn.h"
 #include "bench/clock.h"
-#include "bench/json.h"
+#include "bench/files.h"
+#include "bench/fresh.h"
 #include "bench/kernels.h"
+#include "bench/memory.h"
 #include "bench/options.h"
 #include "bench/presets.h"
 #include "bench/report.h"
@@ -206,7 +199,7 @@ static void print_path(const bench_context *x, const char *impl)
     }
 }
 
-static int command_info(bench_context *x)
+static int command_info(const bench_options *o, bench_context *x)
 {
     static const char *const impls[] = {"tiled", "naive"};
     probe_machine(&x->probe);
@@ -217,7 +210,7 @@ static int command_info(bench_context *x)
     say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
     for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
-    return 0;
+    return !files_write(o, x, NULL, 0);
 }
 
 /* With --shape only its head_dim counts; --quick is one width and few samples. */
@@ -237,11 +230,6 @@ static int command_kernels(bench_context *x, const bench_options *o)
     return kernels_command(x, head_dim, o->csv);
 }
 
-static int make_folder(const char *path)
-{
-    return !MAKE_DIRECTORY(path) || errno == EEXIST || complain("cannot make the folder", path);
-}
-
 /* To build/, where everything else goes that can be made again. */
 static int command_tune(bench_context *x, const bench_options *o)
 {
@@ -254,7 +242,38 @@ static int command_tune(bench_context *x, const bench_options *o)
                         : o->tuning ? "--tuning"
                                     : "--list"), 2;
     snprintf(path, sizeof path, "%.1000s/tuning.txt", folder);
-    return make_folder(folder) ? tune_command(x, o->quick, path) : 1;
+    return files_folder(folder) ? tune_command(x, o->quick, path) : 1;
+}
+
+/* What the command has settled itself. */
+static const char *not_for_memory(const bench_options *o)
+{
+    const struct {
+        int given;
+        const char *name;
+    } settled[] = {{o->shape != NULL, "--shape"},   {o->impl != NULL, "--impl"},
+                   {o->dtype != NULL, "--dtype"},   {o->layout != NULL, "--layout"},
+                   {o->causal, "--causal"},         {o->list, "--list"},
+                   {o->threads > 1, "--threads"},   {o->warmup >= 0, "--warmup"},
+                   {o->iters >= 0, "--iters"},      {o->min_time >= 0, "--min-time"}};
+    for (size_t i = 0; i < sizeof settled / sizeof *settled; i++)
+        if (settled[i].given) return settled[i].name;
+    return NULL;
+}
+
+static int command_memory(const bench_options *o, bench_context *x)
+{
+    static bench_result results[MEMORY_MAX_POINTS];
+    int n;
+    if (not_for_memory(o))
+        return complain("memory has its own cases and does not take", not_for_memory(o)), 2;
+    if (!fresh_available())
+        return complain("this needs fork, which this system does not have:", "memory"), 2;
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say("\n");
+    const int status = memory_command(x, o->quick, results, &n);
+    return files_write(o, x, results, n) ? status : 1;
 }
 
 /* ---- measuring */
@@ -306,30 +325,6 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     return timed > 0 && wrong == 0;
 }
 
-static int write_one(int (*write)(const char *, const bench_record *), const char *path,
-                     const bench_record *record)
-{
-    if (!path) return 1;
-    if (!write(path, record)) return 0;
-    printf("wrote %s\n", path);
-    return 1;
-}
-
-static int write_files(const bench_options *o, const bench_record *record)
-{
-    int ok = write_one(json_write, o->json, record);
-    ok &= write_one(csv_write, o->csv, record);
-    if (o->output_dir) {
-        char path[1024];
-        ok &= make_folder(o->output_dir);
-        snprintf(path, sizeof path, "%.1000s/bench.json", o->output_dir);
-        ok &= write_one(json_write, path, record);
-        snprintf(path, sizeof path, "%.1000s/bench.csv", o->output_dir);
-        ok &= write_one(csv_write, path, record);
-    }
-    return ok;
-}
-
 static void say_tuning(const bench_options *o, const bench_context *x)
 {
     char why[300];
@@ -350,7 +345,7 @@ static int make_pool(bench_context *x, const case_list *list)
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const impl_list *impls, int argc, char **argv)
+                         const impl_list *impls)
 {
     const int runs = count_runs(o, list, impls);
     if (!make_pool(x, list)) return 2;
@@ -367,9 +362,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;
     const int good = run_all(o, x, list, impls, results);
-    const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
-                                 runs};
-    const int written = write_files(o, &record);
+    const int written = files_write(o, x, results, runs);
     free(results);
     return good && written ? 0 : 1;
 }
@@ -405,7 +398,7 @@ static int is_command(const bench_options *o, const char *name)
 /* Whether a word that is no preset stands beside others; says so. */
 static int mixes_commands(const bench_options *o)
 {
-    static const char *const alone[] = {"info", "kernels", "tune", "selfcheck"};
+    static const char *const alone[] = {"info", "kernels", "tune", "memory", "selfcheck"};
     for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
         for (size_t k = 0; k < sizeof alone / sizeof *alone; k++)
             if (!strcmp(o->commands[i], alone[k]))
@@ -414,21 +407,22 @@ static int mixes_commands(const bench_options *o)
     return 0;
 }
 
-static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
+static int dispatch(const bench_options *o, bench_context *x)
 {
     static case_list list; /* 50 KiB: off the stack */
     impl_list impls;
     if (!parse_impls(o->impl ? o->impl : "naive,tiled", &impls) || mixes_commands(o)) return 2;
-    if (is_command(o, "info")) return command_info(x);
+    if (is_command(o, "info")) return command_info(o, x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
+    if (is_command(o, "memory")) return command_memory(o, x);
     if (is_command(o, "selfcheck")) return !make_pool(x, &list) || selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &x->machine, &list)) return 2;
     if (o->list) {
         print_list(&list);
         return 0;
     }
-    return list.n ? measure_cases(o, x, &list, &impls, argc, argv) : 0;
+    return list.n ? measure_cases(o, x, &list, &impls) : 0;
 }
 
 int main(int argc, char **argv)
@@ -443,8 +437,7 @@ int main(int argc, char **argv)
         return 0;
     }
     report_use_colour();
-    const int status = make_context(&options, &context) ? dispatch(&options, &context, argc, argv)
-                                                        : 2;
+    const int status = make_context(&options, &context) ? dispatch(&options, &context) : 2;
     pool_destroy(context.workers);
     free(context.tuning);
     report_free();

@@ -44,7 +44,7 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 
 void options_print_help(void)
 {
-    printf("usage: bench [option...] [info | kernels | tune | selfcheck | preset...]\n\n");
+    printf("usage: bench [option...] [info | kernels | tune | memory | selfcheck | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
@@ -55,6 +55,8 @@ void options_print_help(void)
            "single kernels of each set (--kernels, --shape for its D, --iters, --csv)");
     printf("  %-34s %s\n", "tune",
            "measures sizes for p.tuning and writes build/tuning.txt (--kernels, --output-dir)");
+    printf("  %-34s %s\n", "memory",
+           "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
 }
 
@@ -120,6 +122,8 @@ int options_parse(bench_options *o, int argc, char **argv)
     o->threads = o->warmup = o->iters = -1;
     o->min_time = -1;
     o->seed = 1;
+    o->argc = argc;
+    o->argv = argv;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--", 2)) {
             if (!parse_option(o, argc, argv, &i)) return 0;

@@ -8,6 +8,8 @@
 enum { OPTIONS_MAX_NAMES = 8 };
 
 typedef struct bench_options {
+    int argc; /* the command line as it came */
+    char **argv;
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */

@@ -114,7 +114,8 @@ void report_formulas(void)
     say("%%peak, %%avx2: of the FMA peak of the best unit and of AVX2, in cycles, times threads;\n"
         "  err/tol: worst error of sampled rows against a double oracle in units of its tolerance;"
         "\n  cold: the first call, before any warm-up; %%cpu: share of the time in which the CPU "
-        "was ours\n\n");
+        "was ours;\n  F/byte: FLOPs / bytes of q, k, v and o; roof: compute when F/byte * the read "
+        "rate from memory\n  exceeds the FMA peak, both of as many threads, else memory\n\n");
 }
 
 void report_table_head(void)

@@ -16,7 +16,9 @@
 #include "clock.h"
 #include "measure.h"
 #include "model.h"
+#include "peak.h"
 #include "reading.h"
+#include "roof.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -71,7 +73,7 @@ static void describe(const bench_context *x, const bench_case *c, const char *im
     r->scenario = c->scenario;
     memcpy(r->name, c->name, sizeof r->name);
     r->impl = impl;
-    r->kernels = "";
+    r->kernels = r->roof = "";
     r->dtype = dtype_text(c->dtype);
     r->mask = c->causal ? "causal" : "full";
     r->layout = layout_text(c->layout);
@@ -159,6 +161,17 @@ static int within_memory(const bench_context *x, const bench_run *run, bench_res
     return 1;
 }
 
+/* What the case costs on paper, next to the peaks. */
+static void describe_cost(const bench_run *run, bench_result *r)
+{
+    const double bytes = (double)run->workspace_bytes;
+    const int naive = run->info.impl == ATTN_IMPL_NAIVE;
+    r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
+    r->matrix_share = model_matrix_share(&run->model, bytes);
+    r->intensity = model_intensity(&run->model);
+    r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
+}
+
 static int size_up(bench_run *run, bench_result *r)
 {
     char text[160];
@@ -174,6 +187,7 @@ static int size_up(bench_run *run, bench_result *r)
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
     model_of(run->c, &run->model);
+    describe_cost(run, r);
     if (fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops) return 1;
     return skip(r, "the library counts %.0f FLOPs, the bench %.0f", run->info.flops,
                 run->model.flops);
@@ -351,7 +365,9 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
         r->pct_set_peak = 100 * gflops / unit->gflops / threads;
         if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
-    r->peak_rss_bytes = machine_peak_rss();
+    r->peak_rss_bytes = peak_rss();
+    r->cycles_p10 = m->cycles_p10;
+    r->cycles_p50 = m->cycles_p50;
 }
 
 /* This run's share of the time left; 0 = no deadline, negative = it has passed. */
@@ -408,8 +424,10 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
 
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
+    const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
+    if (x->alone) r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0) x->pace[run->info.impl] = seconds / run->model.flops;
     return seconds >= 0 ? 1 : skip(r, "attn_forward failed", 0, 0);
 }
@@ -466,6 +484,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].c = &cases[i];
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], impl, &results[i]);
+        roof_peaks(context, &results[i]);
         const bench_run *const before = i ? &runs[i - 1] : NULL;
         if (prepare(context, impl, before, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);

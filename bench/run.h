@@ -8,6 +8,8 @@
 #include "pool.h"
 #include "probe.h"
 
+enum { RUN_MAX_READ_PEAKS = 8 };
+
 typedef struct bench_context {
     machine_info machine;
     probe_result probe;
@@ -22,6 +24,12 @@ typedef struct bench_context {
     double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
     int runs_left;       /* cases times implementations that share the time left */
     double pace[ATTN_IMPL_AUTO + 1]; /* seconds per FLOP of the last run by attn_impl; 0 = none */
+    struct {
+        int threads;
+        double gbytes_per_s;
+    } read_peaks[RUN_MAX_READ_PEAKS]; /* see roof.h */
+    int num_read_peaks;
+    int alone;           /* this process runs one case: its peak memory is the case's */
     int spoil;           /* selfcheck: spoils one element after the call */
 } bench_context;
 
