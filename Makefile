@@ -212,6 +212,7 @@ check-canon: $(BUILD)/canon ## the golden hashes by a second, independent progra
 
 check-bench: $(BUILD)/bench ## the bench refuses wrong results, the page of goals tells right
 	$(RUN) $(BUILD)/bench selfcheck
+	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh
 
 check-math: ## exp2, log2, tanh, roots against their exact values

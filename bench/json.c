@@ -196,14 +196,24 @@ int json_write(const char *path, const bench_record *r)
     return close_file(f, path);
 }
 
-/* Texts are always quoted in CSV: the shape's name holds commas. */
+/* Always quoted: the shape's name holds commas. */
+static void put_csv_text(FILE *f, const char *text)
+{
+    putc('"', f);
+    for (; *text; text++) {
+        if (*text == '"') putc('"', f);
+        putc(*text, f);
+    }
+    putc('"', f);
+}
+
 static void put_csv_row(FILE *f, const bench_result *r)
 {
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const field = &result_fields[i];
         if (i) putc(',', f);
         if (field->kind == FIELD_NAME || field->kind == FIELD_TEXT)
-            fprintf(f, "\"%s\"", field_text(field, r));
+            put_csv_text(f, field_text(field, r));
         else
             fprintf(f, "%.9g", field_number(field, r));
     }
