@@ -52,7 +52,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/error_table.c
 BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c bench/stats.c \
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/json.c bench/files.c bench/machine.c bench/peak.c bench/probe.c bench/roof.c \
+           bench/json.c bench/json_read.c bench/baseline.c bench/plant.c bench/files.c bench/machine.c bench/peak.c bench/probe.c bench/roof.c \
            bench/reading.c bench/kernels.c bench/fresh.c bench/memory.c bench/tune.c \
            bench/tuning.c bench/selfcheck.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c

@@ -9,16 +9,21 @@
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
+ *     build/bench memory                   peak memory over the length, naive and tiled
  *     build/bench info                     what this machine can do
+ *
+ * --baseline FILE compares with the JSON of an older run; exit status 3 = slower.
  *
  * Parts: options, presets, run (data, check against the oracle, timing by measure), kernels, tune,
  * tuning (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (table),
- * json. */
+ * files and json (written), json_read and baseline (read again), fresh and memory (a process for
+ * each point), plant (faults on purpose). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attn.h"
+#include "bench/baseline.h"
 #include "bench/clock.h"
 #include "bench/files.h"
 #include "bench/fresh.h"
@@ -102,6 +107,14 @@ static int alone(const bench_options *o, const case_list *list)
     return 0;
 }
 
+/* Whether each case is timed by itself, on one thread. */
+static int one_by_one(const bench_options *o, const case_list *list)
+{
+    int grouped = o->threads > 1;
+    for (int i = 0; i < list->n; i++) grouped |= list->cases[i].group || list->cases[i].threads > 1;
+    return !grouped;
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, case_list *list)
 {
@@ -116,6 +129,8 @@ static int apply_options(const bench_options *o, case_list *list)
     if (misleading(o, list))
         return complain("the cases of this preset are what they are; they do not take",
                         misleading(o, list));
+    if (o->plant_slowdown > 0 && !one_by_one(o, list))
+        return complain("cases in groups or on threads do not take", "--plant-slowdown");
     if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
     if (data < 0) return complain("--data is trig or normal, not", o->data);
     for (int i = 0; i < list->n; i++) {
@@ -345,7 +360,7 @@ static int make_pool(bench_context *x, const case_list *list)
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const impl_list *impls)
+                         const impl_list *impls, const baseline *b)
 {
     const int runs = count_runs(o, list, impls);
     if (!make_pool(x, list)) return 2;
@@ -362,9 +377,20 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     x->runs_left = runs;
     const int good = run_all(o, x, list, impls, results);
+    const int slower = good && b ? baseline_compare(b, x, results, runs) : 0;
     const int written = files_write(o, x, results, runs);
     free(results);
-    return good && written ? 0 : 1;
+    return good && written ? slower : 1;
+}
+
+/* The older run is read before anything is measured. */
+static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
+                           const impl_list *impls)
+{
+    baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
+    const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, impls, b);
+    baseline_close(b);
+    return status;
 }
 
 /* A text that the library ignores is used all the same, as a program would. */
@@ -387,6 +413,10 @@ static int make_context(const bench_options *o, bench_context *x)
     x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
     if (o->kernels && !attn_kernels_find(o->kernels))
         return complain("this CPU or build has no kernel set", o->kernels);
+    x->plant_slowdown = o->plant_slowdown;
+    x->plant_wrong = o->plant_wrong;
+    if (o->plant_wrong && strcmp(o->plant_wrong, "qk") && strcmp(o->plant_wrong, "pv"))
+        return complain("--plant-wrong is qk or pv, not", o->plant_wrong);
     return !o->tuning || read_tuning(o, x);
 }
 
@@ -422,7 +452,7 @@ static int dispatch(const bench_options *o, bench_context *x)
         print_list(&list);
         return 0;
     }
-    return list.n ? measure_cases(o, x, &list, &impls) : 0;
+    return list.n ? measure_against(o, x, &list, &impls) : 0;
 }
 
 int main(int argc, char **argv)

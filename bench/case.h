@@ -28,7 +28,7 @@ typedef struct bench_case {
     int fixed;              /* mask, storage and layout are in the name: options leave them alone */
 } bench_case;
 
-/* What the result holds is what table, CSV and JSON show: see fields.c. */
+/* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *impl, *kernels, *dtype, *mask, *layout;
     const char *tuning; /* file whose text was used; "" = none */
@@ -55,6 +55,7 @@ typedef struct bench_result {
     double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
     double max_err;       /* largest |o - oracle| over the sampled rows */
     double err_tolerance; /* the worst error in units of its tolerance */
+    const bench_case *from;
     char skipped[280];    /* why it was not timed; "" = it was */
 } bench_result;
 

@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
-    const char *value, *what;
+    const char *value, *what; /* what NULL: for checks of the bench, not in the help */
 } table[] = {
     {"--quick", FLAG, AT(quick), "", "reduced presets, under a minute (what `make bench` runs)"},
     {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
@@ -36,6 +36,10 @@ static const struct {
     {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
     {"--output-dir", TEXT, AT(output_dir), " DIR",
      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
+    {"--baseline", TEXT, AT(baseline), " FILE",
+     "compare with an older --json of such a machine; status 3 = slower"},
+    {"--plant-slowdown", SECONDS, AT(plant_slowdown), " PERCENT", NULL},
+    {"--plant-wrong", TEXT, AT(plant_wrong), " qk|pv", NULL},
     {"--list", FLAG, AT(list), "", "print presets and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };
@@ -47,6 +51,7 @@ void options_print_help(void)
     printf("usage: bench [option...] [info | kernels | tune | memory | selfcheck | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
+        if (!table[i].what) continue;
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
         printf("  %-34s %s\n", left, table[i].what);
     }
@@ -58,6 +63,8 @@ void options_print_help(void)
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
+    printf("\nexit status: 0; 1 = a wrong result or nothing measured; 2 = the command line; 3 = slower "
+           "than\n  the baseline\n");
 }
 
 static int find_option(const char *name)

@@ -17,6 +17,7 @@
 #include "measure.h"
 #include "model.h"
 #include "peak.h"
+#include "plant.h"
 #include "reading.h"
 #include "roof.h"
 
@@ -69,6 +70,7 @@ static int threads_of(const bench_context *x, const bench_case *c)
 static void describe(const bench_context *x, const bench_case *c, const char *impl, bench_result *r)
 {
     memset(r, 0, sizeof *r);
+    r->from = c;
     r->preset = c->preset;
     r->scenario = c->scenario;
     memcpy(r->name, c->name, sizeof r->name);
@@ -451,13 +453,30 @@ static void spoil(bench_run *run)
     attn_convert(run->o, run->c->dtype, &first, ATTN_F32, 1);
 }
 
+/* Faults that the command line asks for; before the first call. */
+static void plant(const bench_context *x, bench_run *run)
+{
+    const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
+    if (x->plant_wrong) run->p.kernels = plant_wrong(right, x->plant_wrong);
+    else if (x->plant_slowdown > 0) run->p.kernels = plant_slow(right);
+}
+
+/* How much slower the call is by the planted fault, if there is one. */
+static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
+{
+    if (x->plant_slowdown <= 0) return 1;
+    return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
+}
+
 /* All but the timing; what stands in the way is said in r->skipped. */
 static int prepare(bench_context *x, const char *impl, const bench_run *before, bench_run *run,
                    bench_result *r)
 {
     if (!set_params(x, impl, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
+    plant(x, run);
     if (!make_buffers(x, before, run, r) || !cold_call(x, run, r)) return 0;
+    if (!calibrate(x, run, r)) return skip(r, "a call with a planted fault failed", 0, 0);
     if (x->spoil) spoil(run);
     return verify(run, r);
 }

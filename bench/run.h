@@ -30,6 +30,8 @@ typedef struct bench_context {
     } read_peaks[RUN_MAX_READ_PEAKS]; /* see roof.h */
     int num_read_peaks;
     int alone;           /* this process runs one case: its peak memory is the case's */
+    double plant_slowdown;  /* percent: see plant.h; 0 = none */
+    const char *plant_wrong; /* a product that is wrong; NULL = none */
     int spoil;           /* selfcheck: spoils one element after the call */
 } bench_context;
 
