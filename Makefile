@@ -54,7 +54,7 @@ BENCH   := bench.c bench/options.c bench/presets.c bench/measure.c bench/clock.c
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/json.c bench/json_read.c bench/baseline.c bench/plant.c bench/files.c bench/machine.c bench/peak.c bench/probe.c bench/roof.c \
            bench/reading.c bench/kernels.c bench/fresh.c bench/memory.c bench/tune.c \
-           bench/tuning.c bench/selfcheck.c tests/oracle.c
+           bench/tuning.c bench/selfcheck.c bench/selfcheck_files.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
@@ -210,7 +210,7 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 
-check-bench: $(BUILD)/bench ## the bench refuses wrong results, the page of goals tells right
+check-bench: $(BUILD)/bench ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/bench selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh

@@ -425,15 +425,18 @@ static int is_command(const bench_options *o, const char *name)
     return o->num_commands == 1 && !strcmp(o->commands[0], name);
 }
 
-/* Whether a word that is no preset stands beside others; says so. */
+/* A word that is no preset stands alone and measures no cases that an older run has; says so. */
 static int mixes_commands(const bench_options *o)
 {
-    static const char *const alone[] = {"info", "kernels", "tune", "memory", "selfcheck"};
-    for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
-        for (size_t k = 0; k < sizeof alone / sizeof *alone; k++)
-            if (!strcmp(o->commands[i], alone[k]))
-                return !complain("this stands alone, without presets or other commands:",
-                                 alone[k]);
+    static const char *const names[] = {"info", "kernels", "tune", "memory", "selfcheck", NULL};
+    for (int i = 0; i < o->num_commands; i++) {
+        if (index_of(o->commands[i], names) < 0) continue;
+        if (o->num_commands > 1)
+            return !complain("this stands alone, without presets or other commands:",
+                             o->commands[i]);
+        if (o->baseline)
+            return !complain("--baseline is for presets and --shape, not", o->commands[i]);
+    }
     return 0;
 }
 

@@ -247,11 +247,11 @@ int baseline_compare(const baseline *b, bench_context *x, const bench_result *re
     if (!pairs) return 1;
     make_pairs(b, results, n, pairs);
     measure_suspects(x, pairs, n);
-    say("\nagainst the baseline, clock cycles of a call (10 %% quantile); slower: ratio above %.2f, "
-        "where\n  memory is the roof above %.2f, or the mean above %.2f\n",
+    say("\nagainst the baseline, clock cycles of a call (10 %% quantile); slower: ratio above "
+        "%.2f, where\n  memory is the roof above %.2f, or the mean above %.2f\n",
         SLOWER, SLOWER_MEMORY, SLOWER_MEAN);
-    say("  %-26s %-6s %-13s %3s %12s %12s %6s  %s\n", "case", "impl", "kernels", "thr", "old", "new",
-        "ratio", "verdict");
+    say("  %-26s %-6s %-13s %3s %12s %12s %6s  %s\n", "case", "impl", "kernels", "thr", "old",
+        "new", "ratio", "verdict");
     for (int i = 0; i < n; i++) say_pair(&pairs[i]);
     say_missing(b, pairs, n);
     const int status = say_verdict(pairs, n);

@@ -1,8 +1,8 @@
 /* memory.c - `bench memory`: how memory grows with the length, one fresh process for each point.
  * SPDX-License-Identifier: MIT
  *
- * A point is one process that allocates and writes q, k, v and o, calls once, and tells by how much
- * that call raised its peak resident size; then it compares the result with the oracle and times one
+ * A point is one process that allocates and writes q, k, v and o, calls once, and tells by how
+ * much that call raised its peak resident size; then it compares the result with the oracle and times one
  * more call. Growth = c * length^e is fitted by least squares of the logarithms.
  *
  * Linux counts pages in batches, so that a peak is known to about 128 KiB, above or below: growth

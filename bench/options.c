@@ -63,8 +63,8 @@ void options_print_help(void)
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
-    printf("\nexit status: 0; 1 = a wrong result or nothing measured; 2 = the command line; 3 = slower "
-           "than\n  the baseline\n");
+    printf("\nexit status: 0; 1 = a wrong result or nothing measured; 2 = the command line; "
+           "3 = slower than\n  the baseline\n");
 }
 
 static int find_option(const char *name)

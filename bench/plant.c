@@ -1,8 +1,8 @@
 /* plant.c - faults on purpose, which the bench must notice: a slow kernel, a wrong one.
  * SPDX-License-Identifier: MIT
  *
- * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated without
- * a change of the result; exponentials and memory requests beside it are not repeated. A repeated
+ * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated
+ * without a change of the result; exponentials and memory requests beside it are not repeated. A repeated
  * product finds its keys in the cache and is cheaper than the first, so how many to repeat is
  * measured: the share of the call that one repetition of each takes, then twice corrected. */
 #define ATTN_KERNEL_API

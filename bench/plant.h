@@ -14,9 +14,9 @@ const attn_kernels *plant_wrong(const attn_kernels *right, const char *product);
  * It does nothing yet; `plant_calibrate` measures how many that are. For one thread. */
 const attn_kernels *plant_slow(const attn_kernels *right);
 
-/* call must use the set of plant_slow. Returns the percent of clock cycles that it takes more now,
- * measured in turn with the same call without a fault, and says so; negative = it failed. A case
- * that was calibrated before, by its name and implementation, is not again. */
+/* call must use the set of plant_slow. Returns the percent of clock cycles that it takes more
+ * now, measured in turn with the same call without a fault, and says so; negative = it failed. A
+ * case that was calibrated before, by its name and implementation, is not again. */
 double plant_calibrate(double percent, const char *name, const char *impl, measure_fn call,
                        void *arg);
 

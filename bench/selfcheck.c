@@ -21,6 +21,7 @@
 #include "pool.h"
 #include "presets.h"
 #include "reading.h"
+#include "selfcheck_files.h"
 #include "tune.h"
 
 static int passed, failed;
@@ -756,6 +757,7 @@ int selfcheck(bench_context *context)
     check_candidates();
     check_tuning();
     check_tuned_run(context);
+    failed += selfcheck_files(&passed);
     printf("%d passed, %d failed\n", passed, failed);
     return failed;
 }
