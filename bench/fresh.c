@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * fork without exec: after exec Linux goes on with the peak of the program before it, after fork
- * the peak begins with what is resident. The result comes back through a pipe as it lies in memory; its
- * pointers are to texts that parent and child both have. */
+ * the peak begins with what is resident. The result comes back through a pipe as it lies in memory;
+ * its pointers are to texts that parent and child both have. */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
 #define FRESH_POSIX 1

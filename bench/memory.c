@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * A point is one process that allocates and writes q, k, v and o, calls once, and tells by how
- * much that call raised its peak resident size; then it compares the result with the oracle and times one
- * more call. Growth = c * length^e is fitted by least squares of the logarithms.
+ * much that call raised its peak resident size; then it compares the result with the oracle and
+ * times one more call. Growth = c * length^e is fitted by least squares of the logarithms.
  *
  * Linux counts pages in batches, so that a peak is known to about 128 KiB, above or below: growth
  * up to 256 KiB counts as 256 KiB, above that a point is the least of three processes. The tiled

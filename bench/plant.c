@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated
- * without a change of the result; exponentials and memory requests beside it are not repeated. A repeated
- * product finds its keys in the cache and is cheaper than the first, so how many to repeat is
- * measured: the share of the call that one repetition of each takes, then twice corrected. */
+ * without a change of the result; exponentials and memory requests beside it are not repeated. A
+ * repeated product finds its keys in the cache and is cheaper than the first, so how many to repeat
+ * is measured: one repetition of each first, then corrected up to three times. */
 #define ATTN_KERNEL_API
 #include "plant.h"
 
