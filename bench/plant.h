@@ -10,8 +10,8 @@
  * of its lanes 7; NULL = no such product. The next call of either function changes the copy. */
 const attn_kernels *plant_wrong(const attn_kernels *right, const char *product);
 
-/* A copy of a kernel set that repeats some of its products Q K^T; none yet: plant_calibrate measures
- * how many slow down a call as wanted. For one thread. */
+/* A copy of a kernel set that repeats some of its products Q K^T; none yet: plant_calibrate
+ * measures how many slow down a call as wanted. For one thread. */
 const attn_kernels *plant_slow(const attn_kernels *right);
 
 /* call must use the set of plant_slow. Returns the percent of clock cycles that it takes more
