@@ -57,10 +57,10 @@ static void check_exponents(void)
     /* by hand: the middle point is not seen by a symmetrical fit */
     expect(fabs(bench_exponent(noisy_x, noisy_y, 3) - 1) < 1e-12, "three points off a line",
            bench_exponent(noisy_x, noisy_y, 3));
-    for (int i = 0; i < 4; i++) y[i] = i * 87381.0; /* 0 to 256 KiB: cannot be told from none */
+    for (int i = 0; i < 4; i++) y[i] = i * 174762.0; /* 0 to 512 KiB: cannot be told from none */
     expect(memory_exponent(x, y, 4) == 0, "noise has no exponent", memory_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 131072 + 4 * x[i];
-    expect(memory_exponent(x, y, 4) > 0.05, "a float a key too many is seen",
+    for (int i = 0; i < 4; i++) y[i] = 283116 + 8 * x[i];
+    expect(memory_exponent(x, y, 4) > 0.05, "two floats a key too many are seen",
            memory_exponent(x, y, 4));
     for (int i = 0; i < 4; i++) y[i] = 4 * x[i] * x[i];
     expect(fabs(memory_exponent(x, y, 4) - 2) < 1e-12, "a matrix", memory_exponent(x, y, 4));
