@@ -85,7 +85,7 @@ static void say_point(const bench_result *r)
         return;
     }
     const double tensors = 16.0 * (double)r->seq_q * (double)r->head_dim; /* four, f32 */
-    say("%-6s %9d %12.3f %12.3f %12.3f %12.3f %8.4f %9.1f\n", r->impl, (int)r->seq_q,
+    say("%-6s %9d %12.3f %12.3f %12.3f %12.3f %8.2g %9.1f\n", r->impl, (int)r->seq_q,
         tensors / MIB, (double)r->workspace_bytes / MIB, (double)r->theory_bytes / MIB,
         (double)r->rss_growth_bytes / MIB, r->matrix_share, (double)r->peak_rss_bytes / MIB);
 }
