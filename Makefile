@@ -36,6 +36,8 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
+# What a project may copy: attn.c, and the files that build on it.
+PORTABLE := attn.c attn_merge.c attn_text.c
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
@@ -62,10 +64,10 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort attn.c $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
+MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
   $(EXAMPLES:%=examples/%.c)))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
-PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,attn.c $(SIMD_SOURCES) $(PEER_SOURCES))
+PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
 CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
           check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
@@ -118,15 +120,16 @@ $(BUILD)/revision: force
 	@mkdir -p $(BUILD)
 	@echo '$(REVISION)' | cmp -s - $@ || echo '$(REVISION)' > $@
 
-$(LIB): $(call objects,attn.c $(SIMD_SOURCES))
+$(LIB): $(call objects,$(PORTABLE) $(SIMD_SOURCES))
 	$(if $(V),,@echo "  AR   $@")
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
 # One file for projects that prefer one, with attn.h beside it for their programs.
-$(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h attn.c $(SIMD_SOURCES) $(BUILD)/flags
+$(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h $(PORTABLE) $(SIMD_SOURCES) \
+  $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
-	$(Q)sh tools/single.sh $(SIMD_SOURCES) > $@
+	$(Q)sh tools/single.sh $(PORTABLE) $(SIMD_SOURCES) > $@
 	$(Q)cp attn.h $(BUILD)/attn.h
 
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
@@ -154,7 +157,8 @@ programs: $(LIB) $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/cano
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
 	$(RUN) $(BUILD)/test
 	$(RUN) $(BUILD)/test --cases tests/cases
-	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
+	for object in attn_alone attn_merge attn_text; do \
+	  NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/$$object.o || exit 1; done
 	RUN='$(RUN)' sh examples/check.sh $(BUILD)
 	sh docs/check.sh
 
@@ -203,7 +207,7 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 	$(call submake,werror-cc,$(CC),-O2 -Werror,programs $(BUILD)/werror-cc/libpeers.so)
 	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,\
 	  programs $(BUILD)/werror-clang/libpeers.so),@echo "no clang")
-	$(CC) -c attn.c -o $(BUILD)/plain.o
+	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
 	$(if $(HAVE_CXX),echo '#include "attn.h"' | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
 

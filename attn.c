@@ -5,34 +5,38 @@
  *
  * Data flows one way:  params -> validate -> problem -> plan -> items -> kernels
  *
- * CONTENTS, bottom-up (no forward declarations)
- *    1  Configuration        compiler, fused multiply-add, floating-point discipline
- *    2  Text                 sentences without stdio, words
- *    3  Numbers              exp2, tanh, log2, 1/sqrt, fma in software; storage types
- *    4  Kernels              the portable kernel table, built once plain and once for FMA
- *    5  Kernel selection     CPU features; best, by index, by name
- *    6  Problem              tuning; defaults resolved; one sequence of the batch
- *    7  Masks                one table: range of a row, visibility of pairs
- *    8  Validation           every sentence about bad input
- *    9  Plan                 tiles, items, workspace layout: a pure function
- *   10  Tile                 lanes, key rows as f32, logits
- *   11  Softmax state        chunks, the merge tree, sink, result
- *   12  Tiled items          online softmax
- *   13  Split items          the keys of few row tiles divided among many workers
- *   14  Shared prefix        keys that all batch entries share, once for all rows
- *   15  Naive items          the textbook in numbered passes
- *   16  Logits items         logits and probabilities of chosen rows
- *   17  Run                  items over workers, in lists
- *   18  Public functions
+ * CONTENTS, bottom-up (no forward declarations), on the text and numbers at the end of attn.h
+ *    1  Configuration        compiler, sizes
+ *    2  Storage types        f32, f16, bf16: loaded, stored
+ *    3  Kernels              the portable kernel table, built once plain and once for FMA
+ *    4  Kernel selection     CPU features; best, by index, by name
+ *    5  Problem              tuning; defaults resolved; one sequence of the batch
+ *    6  Masks                one table: range of a row, visibility of pairs
+ *    7  Validation           every sentence about bad input
+ *    8  Plan                 tiles, items, workspace layout: a pure function
+ *    9  Tile                 lanes, key rows as f32, logits
+ *   10  Softmax state        chunks, the merge tree, sink, result
+ *   11  Tiled items          online softmax
+ *   12  Split items          the keys of few row tiles divided among many workers
+ *   13  Shared prefix        keys that all batch entries share, once for all rows
+ *   14  Naive items          the textbook in numbered passes
+ *   15  Logits items         logits and probabilities of chosen rows
+ *   16  Run                  items over workers, in lists
+ *   17  Public functions
  */
 #ifndef ATTN_KERNEL_API
 #define ATTN_KERNEL_API
 #endif
+#ifndef ATTN_INTERNAL
+#define ATTN_INTERNAL
+#endif
 #include "attn.h"
-#include <string.h>
 
 #ifdef _OPENMP
 #include <omp.h>
+#define OPENMP_THREADS omp_get_max_threads()
+#else
+#define OPENMP_THREADS 0
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -43,50 +47,12 @@
 #define ATTN_ASSERT(x) ((void)0)
 #endif
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
-#if defined __clang__
-#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
-#error "attn.c: add -fno-fast-math -ffp-contract=off to the flags of this file"
-#endif
-#pragma clang fp contract(off) reassociate(off)
-#elif defined __GNUC__
-#pragma GCC optimize("no-fast-math", "fp-contract=off")
-#elif defined _MSC_VER
-#pragma fp_contract(off)
-#endif
-#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 && \
-    !defined __STRICT_ANSI__
-#error "attn.c: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
-#endif
-
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
 #define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
-#define UNUSED __attribute__((unused))
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
 #else
-#define KERNEL static inline
 #define OWN_FRAME
-#define UNUSED
 #define PREFETCH(p) ((void)(p))
-#endif
-
-/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
- * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
- * chosen at run time (FMA_TARGET). Elsewhere fma_soft of section 3 serves; libm's is often
- * wrong. */
-#if defined __GNUC__ && (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ || \
-                         defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || \
-                         defined __powerpc64__)
-#define FMA_BASE 1
-#define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
-#define FMA_BASE 0
-#define FMA_TARGET __attribute__((target("avx2,fma")))
-#define FMA_SECOND_BUILD
-#else
-#define FMA_BASE 0
 #endif
 
 /* The word of CPU features may be written by several threads at once, always with the same
@@ -99,8 +65,6 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
-#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
 #define WIDE_TILE_KEYS 128 /* of a tile of many rows: logits of 24 KiB, so that they stay in L1 */
 #define NARROW_TILE_KEYS 256
 #define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
@@ -115,437 +79,9 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static inline uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-#define NEG_INF float_of(0xff800000u)
-
-static int is_finite(float x)
-{
-    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
-static int is_neg_inf(float x)
-{
-    return bits_of(x) == 0xff800000u;
-}
-
-static int is_nan(float x)
-{
-    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
 /* ------------------------------------------------------------------------------------------------
- * 2  Text: sentences are built piece by piece into the caller's buffer; words of a text compared
+ * 2  Storage types: exact to f32; from f32 to nearest even, NaN canonical
  * --------------------------------------------------------------------------------------------- */
-
-typedef struct text {
-    char *at;
-    size_t left; /* bytes that still fit, with the terminator */
-} text;
-
-static text text_in(char *buffer, size_t bytes)
-{
-    text t;
-    t.at = buffer;
-    t.left = buffer ? bytes : 0;
-    if (t.left)
-        *t.at = 0;
-    return t;
-}
-
-static void put(text *t, const char *s)
-{
-    while (*s && t->left > 1) {
-        *t->at++ = *s++;
-        t->left--;
-    }
-    if (t->left)
-        *t->at = 0;
-}
-
-static void put_int(text *t, int64_t value)
-{
-    char digits[24];
-    char *d = digits + sizeof digits - 1;
-    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    *d = 0;
-    do {
-        *--d = (char)('0' + u % 10);
-        u /= 10;
-    } while (u);
-    if (value < 0)
-        *--d = '-';
-    put(t, d);
-}
-
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
-static void put_float(text *t, float value)
-{
-    char digits[8];
-    double rest = value < 0 ? -(double)value : (double)value;
-    int64_t millionths;
-    int i, exponent = 0;
-    if (!is_finite(value)) {
-        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-        return;
-    }
-    for (; rest >= 10; exponent++)
-        rest /= 10;
-    for (; rest > 0 && rest < 1; exponent--)
-        rest *= 10;
-    put(t, value < 0 ? "-" : "");
-    millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
-        millionths = 1000000;
-        exponent++;
-    }
-    put_int(t, millionths / 1000000);
-    digits[0] = '.';
-    for (i = 6; i >= 1; i--) {
-        digits[i] = (char)('0' + millionths % 10);
-        millionths /= 10;
-    }
-    digits[7] = 0;
-    put(t, digits);
-    if (exponent) {
-        put(t, "e");
-        put_int(t, exponent);
-    }
-}
-
-/* "name (value)" */
-static void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
-static void put_word(text *t, const char *word, size_t length)
-{
-    char letter[2] = { 0, 0 };
-    size_t i;
-    for (i = 0; i < length; i++) {
-        letter[0] = word[i];
-        put(t, letter);
-    }
-}
-
-/* Whether the string a is the b_length letters at b. */
-static int same_word(const char *a, const char *b, size_t b_length)
-{
-    size_t i;
-    for (i = 0; i < b_length; i++)
-        if (a[i] != b[i] || !a[i])
-            return 0;
-    return a[b_length] == 0;
-}
-
-static int parse_int(const char *s, size_t length, int64_t *value)
-{
-    size_t i;
-    *value = 0;
-    for (i = 0; i < length; i++) {
-        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
-            return 0;
-        *value = *value * 10 + (s[i] - '0');
-    }
-    return length > 0;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 3  Numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- *    nearest even, so that every compiler and ISA gives the same bits. One float operation per
- *    statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- *    Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs.
- * --------------------------------------------------------------------------------------------- */
-
-#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
-#define LOG2E_LO 0x1.4ae0c0p-26f
-#define LN2 0x1.62e430p-1f
-#define CANONICAL_NAN 0x7fc00000u
-
-/*
- * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
- * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
- * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
- * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
- * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
- */
-UNUSED static float fma_soft(float a, float b, float c)
-{
-    double da = (double)a, db = (double)b, dc = (double)c;
-    double p, s, t, v, e;
-    uint64_t u;
-    int up, down;
-    p = da * db;
-    s = p + dc;
-    t = s - p;
-    v = s - t;
-    v = p - v;
-    t = dc - t;
-    e = v + t;
-    memcpy(&u, &s, sizeof u);
-    up = e > 0.0;
-    down = e < 0.0;
-    if ((up || down) && (u & 1) == 0) {
-        int negative = (int)(u >> 63);
-        u = up != negative ? u + 1 : u - 1;
-    }
-    memcpy(&s, &u, sizeof s);
-    return (float)s;
-}
-
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
- * call. */
-#if FMA_BASE || defined FMA_SECOND_BUILD
-FMA_TARGET static inline float fma_hard(float a, float b, float c)
-{
-    return __builtin_fmaf(a, b, c);
-}
-#else
-#define fma_hard fma_soft
-#endif
-
-KERNEL float fma32(int hw, float a, float b, float c)
-{
-    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
-}
-
-/*
- * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
- * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
- * fall out modulo 2^32.
- */
-KERNEL float exp2_core(int hw, float x)
-{
-    const float magic = 12582912.0f;
-    float t, w, f, y;
-    uint32_t u;
-    t = x + magic;
-    w = t - magic;
-    f = x - w;
-    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
-    /* worst 0.7821 ulp over all floats in [-126, 128). */
-    y = 0x1.44a6d6p-13f;
-    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
-    y = fma32(hw, y, f, 0x1.3b2822p-7f);
-    y = fma32(hw, y, f, 0x1.c6adecp-5f);
-    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
-    y = fma32(hw, y, f, 0x1.62e432p-1f);
-    y = fma32(hw, y, f, 1.0f);
-    u = bits_of(y) + (bits_of(t) << 23);
-    return float_of(u);
-}
-
-/*
- * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
- * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
- * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
- * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
- * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
- * clamped first, so that -inf raises no flag.
- */
-KERNEL float exp2_with(int hw, float x)
-{
-    const uint32_t lowest = 0xc2fc0000u; /* -126 */
-    uint32_t u = bits_of(x), v, nan;
-    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
-    v = bits_of(y);
-    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
-    v &= 0u - (uint32_t)(u <= lowest);
-    v = (v & ~nan) | (nan >> 1);
-    return float_of(v);
-}
-
-/*
- * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
- * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
- * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
- * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
- * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
- * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
- * 9.0109139. Worst error over all inputs 1.6765 ulp.
- */
-KERNEL float tanh_with(int hw, float x)
-{
-    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
-    float c, u, r, small, e, large;
-    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
-    u = c * c;
-    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
-    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
-    r = -0x1.75e1cap-8f;
-    r = fma32(hw, r, u, 0x1.52269cp-6f);
-    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
-    r = fma32(hw, r, u, 0x1.110726p-3f);
-    r = fma32(hw, r, u, -0x1.555532p-2f);
-    u = u * c;
-    small = fma32(hw, u, r, c);
-    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
-    e = exp2_core(hw, e);
-    e = e + 1.0f;
-    e = 2.0f / e;
-    large = 1.0f - e;
-    v = 0u - (uint32_t)(a >= 0x3f200000u);
-    v = (bits_of(large) & v) | (bits_of(small) & ~v);
-    v |= 0u - (uint32_t)(a > 0x7f800000u);
-    return float_of(v | (bits & 0x80000000u));
-}
-
-/* For scalar code outside the kernels. */
-static float exp2_canon(float x)
-{
-    return exp2_with(FMA_BASE, x);
-}
-
-UNUSED static float tanh_canon(float x) /* tools/prove_math.c */
-{
-    return tanh_with(FMA_BASE, x);
-}
-
-/*
- * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
- * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
- * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
- * error holds near 1, too. Subnormals are normalised as integers.
- */
-static float log2_canon(float x)
-{
-    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
-    uint32_t u = bits_of(x), m;
-    int32_t n = 0;
-    float f, f2, h, l, q, k, s, r;
-    if ((u & 0x7fffffffu) == 0)
-        return float_of(0xff800000u);
-    if (u > 0x7f800000u)
-        return float_of(0x7fc00000u);
-    if (u == 0x7f800000u)
-        return x;
-    if (u < 0x00800000u) {
-        f = (float)(int32_t)u; /* exact, below 2^23 */
-        u = bits_of(f);
-        n = -149;
-    }
-    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
-    m = u - 0x3f3504f4u;
-    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
-    m = (m & 0x007fffffu) + 0x3f3504f4u;
-    f = float_of(m);
-    f = f - 1.0f;
-    k = (float)n;
-    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
-    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
-    q = -0x1.c26434p-4f;
-    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
-    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
-    h = f * l_hi;
-    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
-    l = fma32(FMA_BASE, f, l_lo, l);
-    f2 = f * f;
-    l = fma32(FMA_BASE, f2, q, l);
-    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
-    r = s - k;
-    r = h - r;
-    l = r + l;
-    s = s + l;
-    return s;
-}
-
-/*
- * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
- * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
- * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
- */
-static float inv_sqrt_nearest(uint64_t n)
-{
-    uint64_t quotient = 0, remainder = 1, root = 0, bit;
-    uint32_t j = 24, i;
-    float power;
-    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
-        j++;
-    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
-        uint64_t digit = remainder >= n ? 1 : 0;
-        quotient = 2 * quotient + digit;
-        remainder = 2 * (remainder - (digit ? n : 0));
-    }
-    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
-    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
-        if ((root + bit) * (root + bit) <= quotient)
-            root += bit;
-    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
-    return (float)(int32_t)((root + 1) >> 1) * power;
-}
-
-/* ---- storage types: exact to f32; from f32 to nearest even, NaN canonical */
-
-static float f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    float magnitude;
-    if (rest >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x0400u)
-        return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
-    return float_of(sign | bits_of(magnitude));
-}
-
-static uint16_t f16_from_f32(float x)
-{
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
-    if (a > 0x7f800000u)
-        return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
-        a -= 112u << 23;
-        a += 0xfffu + (a >> 13 & 1);
-        return (uint16_t)(sign | a >> 13);
-    }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
-        return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint16_t)(sign | a >> shift);
-}
-
-static float bf16_to_f32(uint16_t h)
-{
-    return float_of((uint32_t)h << 16);
-}
-
-static uint16_t bf16_from_f32(float x)
-{
-    uint32_t u = bits_of(x);
-    if (is_nan(x))
-        return 0x7fc0u;
-    u += 0x7fffu + (u >> 16 & 1);
-    return (uint16_t)(u >> 16);
-}
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -592,7 +128,7 @@ static const storage storages[] = { /* by attn_dtype */
 #define STORAGE_COUNT COUNT_OF(storages)
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Kernels: the portable table. Each body is written once, in plain loops over 16 lanes that
+ * 3  Kernels: the portable table. Each body is written once, in plain loops over 16 lanes that
  *    compilers vectorise, and built by PORTABLE_SET below: plain, and on x86 once more for FMA.
  *    Contracts and layouts: the end of attn.h.
  * --------------------------------------------------------------------------------------------- */
@@ -852,31 +388,6 @@ KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
             x[r] = x[r] * alpha[r];
 }
 
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
-KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
-                       const attn_state *out, int64_t head_dim_v)
-{
-    float wa[LANES], wb[LANES];
-    int64_t k;
-    int r;
-    for (r = 0; r < rows; r++) {
-        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
-        const float from = m == NEG_INF ? 0.0f : m;
-        float x = a->m[r] - from;
-        wa[r] = exp2_with(hw, x);
-        x = b->m[r] - from;
-        wb[r] = exp2_with(hw, x);
-        x = a->l[r] * wa[r];
-        out->l[r] = fma32(hw, b->l[r], wb[r], x);
-        out->m[r] = m;
-    }
-    for (k = 0; k < head_dim_v * rows; k += rows)
-        for (r = 0; r < rows; r++) {
-            const float x = a->o[k + r] * wa[r];
-            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
-        }
-}
-
 /* A tile's state, [m rows][l rows][o], seen as an attn_state. */
 static attn_state state_view(float *state, int rows)
 {
@@ -1014,7 +525,7 @@ PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
- * 5  Kernel selection
+ * 4  Kernel selection
  * --------------------------------------------------------------------------------------------- */
 
 #define CPU_KNOWN 1u /* the word has been written */
@@ -1160,7 +671,7 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 6  Problem: the parameters with every default resolved, and one sequence of the batch
+ * 5  Problem: the parameters with every default resolved, and one sequence of the batch
  * --------------------------------------------------------------------------------------------- */
 
 /* ---- tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result */
@@ -1321,7 +832,7 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
 }
 
 typedef struct problem {
-    attn_params p; /* strides explicit, counts and scale filled in; checked by section 8 */
+    attn_params p; /* strides explicit, counts and scale filled in; checked by section 7 */
     tuning tuning;
     int size_query; /* of attn_workspace_size: outputs may still be unknown */
     int64_t group; /* query heads per kv head */
@@ -1330,7 +841,7 @@ typedef struct problem {
     float cap2, icap2;  /* softcap in base 2 */
     float keep_factor;  /* 1 / (1 - dropout_p) */
     uint32_t drop_below; /* Philox words below it drop their key */
-    const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 14 */
+    const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 13 */
     int prefix_tile_keys;
 } problem;
 
@@ -1452,10 +963,8 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
-#ifdef _OPENMP
     if (p->num_workers == 0 && !p->parallel_for)
-        p->num_workers = omp_get_max_threads();
-#endif
+        p->num_workers = OPENMP_THREADS;
     if (p->num_workers == 0)
         p->num_workers = 1;
 }
@@ -1463,12 +972,8 @@ static void resolve_sizes(attn_params *p)
 /* Workers that can run at once in a call of attn_forward, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
-#ifndef _OPENMP
-    if (!p->parallel_for)
+    if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-#else
-    (void)p;
-#endif
 }
 
 /* Where 0 means broadcast, its long name does, too. */
@@ -1604,7 +1109,7 @@ static int64_t state_row(const attn_params *p, const sequence *s, int64_t head, 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
+ * 6  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
  *    of keys to a row (`range`), which the loops never step outside of, and those that must be
  *    asked pair by pair (`row`). A key is visible if all active rules say so.
  * --------------------------------------------------------------------------------------------- */
@@ -1934,15 +1439,9 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 8  Validation: every rule about the parameters and its sentence. Each check returns ATTN_OK or
+ * 7  Validation: every rule about the parameters and its sentence. Each check returns ATTN_OK or
  *    the status whose reason it has put into *why. Below this section nothing checks arguments.
  * --------------------------------------------------------------------------------------------- */
-
-static attn_status bad(text *why, attn_status status, const char *rest)
-{
-    put(why, rest);
-    return status;
-}
 
 /* "name (value) rest" */
 static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
@@ -2483,13 +1982,13 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 9  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
+ * 8  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
  *    A run in too small a workspace takes the small plan, which needs least.
  *
  *    workspace = | alignment | call | shared by the workers | slot 0 | slot 1 | ...
  *
- *    Shared are the logits of all heads (naive_whole), parts of the keys (section 13) or the states
- *    of a prefix (section 14).
+ *    Shared are the logits of all heads (naive_whole), parts of the keys (section 12) or the states
+ *    of a prefix (section 13).
  *
  *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
  *    tree is given room for 2^20 keys at least, so that memory is constant up to that length. But
@@ -2497,7 +1996,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  *    within item_bytes of the tuning, 1 MiB.
  * --------------------------------------------------------------------------------------------- */
 
-/* How the keys of each row tile are divided among workers: section 13. */
+/* How the keys of each row tile are divided among workers: section 12. */
 typedef struct split {
     int parts;               /* nodes of 2^level chunks each; 0 = not divided */
     int level;
@@ -2730,7 +2229,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 16 */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -2934,7 +2433,7 @@ static void divide_plan(const problem *pr, plan *pl)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 10  Tile: up to `rows` query rows that share one kv head, and their logits against some keys.
+ * 9  Tile: up to `rows` query rows that share one kv head, and their logits against some keys.
  *     Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group,
  *     so that a GQA group fills the lanes also when there is one query (decode).
  * --------------------------------------------------------------------------------------------- */
@@ -3516,7 +3015,7 @@ static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 11  Softmax state: (m, l, o) of a tile as [m rows][l rows][o head_dim_v x rows]
+ * 10  Softmax state: (m, l, o) of a tile as [m rows][l rows][o head_dim_v x rows]
  * --------------------------------------------------------------------------------------------- */
 
 static float *state_l(const tile *t, float *state)
@@ -3724,7 +3223,7 @@ static void write_rows(tile *t, float *state)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Tiled items: the online softmax (Milakov, Gimelshein 2018, arXiv 1805.02867; tiled as in Dao
+ * 11  Tiled items: the online softmax (Milakov, Gimelshein 2018, arXiv 1805.02867; tiled as in Dao
  *     et al. 2022, arXiv 2205.14135), in chunks of 1024 keys that a binary tree merges
  * --------------------------------------------------------------------------------------------- */
 
@@ -3762,23 +3261,60 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Running maximum and sum of block i, which has the logits s of n keys. *ready, whose block is
- * done, becomes this one: its exponentials are to be computed. */
-static void enter_block(tile *t, int i, float *s, int n, attn_exp *ready)
+/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+typedef struct key_step {
+    int first, next; /* blocks */
+    int begin, end;  /* their keys, counted in the tile */
+    attn_lanes lanes;
+} key_step;
+
+/* The next step that has lanes; 0 = there is none. */
+static int take_step(const tile *t, key_step *st)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    float *m = t->state, *l = state_l(t, t->state);
+    do {
+        if (st->next == t->block_count)
+            return 0;
+        st->first = st->next;
+        st->next = end_of_step(t, st->first);
+        st->begin = st->end;
+        st->end = t->blocks[st->next - 1].end;
+        st->lanes = t->blocks[st->first].lanes;
+    } while (st->lanes.begin == st->lanes.end);
+    return 1;
+}
+
+/* Where the keys of block i begin in the tile. */
+static int block_begin(const tile *t, int i)
+{
+    return i ? t->blocks[i - 1].end : 0;
+}
+
+/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
+ * to be computed, with the sum l. */
+static attn_exp decide_block(tile *t, int i, float *m, float *l)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, i);
     block *b = &t->blocks[i];
-    const int found = kernels->running_max(s, n, m, l, t->alpha + i * t->pl->rows);
+    attn_exp e;
+    int found;
+    e.s = t->s_tile + begin * rows;
+    e.n = b->end - begin;
+    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
     b->raised = found & ATTN_RAISED;
-    ready->s = s;
-    ready->n = n;
-    ready->m = m;
-    ready->l = l;
-    ready->lanes = b->lanes;
-    ready->calm = found & ATTN_IS_CALM;
+    e.m = m;
+    e.l = l;
+    e.lanes = b->lanes;
+    e.calm = found & ATTN_IS_CALM;
+    return e;
+}
+
+/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
+ * this one: its exponentials are to be computed. */
+static void enter_block(tile *t, int i, attn_exp *ready)
+{
+    *ready = decide_block(t, i, t->state, state_l(t, t->state));
     if (t->dead < 0) {
-        kernels->exp_sum(s, n, t->dead, m, l);
+        t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
         ready->n = 0;
     }
 }
@@ -3799,21 +3335,16 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
-    int begin = 0, i = 0;
-    while (i < t->block_count) {
-        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
-        const attn_lanes lanes = t->blocks[i].lanes;
-        if (lanes.begin < lanes.end) {
-            ahead->lines = lines * (end - begin) / keys;
-            tile_logits(t, t->s_tile + begin * rows, j0 + begin, end - begin, class,
-                        ATTN_LOGITS_SOFTMAX, lanes, ready.n ? &ready : NULL, ahead);
-            ready.n = 0;
-        }
-        for (; i < next; begin = t->blocks[i++].end) {
-            if (lanes.begin == lanes.end)
-                continue;
+    key_step st = { 0, 0, 0, 0, { 0, 0 } };
+    int i;
+    while (take_step(t, &st)) {
+        ahead->lines = lines * (st.end - st.begin) / keys;
+        tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
+        ready.n = 0;
+        for (i = st.first; i < st.next; i++) {
             finish_ready(kernels, &ready);
-            enter_block(t, i, t->s_tile + begin * rows, t->blocks[i].end - begin, &ready);
+            enter_block(t, i, &ready);
         }
     }
     finish_ready(kernels, &ready);
@@ -3995,9 +3526,9 @@ static void tiled_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 13  Split items: few row tiles and many workers, so the keys of a row tile are divided, too
+ * 12  Split items: few row tiles and many workers, so the keys of a row tile are divided, too
  *     (Flash-Decoding: Dao, Haziza, Massa, Sizov 2023). A part is a node of the merge tree, done as
- *     in section 12. Chunks that would not fill a round of all workers are divided themselves. The
+ *     in section 11. Chunks that would not fill a round of all workers are divided themselves. The
  *     lists, one after the other:
  *
  *         scores    whole parts; of divided chunks Q K^T and the maxima of blocks, by tiles of keys
@@ -4005,7 +3536,7 @@ static void tiled_item(const call *c, char *slot, int64_t index)
  *         values    P V, by slices of columns, and the sums
  *         combine   the tree of all parts, and the results, by row tiles
  *
- *     Every element sees the same operations in the same order as in section 12.
+ *     Every element sees the same operations in the same order as in section 11.
  * --------------------------------------------------------------------------------------------- */
 
 /* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
@@ -4077,7 +3608,8 @@ static void score_cut(tile *t, const cut *at)
 {
     const attn_kernels *kernels = t->pl->kernels;
     const int n = (int)(at->to - at->from), rows = t->pl->rows;
-    int begin = 0, class, i = 0, r;
+    key_step st = { 0, 0, 0, 0, { 0, 0 } };
+    int class, i, r;
     *at->count = 0;
     if (n <= 0)
         return;
@@ -4087,16 +3619,12 @@ static void score_cut(tile *t, const cut *at)
     open_keys(t, at->from, n);
     set_blocks(t, at->from, n);
     *at->count = t->block_count;
-    while (i < t->block_count) {
-        const int next = end_of_step(t, i), end = t->blocks[next - 1].end;
-        const attn_lanes lanes = t->blocks[i].lanes;
-        if (lanes.begin < lanes.end)
-            tile_logits(t, t->s_tile + begin * rows, at->from + begin, end - begin, class,
-                        ATTN_LOGITS_SOFTMAX, lanes, NULL, NULL);
-        for (; i < next; begin = t->blocks[i++].end) {
+    while (take_step(t, &st)) {
+        tile_logits(t, t->s_tile + st.begin * rows, at->from + st.begin, st.end - st.begin, class,
+                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL, NULL);
+        for (i = st.first; i < st.next; i++) {
+            const int begin = block_begin(t, i);
             float *high = at->high + i * rows;
-            if (lanes.begin == lanes.end)
-                continue;
             for (r = 0; r < rows; r++)
                 high[r] = NEG_INF;
             kernels->maximum(t->s_tile + begin * rows, t->blocks[i].end - begin, high);
@@ -4167,26 +3695,17 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. */
+/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
+ * "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    const int rows = t->pl->rows;
-    int begin = 0, i, found;
-    attn_exp e;
-    e.m = m;
-    e.l = l; /* goes nowhere: list "values" adds in order */
-    for (i = 0; i < t->block_count; begin = t->blocks[i++].end) {
-        block *b = &t->blocks[i];
-        if (b->lanes.begin == b->lanes.end)
-            continue;
-        e.s = t->s_tile + begin * rows;
-        e.n = b->end - begin;
-        e.lanes = b->lanes;
-        found = kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
-        b->raised = (found & ATTN_RAISED) != 0;
-        e.calm = found & ATTN_IS_CALM;
-        kernels->exp_block(&e);
+    int i;
+    for (i = 0; i < t->block_count; i++) {
+        const block *b = &t->blocks[i];
+        if (b->lanes.begin < b->lanes.end) {
+            const attn_exp e = decide_block(t, i, m, l);
+            t->pl->kernels->exp_block(&e);
+        }
     }
 }
 
@@ -4281,7 +3800,7 @@ static void combine_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 14  Shared prefix: keys that are the same in all batch entries (cascade). A first list of items
+ * 13  Shared prefix: keys that are the same in all batch entries (cascade). A first list of items
  *     takes the rows of all entries over these keys together, with K and V of entry 0; its row
  *     tiles lie in the part of the workspace that the workers share, and stay there. In the second
  *     list each row goes on from its state: pending nodes of the merge tree take their places, and
@@ -4490,7 +4009,7 @@ static void suffix_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 15  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
+ * 14  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
  *     passes; the same kernels, so that it is an honest baseline. Matrix layout: for each tile of
  *     query rows [kv_len][rows] logits, then m[rows], l[rows].
  * --------------------------------------------------------------------------------------------- */
@@ -4614,7 +4133,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 16  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
+ * 15  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
  * --------------------------------------------------------------------------------------------- */
 
 /* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
@@ -4702,7 +4221,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 17  Run: items over workers, each worker with a slot of its own
+ * 16  Run: items over workers, each worker with a slot of its own
  * --------------------------------------------------------------------------------------------- */
 
 static void run_one(void *arg, int64_t index, int worker)
@@ -4818,7 +4337,7 @@ static attn_status run_lists(call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 18  Public functions
+ * 17  Public functions
  * --------------------------------------------------------------------------------------------- */
 
 ATTN_API const char *attn_version(void)
@@ -4829,6 +4348,12 @@ ATTN_API const char *attn_version(void)
 ATTN_API size_t attn_params_size(void)
 {
     return sizeof(attn_params);
+}
+
+ATTN_API const char *attn_impl_name(int impl)
+{
+    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
 }
 
 ATTN_API const char *attn_status_string(attn_status status)
@@ -5147,12 +4672,10 @@ static double call_bytes(const attn_params *p)
            tensor_bytes(ATTN_F32, n, p->num_heads_q, p->seq_len_q, p->lse.data ? 1 : 0);
 }
 
-static const char *const impl_names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
-
 static void explain_impl(const problem *pr, const plan *pl, text *why)
 {
     const attn_params *p = &pr->p;
-    put(why, impl_names[pl->impl]);
+    put(why, attn_impl_name(pl->impl));
     if (p->impl == ATTN_IMPL_AUTO) {
         put(why, ": seq_len_kv is ");
         put(why, pl->impl == ATTN_IMPL_NAIVE ? "at most " : "above ");
@@ -5236,7 +4759,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     if (backend)
         put(&why, "takes the call");
     info->impl = pl->impl;
-    info->impl_name = impl_names[pl->impl];
+    info->impl_name = attn_impl_name(pl->impl);
     info->kernels_name = pl->kernels->name;
     info->backend_name = backend ? backend->name : "cpu";
     info->tile_rows = pl->rows;
@@ -5279,177 +4802,7 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
     return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }
 
-static void put_line(text *t, const char *label, const char *value)
-{
-    put(t, label);
-    put(t, value);
-    put(t, "\n");
-}
-
-static void put_count_line(text *t, const char *label, double value)
-{
-    put(t, label);
-    put_int(t, value < 9e18 ? (int64_t)value : INT64_MAX);
-    put(t, "\n");
-}
-
-ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_t bytes)
-{
-    text t = text_in(buffer, bytes);
-    put_line(&t, "impl              ", info->impl_name);
-    put_line(&t, "kernels           ", info->kernels_name);
-    put_line(&t, "backend           ", info->backend_name);
-    put_count_line(&t, "tile rows         ", info->tile_rows);
-    put_count_line(&t, "tile keys         ", info->tile_keys);
-    put_count_line(&t, "workers           ", info->workers);
-    put_count_line(&t, "items             ", (double)info->items);
-    put_count_line(&t, "key parts         ", info->key_parts);
-    put_count_line(&t, "workspace bytes   ", (double)info->workspace_bytes);
-    put_count_line(&t, "  of each worker  ", (double)info->workspace_bytes_per_worker);
-    put_count_line(&t, "visible pairs     ", info->pairs);
-    put_count_line(&t, "flops             ", info->flops);
-    put_count_line(&t, "tensor bytes      ", info->bytes);
-    put_line(&t, "why               ", info->reasons);
-    return buffer && bytes ? buffer : "";
-}
-
-/* ---- options as text */
-
-static const struct int_option {
-    const char *name;
-    size_t offset;
-    int64_t most;
-} int_options[] = {
-    { "workers", offsetof(attn_params, num_workers), 65536 },
-    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
-    { "redo", offsetof(attn_params, force_redo), 1 },
-    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
-};
-
-static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
-                          size_t length)
-{
-    int64_t number;
-    int o, as_int;
-    for (o = 0; o < COUNT_OF(int_options); o++) {
-        if (!same_word(int_options[o].name, key, key_length))
-            continue;
-        if (!parse_int(value, length, &number) || number > int_options[o].most)
-            return 0;
-        as_int = (int)number;
-        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
-        return 1;
-    }
-    return same_word("auto_naive_keys", key, key_length) &&
-           parse_int(value, length, &p->auto_naive_keys);
-}
-
-static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
-                            size_t length)
-{
-    const attn_kernels *kernels;
-    int i;
-    if (same_word("impl", key, key_length)) {
-        for (i = 0; i < COUNT_OF(impl_names); i++)
-            if (same_word(impl_names[i], value, length)) {
-                p->impl = i;
-                return 1;
-            }
-        return 0;
-    }
-    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
-        if (same_word(kernels->name, value, length)) {
-            p->kernels = kernels;
-            return 1;
-        }
-    return 0;
-}
-
-/* One "key=value" of `length` characters. */
-static int set_option(attn_params *p, const char *word, size_t length)
-{
-    size_t key = 0;
-    while (key < length && word[key] != '=')
-        key++;
-    if (key == length)
-        return 0;
-    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
-           set_named_option(p, word, key, word + key + 1, length - key - 1);
-}
-
-static int is_separator(char c)
-{
-    return c == ' ' || c == ',' || c == '\t' || c == '\n';
-}
-
-ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string, char *why,
-                                             size_t why_bytes)
-{
-    text sentence = text_in(why, why_bytes);
-    attn_params changed;
-    if (!p || !string)
-        return bad(&sentence, ATTN_ERR_ARG, p ? "text is NULL" : "params is NULL");
-    changed = *p;
-    while (*string) {
-        size_t length = 0;
-        while (string[length] && !is_separator(string[length]))
-            length++;
-        if (length && !set_option(&changed, string, length)) {
-            put(&sentence, "option '");
-            put_word(&sentence, string, length);
-            return bad(&sentence, ATTN_ERR_ARG,
-                       "': expected impl=default|tiled|naive|auto, kernels=NAME (one that this CPU "
-                       "can run), workers=N, tile_keys=N, redo=0|1, naive_whole=0|1, "
-                       "auto_naive_keys=N");
-        }
-        string += length;
-        while (is_separator(*string))
-            string++;
-    }
-    *p = changed;
-    put(&sentence, "ok");
-    return ATTN_OK;
-}
-
 /* ---- states and partial results */
-
-static attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
-{
-    attn_state one = *s;
-    one.m += row;
-    one.l += row;
-    one.o += row * head_dim_v;
-    return one;
-}
-
-static int is_state(const attn_state *s)
-{
-    return s && s->m && s->l && s->o;
-}
-
-static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
-{
-    *to->m = *from->m;
-    *to->l = *from->l;
-    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
-}
-
-ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
-{
-    int64_t row;
-    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
-        return ATTN_ERR_ARG;
-    for (row = 0; row < out->num_rows; row++) {
-        const attn_state lower = state_at(a, row, out->head_dim_v);
-        const attn_state upper = state_at(b, row, out->head_dim_v);
-        const attn_state sum = state_at(out, row, out->head_dim_v);
-        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
-            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
-        else
-            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
-    }
-    return ATTN_OK;
-}
 
 /* One row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
@@ -5497,54 +4850,6 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
                 finish_row(&pr, &s, head, i, state);
     }
     return status;
-}
-
-/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
-static float lse_weight(float x, float top)
-{
-    float w = x - top;
-    w = w * LOG2E_HI;
-    return exp2_canon(w);
-}
-
-static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, const float *o_b,
-                          float lse_b, float *o_out, float *lse_out)
-{
-    const float top = lse_a > lse_b ? lse_a : lse_b;
-    const float wa = lse_weight(lse_a, top), wb = lse_weight(lse_b, top);
-    const float sum = wa + wb;
-    float lse = log2_canon(sum);
-    int64_t d;
-    lse = lse * LN2;
-    lse = top + lse;
-    for (d = 0; d < head_dim_v; d++) {
-        float x = o_a[d] * wa;
-        x = fma32(FMA_BASE, o_b[d], wb, x);
-        x = x / sum;
-        o_out[d] = x + 0.0f;
-    }
-    *lse_out = lse + 0.0f;
-}
-
-ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
-                                    const float *lse_a, const float *o_b, const float *lse_b,
-                                    float *o_out, float *lse_out)
-{
-    int64_t row;
-    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
-        return ATTN_ERR_ARG;
-    for (row = 0; row < num_rows; row++) {
-        const int64_t at = row * head_dim_v;
-        const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
-        if (only_a || only_b) { /* an empty part is the identity */
-            memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
-            lse_out[row] = only_a ? lse_a[row] : lse_b[row];
-            continue;
-        }
-        merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
-                      &lse_out[row]);
-    }
-    return ATTN_OK;
 }
 
 /* ---- helpers for callers */

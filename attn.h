@@ -62,6 +62,7 @@
  *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   the attn_simd_*.c file of that name is linked, too
  *   ATTN_ASSERT(x)   internal checks (default: nothing)
  *   ATTN_KERNEL_API  show the kernel table at the end of this file
+ *   ATTN_INTERNAL    show what attn.c and the files that build on it share, after that
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -93,6 +94,7 @@
 #define attn_check ATTN_JOIN(ATTN_PREFIX, attn_check)
 #define attn_status_string ATTN_JOIN(ATTN_PREFIX, attn_status_string)
 #define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
+#define attn_impl_name ATTN_JOIN(ATTN_PREFIX, attn_impl_name)
 #define attn_info_format ATTN_JOIN(ATTN_PREFIX, attn_info_format)
 #define attn_params_from_string ATTN_JOIN(ATTN_PREFIX, attn_params_from_string)
 #define attn_state_merge ATTN_JOIN(ATTN_PREFIX, attn_state_merge)
@@ -415,6 +417,10 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
+/* "default", "tiled", "naive", "auto": an attn_impl as attn_params_from_string takes it; NULL for
+ * any other number. */
+ATTN_API const char *attn_impl_name(int impl);
+
 /* A short name of a status, e.g. "workspace too small". Never NULL. */
 ATTN_API const char *attn_status_string(attn_status status);
 
@@ -440,20 +446,20 @@ typedef struct attn_info {
 /* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
-/* *info as readable lines; truncates; returns text. */
+/* *info as readable lines; truncates; returns text. In attn_text.c. */
 ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
 
 /* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
  * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and
  * environment variables of the caller: the library reads no environment. On error *p is unchanged
- * and why (may be NULL) holds a sentence. */
+ * and why (may be NULL) holds a sentence. In attn_text.c. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
 
 /* out = a + b for num_rows rows of head_dim_v values, the states of two parts of the keys, a the
  * lower one. out may be a or b. Canonical (same bits as in one call) when each part covers a node
  * of the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail; else deterministic.
- * Sizes are taken from out. */
+ * Sizes are taken from out. In attn_merge.c. */
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
 
 /* Writes p->o and p->lse from raw states (numbered as attn_forward with p->partial numbers them),
@@ -463,7 +469,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
 /* Merges two finished results of the same rows over disjoint keys by their LSE:
  * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may
  * be one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the
- * identity. */
+ * identity. In attn_merge.c. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);
@@ -656,3 +662,528 @@ struct attn_kernels {
 };
 
 #endif /* ATTN_KERNEL_API */
+
+/* ---------------------------------------------------------------------------------------------
+ * Internals (for attn.c and the files that build on it, which define ATTN_INTERNAL; they may change
+ * with every version): text, numbers, states
+ * ------------------------------------------------------------------------------------------ */
+#if defined ATTN_INTERNAL && !defined ATTN_INTERNAL_H
+#define ATTN_INTERNAL_H
+
+#include <string.h>
+
+/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
+ * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+#if defined __clang__
+#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
+#error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#elif defined __GNUC__
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#elif defined _MSC_VER
+#pragma fp_contract(off)
+#endif
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 && \
+    !defined __STRICT_ANSI__
+#error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
+#endif
+
+#if defined __GNUC__
+#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#else
+#define KERNEL static inline
+#endif
+
+/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
+ * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+#if defined __GNUC__ && (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ || \
+                         defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || \
+                         defined __powerpc64__)
+#define FMA_BASE 1
+#define FMA_TARGET
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#define FMA_BASE 0
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_SECOND_BUILD
+#else
+#define FMA_BASE 0
+#endif
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static inline int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
+ * pragma above, and a NaN would pass for -inf. */
+static inline int is_neg_inf(float x)
+{
+    return bits_of(x) == 0xff800000u;
+}
+
+static inline int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/* ---- text: sentences are built piece by piece into the caller's buffer; words of a text are
+ * compared */
+
+typedef struct text {
+    char *at;
+    size_t left; /* bytes that still fit, with the terminator */
+} text;
+
+static inline text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+static inline void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+static inline void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+static inline void put_float(text *t, float value)
+{
+    char digits[8];
+    double rest = value < 0 ? -(double)value : (double)value;
+    int64_t millionths;
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        return;
+    }
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* rounded up to the next power of ten */
+        millionths = 1000000;
+        exponent++;
+    }
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
+}
+
+/* "name (value)" */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put(t, " (");
+    put_int(t, value);
+    put(t, ")");
+}
+
+static inline void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+/* Whether the string a is the b_length letters at b. */
+static inline int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static inline int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+static inline attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
+ * nearest even, so that every compiler and ISA gives the same bits. One float operation per
+ * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
+ * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
+
+/*
+ * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
+ * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
+ * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
+ * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
+ * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ */
+static inline float fma_soft(float a, float b, float c)
+{
+    double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s, t, v, e;
+    uint64_t u;
+    int up, down;
+    p = da * db;
+    s = p + dc;
+    t = s - p;
+    v = s - t;
+    v = p - v;
+    t = dc - t;
+    e = v + t;
+    memcpy(&u, &s, sizeof u);
+    up = e > 0.0;
+    down = e < 0.0;
+    if ((up || down) && (u & 1) == 0) {
+        int negative = (int)(u >> 63);
+        u = up != negative ? u + 1 : u - 1;
+    }
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
+}
+
+/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+ * call. */
+#if FMA_BASE || defined FMA_SECOND_BUILD
+FMA_TARGET static inline float fma_hard(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+#define fma_hard fma_soft
+#endif
+
+KERNEL float fma32(int hw, float a, float b, float c)
+{
+    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+}
+
+/*
+ * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
+ * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
+ * fall out modulo 2^32.
+ */
+KERNEL float exp2_core(int hw, float x)
+{
+    const float magic = 12582912.0f;
+    float t, w, f, y;
+    uint32_t u;
+    t = x + magic;
+    w = t - magic;
+    f = x - w;
+    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
+    /* worst 0.7821 ulp over all floats in [-126, 128). */
+    y = 0x1.44a6d6p-13f;
+    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
+    y = fma32(hw, y, f, 0x1.3b2822p-7f);
+    y = fma32(hw, y, f, 0x1.c6adecp-5f);
+    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
+    y = fma32(hw, y, f, 0x1.62e432p-1f);
+    y = fma32(hw, y, f, 1.0f);
+    u = bits_of(y) + (bits_of(t) << 23);
+    return float_of(u);
+}
+
+/*
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
+ * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
+ * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
+ * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
+ * clamped first, so that -inf raises no flag.
+ */
+KERNEL float exp2_with(int hw, float x)
+{
+    const uint32_t lowest = 0xc2fc0000u; /* -126 */
+    uint32_t u = bits_of(x), v, nan;
+    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
+    v = bits_of(y);
+    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    v &= 0u - (uint32_t)(u <= lowest);
+    v = (v & ~nan) | (nan >> 1);
+    return float_of(v);
+}
+
+/*
+ * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
+ * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
+ * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
+ * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
+ * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
+ * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
+ * 9.0109139. Worst error over all inputs 1.6765 ulp.
+ */
+KERNEL float tanh_with(int hw, float x)
+{
+    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
+    float c, u, r, small, e, large;
+    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
+    u = c * c;
+    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
+    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
+    r = -0x1.75e1cap-8f;
+    r = fma32(hw, r, u, 0x1.52269cp-6f);
+    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
+    r = fma32(hw, r, u, 0x1.110726p-3f);
+    r = fma32(hw, r, u, -0x1.555532p-2f);
+    u = u * c;
+    small = fma32(hw, u, r, c);
+    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
+    e = exp2_core(hw, e);
+    e = e + 1.0f;
+    e = 2.0f / e;
+    large = 1.0f - e;
+    v = 0u - (uint32_t)(a >= 0x3f200000u);
+    v = (bits_of(large) & v) | (bits_of(small) & ~v);
+    v |= 0u - (uint32_t)(a > 0x7f800000u);
+    return float_of(v | (bits & 0x80000000u));
+}
+
+/* For scalar code outside the kernels. */
+static inline float exp2_canon(float x)
+{
+    return exp2_with(FMA_BASE, x);
+}
+
+/*
+ * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
+ * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
+ * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
+ * error holds near 1, too. Subnormals are normalised as integers.
+ */
+static inline float log2_canon(float x)
+{
+    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
+    uint32_t u = bits_of(x), m;
+    int32_t n = 0;
+    float f, f2, h, l, q, k, s, r;
+    if ((u & 0x7fffffffu) == 0)
+        return float_of(0xff800000u);
+    if (u > 0x7f800000u)
+        return float_of(0x7fc00000u);
+    if (u == 0x7f800000u)
+        return x;
+    if (u < 0x00800000u) {
+        f = (float)(int32_t)u; /* exact, below 2^23 */
+        u = bits_of(f);
+        n = -149;
+    }
+    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
+    m = u - 0x3f3504f4u;
+    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
+    m = (m & 0x007fffffu) + 0x3f3504f4u;
+    f = float_of(m);
+    f = f - 1.0f;
+    k = (float)n;
+    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
+    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
+    q = -0x1.c26434p-4f;
+    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
+    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
+    h = f * l_hi;
+    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
+    l = fma32(FMA_BASE, f, l_lo, l);
+    f2 = f * f;
+    l = fma32(FMA_BASE, f2, q, l);
+    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
+    r = s - k;
+    r = h - r;
+    l = r + l;
+    s = s + l;
+    return s;
+}
+
+/*
+ * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
+ * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
+ * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
+ */
+static inline float inv_sqrt_nearest(uint64_t n)
+{
+    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint32_t j = 24, i;
+    float power;
+    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
+        j++;
+    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
+        uint64_t digit = remainder >= n ? 1 : 0;
+        quotient = 2 * quotient + digit;
+        remainder = 2 * (remainder - (digit ? n : 0));
+    }
+    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
+    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
+        if ((root + bit) * (root + bit) <= quotient)
+            root += bit;
+    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
+    return (float)(int32_t)((root + 1) >> 1) * power;
+}
+
+/* ---- storage types: exact to f32; from f32 to nearest even, NaN canonical */
+
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    float magnitude;
+    if (rest >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of(sign | ((rest << 13) + (112u << 23)));
+    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    return float_of(sign | bits_of(magnitude));
+}
+
+static inline uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7e00u;
+    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+        a -= 112u << 23;
+        a += 0xfffu + (a >> 13 & 1);
+        return (uint16_t)(sign | a >> 13);
+    }
+    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+        return (uint16_t)sign;
+    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint16_t)(sign | a >> shift);
+}
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+static inline uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    if (is_nan(x))
+        return 0x7fc0u;
+    u += 0x7fffu + (u >> 16 & 1);
+    return (uint16_t)(u >> 16);
+}
+
+/* ---- states (m, l, o) of a part of the keys */
+
+#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+
+static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
+{
+    attn_state one = *s;
+    one.m += row;
+    one.l += row;
+    one.o += row * head_dim_v;
+    return one;
+}
+
+static inline int is_state(const attn_state *s)
+{
+    return s && s->m && s->l && s->o;
+}
+
+/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+                       const attn_state *out, int64_t head_dim_v)
+{
+    float wa[LANES], wb[LANES];
+    int64_t k;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
+        const float from = m == NEG_INF ? 0.0f : m;
+        float x = a->m[r] - from;
+        wa[r] = exp2_with(hw, x);
+        x = b->m[r] - from;
+        wb[r] = exp2_with(hw, x);
+        x = a->l[r] * wa[r];
+        out->l[r] = fma32(hw, b->l[r], wb[r], x);
+        out->m[r] = m;
+    }
+    for (k = 0; k < head_dim_v * rows; k += rows)
+        for (r = 0; r < rows; r++) {
+            const float x = a->o[k + r] * wa[r];
+            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
+        }
+}
+
+#endif /* ATTN_INTERNAL */

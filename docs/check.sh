@@ -1,5 +1,5 @@
 #!/bin/sh
-# check.sh - every sentence that attn.c can say about wrong parameters stands in troubleshooting.md.
+# check.sh - every sentence that the library can say about wrong parameters stands in troubleshooting.md.
 # SPDX-License-Identifier: MIT
 # Takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each #error and of
 # the table of status names, and looks for it word by word.
@@ -10,11 +10,11 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 # One line a statement; adjacent strings joined; '|' is escaped in Markdown tables.
-cat "$top"/attn*.c | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
+cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
 grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
-grep -hoE '^#error "[^"]*"' "$top"/attn*.c | sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
+grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] | sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
 grep -oE 'names\[\] = \{ "ok"[^}]*' "$work/statements" | grep -oE '"[^"]*"' | tr -d '"' |
     sed -e 's/^/`/' -e 's/$/`/' >> "$work/sentences"
 sort -u "$work/sentences" | grep . > "$work/all"

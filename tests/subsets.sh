@@ -9,6 +9,9 @@
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
+# The files that build on the two, with exactly what they say they need: attn_merge.c without
+# attn.c, attn_text.c with it.
+#
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
 # Files without their macros are linked in vain, but linked. Last the CPU time that compiling takes.
@@ -18,7 +21,7 @@ cd "$root" || exit 1
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-cp attn.c attn.h "$work" || exit 1
+cp attn.c attn_merge.c attn_text.c attn.h "$work" || exit 1
 simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
@@ -91,6 +94,34 @@ cat > static.c <<'END'
 int main(void)
 {
     printf("%llx\n", hash_call());
+    return 0;
+}
+END
+cat > merge.c <<'END'
+#include "attn.h"
+#include <stdio.h>
+int main(void)
+{
+    const float a = 1.0f, b = 3.0f, lse = 0.0f;
+    float o = 0.0f, both = 0.0f;
+    if (attn_lse_merge(1, 1, &a, &lse, &b, &lse, &o, &both) != ATTN_OK || o != 2.0f)
+        return 1;
+    printf("%.6f", (double)both); /* log 2 */
+    return 0;
+}
+END
+cat > words.c <<'END'
+#include "attn.h"
+#include <stdio.h>
+int main(void)
+{
+    attn_params p = {0};
+    attn_info info = {0};
+    char text[1024];
+    if (attn_params_from_string(&p, "impl=naive workers=3", NULL, 0) != ATTN_OK)
+        return 1;
+    info.impl_name = info.kernels_name = info.backend_name = attn_impl_name(p.impl);
+    printf("%d %.23s", p.num_workers, attn_info_format(&info, text, sizeof text));
     return 0;
 }
 END
@@ -196,6 +227,34 @@ try_compiler()
     for flags in -Ofast "-O2 -ffast-math" "-O2 -ffp-contract=fast -march=native"; do
         try_fast "$cc $flags" "$cc" $flags main.c attn.c
     done
+}
+
+# says NAME WANTED COMMAND...: a build into ./program that prints just this.
+says()
+{
+    name=$1
+    wanted=$2
+    shift 2
+    rm -f program
+    count=$((count + 1))
+    if ! "$@" -o program >log 2>&1 || [ -s log ]; then
+        fail "$name: does not compile without a word"
+    elif [ "$(./program)" != "$wanted" ]; then
+        fail "$name: another result"
+    fi
+}
+
+try_companions()
+{
+    strict="-std=c99 -pedantic -Wall -Wextra -Werror"
+    for flags in "" "$strict -O2" "$strict -O3 -march=native"; do
+        says "$1 $flags, attn_merge.c alone" 0.693147 "$1" $flags merge.c attn_merge.c
+        says "$1 $flags, attn_text.c" "3 impl              naive" \
+            "$1" $flags words.c attn.c attn_text.c
+    done
+    if "$1" merge.c attn.c -o program >log 2>&1; then
+        fail "$1: attn.c has what attn_merge.c is for"
+    fi
 }
 
 # The header in a C++ program, the library compiled by the C compiler.
@@ -429,8 +488,8 @@ least_seconds()
 try_times()
 {
     times=
-    for file in attn.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
-        case $file in attn.c) most=5 ;; *) most=10 ;; esac
+    for file in attn.c attn_merge.c attn_text.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
+        case $file in attn_simd*) most=10 ;; *) most=5 ;; esac
         if ! least_seconds "$1" "$file" "$most"; then
             fail "$1: $file does not compile"
         elif slow "$seconds" "$most"; then
@@ -449,6 +508,7 @@ for cc in cc gcc clang; do
     compilers="$compilers $cc"
     try "$cc, no flags" "$cc" main.c attn.c
     [ "$cc" = cc ] || try_compiler "$cc"
+    try_companions "$cc"
 done
 [ -n "$compilers" ] || fail "there is no compiler"
 try_cxx gcc g++

@@ -4,7 +4,7 @@
 #
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
-# Builds attn.c, the attn_simd_*.c files and tests/bits.c in each way of the table below, runs the
+# Builds attn.c, attn_merge.c, attn_text.c, the attn_simd_*.c files and tests/bits.c in each way of the table below, runs the
 # test group `bits` (each kernel set against tests/golden.h) and prints one line a build. The rest
 # of the test program is built once, plainly. A compiler or target that is not there is skipped and
 # said so. Fails when a build fails or differs. JOBS=N runs N builds at a time (default 2).
@@ -65,7 +65,7 @@ can_build() {
 
 # The library with compiler $1 and options $2 as $3.attn*.o.
 library() {
-    for file in attn attn_simd_avx2 attn_simd_avx512 attn_simd_neon attn_simd_sse2; do
+    for file in attn attn_merge attn_text attn_simd_avx2 attn_simd_avx512 attn_simd_neon attn_simd_sse2; do
         $1 $2 -DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2 \
             -c $file.c -o "$3.$file.o" || return 1
     done

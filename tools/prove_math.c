@@ -47,6 +47,11 @@ struct proof {
 static uint32_t prove_stride = 1;
 static int passed, failed;
 
+static float tanh_canon(float x)
+{
+    return tanh_with(FMA_BASE, x);
+}
+
 static uint32_t prove_word(float x)
 {
     uint32_t u;
