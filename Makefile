@@ -59,8 +59,10 @@ BENCH   := bench.c bench/options.c bench/presets.c bench/presets_use.c bench/pre
            bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
            bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
            bench/phases.c bench/ranking.c bench/verdicts.c bench/progress.c \
-           bench/json.c bench/machine.c bench/probe.c bench/reading.c bench/kernels.c \
-           bench/tune.c bench/tuning.c bench/selfcheck.c bench/selfcheck_paths.c tests/oracle.c
+           bench/json.c bench/json_read.c bench/baseline.c bench/plant.c bench/files.c \
+           bench/machine.c bench/peak.c bench/probe.c bench/roof.c bench/reading.c bench/kernels.c \
+           bench/fresh.c bench/memory.c bench/tune.c bench/tuning.c bench/selfcheck.c \
+           bench/selfcheck_files.c bench/selfcheck_paths.c tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
@@ -231,9 +233,10 @@ check-werror: ## gcc and clang without a warning; no flags; the header as C++
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 
-check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, the page of goals tells right
+check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
+	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
 	sh docs/check_bench.sh
 	sh tools/performance_test.sh

@@ -13,34 +13,32 @@
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
+ *     build/bench memory                   peak memory over the length, naive and tiled
  *     build/bench info                     what this machine can do
+ *
+ * --baseline FILE compares with the JSON of an older run; exit status 3 = slower.
  *
  * Parts: options, presets (lists of cases in presets_use, _compare, _paths), masks, case and list
  * (cases in words), paths (by which a case is computed) with scalar (kernels without vectors),
  * phases (of a call), run (data, check against the oracle, timing by measure), kernels, tune, tuning
- * (its files), model (FLOPs and bytes), probe (measured peaks), fields and report (machine, table,
- * winners), ranking, verdicts (naive against tiled), relative (masks against none), progress,
- * json. */
-#if defined __unix__ || defined __APPLE__
-#define _POSIX_C_SOURCE 200809L
-#include <sys/stat.h>
-#define MAKE_DIRECTORY(path) mkdir(path, 0777)
-#else
-#define MAKE_DIRECTORY(path) (-1)
-#endif
-
-#include <errno.h>
+ * (its files), model (FLOPs and bytes), probe and roof (measured peaks), fields and report (machine,
+ * table, winners), ranking, verdicts (naive against tiled), relative (masks against none), progress,
+ * files and json (written), json_read and baseline (read again), fresh and memory (a process for
+ * each point), plant (faults on purpose). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attn.h"
+#include "bench/baseline.h"
 #include "bench/clock.h"
-#include "bench/json.h"
+#include "bench/files.h"
+#include "bench/fresh.h"
 #include "bench/kernels.h"
 #include "bench/list.h"
 #include "bench/masks.h"
+#include "bench/memory.h"
 #include "bench/options.h"
 #include "bench/paths.h"
 #include "bench/phases.h"
@@ -105,6 +103,14 @@ static int alone(const bench_options *o, const case_list *list)
     return 0;
 }
 
+/* Whether each case is timed by itself, on one thread. */
+static int one_by_one(const bench_options *o, const case_list *list)
+{
+    int grouped = o->threads > 1;
+    for (int i = 0; i < list->n; i++) grouped |= list->cases[i].group || list->cases[i].threads > 1;
+    return !grouped;
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, case_list *list)
 {
@@ -123,6 +129,8 @@ static int apply_options(const bench_options *o, case_list *list)
     if (misleading(o, list))
         return complain("the cases of this preset are what they are; they do not take",
                         misleading(o, list));
+    if (o->plant_slowdown > 0 && !one_by_one(o, list))
+        return complain("cases in groups or on threads do not take", "--plant-slowdown");
     if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
     if (data < 0) return complain("--data is trig or normal, not", o->data);
     for (int i = 0; i < list->n; i++) {
@@ -207,7 +215,7 @@ static void print_paths(const bench_context *x)
     say("\n");
 }
 
-static int command_info(bench_context *x)
+static int command_info(const bench_options *o, bench_context *x)
 {
     static const char *const impls[] = {"tiled", "naive"};
     probe_machine(&x->probe);
@@ -219,7 +227,7 @@ static int command_info(bench_context *x)
     print_paths(x);
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
     for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
-    return 0;
+    return !files_write(o, x, NULL, 0);
 }
 
 /* With --shape only its head_dim counts; --quick is one width and few samples. */
@@ -239,11 +247,6 @@ static int command_kernels(bench_context *x, const bench_options *o)
     return kernels_command(x, head_dim, o->csv);
 }
 
-static int make_folder(const char *path)
-{
-    return !MAKE_DIRECTORY(path) || errno == EEXIST || complain("cannot make the folder", path);
-}
-
 /* To build/, where everything else goes that can be made again. */
 static int command_tune(bench_context *x, const bench_options *o)
 {
@@ -256,7 +259,38 @@ static int command_tune(bench_context *x, const bench_options *o)
                         : o->tuning ? "--tuning"
                                     : "--list"), 2;
     snprintf(path, sizeof path, "%.1000s/tuning.txt", folder);
-    return make_folder(folder) ? tune_command(x, o->quick, path) : 1;
+    return files_folder(folder) ? tune_command(x, o->quick, path) : 1;
+}
+
+/* What the command has settled itself. */
+static const char *not_for_memory(const bench_options *o)
+{
+    const struct {
+        int given;
+        const char *name;
+    } settled[] = {{o->shape != NULL, "--shape"},   {o->impl != NULL, "--impl"},
+                   {o->dtype != NULL, "--dtype"},   {o->layout != NULL, "--layout"},
+                   {o->causal, "--causal"},         {o->list, "--list"},
+                   {o->threads > 1, "--threads"},   {o->warmup >= 0, "--warmup"},
+                   {o->iters >= 0, "--iters"},      {o->min_time >= 0, "--min-time"}};
+    for (size_t i = 0; i < sizeof settled / sizeof *settled; i++)
+        if (settled[i].given) return settled[i].name;
+    return NULL;
+}
+
+static int command_memory(const bench_options *o, bench_context *x)
+{
+    static bench_result results[MEMORY_MAX_POINTS];
+    int n;
+    if (not_for_memory(o))
+        return complain("memory has its own cases and does not take", not_for_memory(o)), 2;
+    if (!fresh_available())
+        return complain("this needs fork, which this system does not have:", "memory"), 2;
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say("\n");
+    const int status = memory_command(x, o->quick, results, &n);
+    return files_write(o, x, results, n) ? status : 1;
 }
 
 /* ---- measuring */
@@ -322,30 +356,6 @@ static int run_all(bench_context *x, const case_list *list, const path_list *pat
     return timed > 0 && wrong == 0;
 }
 
-static int write_one(int (*write)(const char *, const bench_record *), const char *path,
-                     const bench_record *record)
-{
-    if (!path) return 1;
-    if (!write(path, record)) return 0;
-    printf("wrote %s\n", path);
-    return 1;
-}
-
-static int write_files(const bench_options *o, const bench_record *record)
-{
-    int ok = write_one(json_write, o->json, record);
-    ok &= write_one(csv_write, o->csv, record);
-    if (o->output_dir) {
-        char path[1024];
-        ok &= make_folder(o->output_dir);
-        snprintf(path, sizeof path, "%.1000s/bench.json", o->output_dir);
-        ok &= write_one(json_write, path, record);
-        snprintf(path, sizeof path, "%.1000s/bench.csv", o->output_dir);
-        ok &= write_one(csv_write, path, record);
-    }
-    return ok;
-}
-
 static void say_tuning(const bench_options *o, const bench_context *x)
 {
     char why[300];
@@ -369,7 +379,7 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const path_list *paths, int argc, char **argv)
+                         const path_list *paths, const baseline *b)
 {
     const int runs = count_runs(list, paths);
     if (!make_pool(x, list, paths)) return 2;
@@ -387,11 +397,20 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     x->runs_left = runs;
     progress_begin(runs, x->deadline);
     const int good = run_all(x, list, paths, results);
-    const bench_record record = {argc, argv, &x->machine, &x->probe, report_console(), results,
-                                 runs};
-    const int written = write_files(o, &record);
+    const int slower = good && b ? baseline_compare(b, x, results, runs) : 0;
+    const int written = files_write(o, x, results, runs);
     free(results);
-    return good && written ? 0 : 1;
+    return good && written ? slower : 1;
+}
+
+/* The older run is read before anything is measured. */
+static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
+                           const path_list *paths)
+{
+    baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
+    const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
+    baseline_close(b);
+    return status;
 }
 
 /* A text that the library ignores is used all the same, as a program would. */
@@ -416,6 +435,10 @@ static int make_context(const bench_options *o, bench_context *x)
     x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
     if (o->kernels && !attn_kernels_find(o->kernels))
         return complain("this CPU or build has no kernel set", o->kernels);
+    x->plant_slowdown = o->plant_slowdown;
+    x->plant_wrong = o->plant_wrong;
+    if (o->plant_wrong && strcmp(o->plant_wrong, "qk") && strcmp(o->plant_wrong, "pv"))
+        return complain("--plant-wrong is qk or pv, not", o->plant_wrong);
     return !o->tuning || read_tuning(o, x);
 }
 
@@ -424,26 +447,30 @@ static int is_command(const bench_options *o, const char *name)
     return o->num_commands == 1 && !strcmp(o->commands[0], name);
 }
 
-/* Whether a word that is no preset stands beside others; says so. */
+/* A word that is no preset stands alone and measures no cases that an older run has; says so. */
 static int mixes_commands(const bench_options *o)
 {
-    static const char *const alone[] = {"info", "kernels", "tune", "selfcheck"};
-    for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
-        for (size_t k = 0; k < sizeof alone / sizeof *alone; k++)
-            if (!strcmp(o->commands[i], alone[k]))
-                return !complain("this stands alone, without presets or other commands:",
-                                 alone[k]);
+    static const char *const names[] = {"info", "kernels", "tune", "memory", "selfcheck", NULL};
+    for (int i = 0; i < o->num_commands; i++) {
+        if (index_of(o->commands[i], names) < 0) continue;
+        if (o->num_commands > 1)
+            return !complain("this stands alone, without presets or other commands:",
+                             o->commands[i]);
+        if (o->baseline)
+            return !complain("--baseline is for presets and --shape, not", o->commands[i]);
+    }
     return 0;
 }
 
-static int dispatch(const bench_options *o, bench_context *x, int argc, char **argv)
+static int dispatch(const bench_options *o, bench_context *x)
 {
     static case_list list; /* 200 KiB: off the stack */
     path_list paths;
     if (!parse_paths(o->impl, &paths) || mixes_commands(o)) return 2;
-    if (is_command(o, "info")) return command_info(x);
+    if (is_command(o, "info")) return command_info(o, x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
+    if (is_command(o, "memory")) return command_memory(o, x);
     if (is_command(o, "selfcheck")) return !make_pool(x, &list, &paths) || selfcheck(x) ? 1 : 0;
     if (!collect_cases(o, &x->machine, &list)) return 2;
     if (o->list) {
@@ -452,7 +479,7 @@ static int dispatch(const bench_options *o, bench_context *x, int argc, char **a
         list_cases(&list, x->threads);
         return 0;
     }
-    return list.n ? measure_cases(o, x, &list, &paths, argc, argv) : 0;
+    return list.n ? measure_against(o, x, &list, &paths) : 0;
 }
 
 int main(int argc, char **argv)
@@ -467,8 +494,7 @@ int main(int argc, char **argv)
         return 0;
     }
     report_use_colour();
-    const int status = make_context(&options, &context) ? dispatch(&options, &context, argc, argv)
-                                                        : 2;
+    const int status = make_context(&options, &context) ? dispatch(&options, &context) : 2;
     pool_destroy(context.workers);
     free(context.tuning);
     report_free();

@@ -39,7 +39,7 @@ typedef struct bench_case {
     const char *missing; /* the capability that the case waits for; NULL = it can be measured */
 } bench_case;
 
-/* What the result holds is what table, CSV and JSON show: see fields.c. */
+/* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout;
     const char *tuning; /* file whose text was used; "" = none */
@@ -47,6 +47,14 @@ typedef struct bench_result {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
     int64_t row_stride; /* elements from one row of q to the next */
     int64_t samples, workspace_bytes, peak_rss_bytes;
+    int64_t theory_bytes;     /* model.h: beside the tensors, by the formula */
+    int64_t rss_growth_bytes; /* of the peak in the first call, in a process of its own; 0 = not
+                               * measured: `bench memory` */
+    double matrix_share;      /* workspace / the whole matrix of logits */
+    double intensity;         /* FLOPs / byte of q, k, v, o */
+    double fma_peak_gflops, read_peak_gbytes_per_s; /* of as many threads; from memory */
+    const char *roof;         /* which of the two binds at this intensity: "compute", "memory" */
+    double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
     double tokens_per_s, gflops;
     double gbytes_per_s;      /* bytes of k and v / ms_p50 */
@@ -66,6 +74,7 @@ typedef struct bench_result {
     double phase_clock_ms; /* that reading the clock took of it */
     int absent;           /* nowhere on this machine or in this build: no case has the path */
     case_shares shares;   /* with the case that speedup is over */
+    const bench_case *from;
     char skipped[280];    /* why it was not timed; "" = it was */
 } bench_result;
 

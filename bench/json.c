@@ -64,8 +64,16 @@ static void put_options(FILE *f, const bench_record *r)
     fputs("],\n", f);
 }
 
-static void put_machine(FILE *f, const machine_info *m, const probe_result *p)
+/* Until a backend for devices is built there is none to name. */
+static void put_devices(FILE *f)
 {
+    fputs("\"opencl_device\": null, \"opencl_driver\": null},\n", f);
+}
+
+static void put_machine(FILE *f, const bench_record *r)
+{
+    const machine_info *const m = r->machine;
+    const probe_result *const p = r->probe;
     fputs("  \"machine\": {", f);
     put_pair(f, "cpu", m->cpu, ", ");
     put_pair(f, "isa", m->isa, ", ");
@@ -74,7 +82,9 @@ static void put_machine(FILE *f, const machine_info *m, const probe_result *p)
     put_pair(f, "flags", m->flags, ", ");
     put_pair(f, "revision", m->revision, ", ");
     put_pair(f, "attn_version", attn_version(), ", ");
+    put_pair_number(f, "numerics_version", ATTN_NUMERICS_VERSION, ", ");
     put_pair_number(f, "cpus", m->cpus, ", ");
+    put_pair_number(f, "threads", r->threads, ", ");
     put_pair_number(f, "l1d_bytes", (double)m->l1d, ", ");
     put_pair_number(f, "l2_bytes", (double)m->l2, ", ");
     put_pair_number(f, "l3_bytes", (double)m->l3, ", ");
@@ -85,7 +95,8 @@ static void put_machine(FILE *f, const machine_info *m, const probe_result *p)
     put_pair_number(f, "fma_peak_gflops", p->best.gflops, ", ");
     put_pair_number(f, "fma_peak_flops_per_cycle", p->best.flops_per_cycle, ", ");
     put_pair_number(f, "avx2_peak_gflops", p->avx2.gflops, ", ");
-    put_pair_number(f, "read_gbytes_per_s", p->read_gbs, "},\n");
+    put_pair_number(f, "read_gbytes_per_s", p->read_gbs, ", ");
+    put_devices(f);
 }
 
 static void put_winners(FILE *f, const bench_record *r)
@@ -176,7 +187,7 @@ int json_write(const char *path, const bench_record *r)
     fprintf(f, "{\n  \"schema\": %d,\n  ", BENCH_SCHEMA);
     put_pair(f, "timestamp", text, ",\n");
     put_options(f, r);
-    put_machine(f, r->machine, r->probe);
+    put_machine(f, r);
     fputs("  ", f);
     put_pair(f, "console", r->console, ",\n");
     put_winners(f, r);

@@ -14,6 +14,7 @@ typedef struct bench_record {
     char **argv; /* "options" */
     const machine_info *machine;
     const probe_result *probe;
+    int threads; /* of the command line */
     const char *console;
     const bench_result *results;
     int num_results;

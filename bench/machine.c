@@ -132,26 +132,10 @@ static void describe_memory(machine_info *m)
     m->l3 = read_cache(3);
     m->memory_usable = usable_memory(m->memory);
 }
-
-int64_t machine_peak_rss(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage)) return 0;
-#ifdef __APPLE__
-    return (int64_t)usage.ru_maxrss; /* bytes there, KiB elsewhere */
-#else
-    return (int64_t)usage.ru_maxrss * 1024;
-#endif
-}
 #else
 static void describe_memory(machine_info *m)
 {
     m->cpus = 1;
-}
-
-int64_t machine_peak_rss(void)
-{
-    return 0;
 }
 #endif
 

@@ -18,7 +18,4 @@ typedef struct machine_info {
 
 void machine_describe(machine_info *out);
 
-/* Highest resident size of this process so far, in bytes; 0 = unknown. */
-int64_t machine_peak_rss(void);
-
 #endif

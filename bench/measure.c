@@ -12,6 +12,7 @@ enum { MAX_SAMPLES = 1 << 16, MIN_SAMPLES = 3, MAX_CALLS_PER_SAMPLE = 1 << 16 };
 
 typedef struct samples {
     double *seconds, *cycles;
+    double *busy; /* cycles in which a CPU ran the call: of its CPU time where that is shorter */
     double cpu;   /* seconds of CPU time, all samples together */
     int n, calls; /* calls: of one sample */
     int led_in;   /* an untimed call goes before each sample */
@@ -46,10 +47,12 @@ static double take_sample(const measure_job *job, samples *s)
     const double cpu = clock_cpu_seconds(), start = clock_seconds();
     for (int i = 0; i < s->calls; i++)
         if (job->call(job->arg)) return -1;
-    const double seconds = clock_seconds() - start;
-    s->cpu += clock_cpu_seconds() - cpu;
+    const double seconds = clock_seconds() - start, busy = clock_cpu_seconds() - cpu;
+    const double rate = 0.5 * (before + clock_hertz()) / s->calls;
+    s->cpu += busy;
     s->seconds[s->n] = seconds / s->calls;
-    s->cycles[s->n] = seconds / s->calls * 0.5 * (before + clock_hertz());
+    s->cycles[s->n] = seconds * rate;
+    s->busy[s->n] = (busy > 0 && busy < seconds ? busy : seconds) * rate;
     s->n++;
     return seconds;
 }
@@ -87,7 +90,8 @@ static int begin(const measure_plan *plan, const measure_job *job, int n, sample
     const int most = plan->iterations > MAX_SAMPLES ? plan->iterations : MAX_SAMPLES;
     s->seconds = malloc(sizeof(double) * (size_t)most);
     s->cycles = malloc(sizeof(double) * (size_t)most);
-    if (!s->seconds || !s->cycles) return 0;
+    s->busy = malloc(sizeof(double) * (size_t)most);
+    if (!s->seconds || !s->cycles || !s->busy) return 0;
     const double last = warm_up(plan, job->call, job->arg);
     s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
     if (s->calls > MAX_CALLS_PER_SAMPLE) s->calls = MAX_CALLS_PER_SAMPLE;
@@ -110,10 +114,12 @@ static double median_ratio(const samples *s, const samples *other)
 
 static void describe(samples *s, measure_result *out)
 {
-    bench_stats cycles;
+    bench_stats cycles, busy;
     bench_stats_of(s->seconds, s->n, &out->seconds);
     bench_stats_of(s->cycles, s->n, &cycles);
+    bench_stats_of(s->busy, s->n, &busy);
     out->cycles_p50 = cycles.p50;
+    out->cycles_p10 = bench_quantile(s->busy, s->n, 0.1); /* sorted by now */
     out->running = s->cpu / (out->seconds.mean * s->n * s->calls);
     out->calls_per_sample = s->calls;
 }
@@ -130,6 +136,7 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
         if (ok) describe(&s[j], &jobs[j].result);
         free(s[j].seconds);
         free(s[j].cycles);
+        free(s[j].busy);
     }
     free(s);
     return ok;

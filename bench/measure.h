@@ -36,6 +36,7 @@ typedef struct measure_plan {
 typedef struct measure_result {
     bench_stats seconds; /* of one call */
     double cycles_p50;   /* median of one call's clock cycles; 0 = unknown */
+    double cycles_p10;   /* the 10 % quantile of those in which a CPU ran it: others only add */
     double running;      /* CPU time / time of all samples: of one thread below 1 when it had to
                           * share its CPU or slept; 0 = unknown */
     int calls_per_sample;

@@ -15,4 +15,17 @@ typedef struct bench_model {
 
 void model_of(const bench_case *c, bench_model *out);
 
+/* FLOPs for each byte of q, k, v and o, each read or written once: what a call needs at least. */
+double model_intensity(const bench_model *m);
+
+/* Which limit binds a call of that intensity: "compute" or "memory"; "" = a peak is unknown. */
+const char *model_roof(double intensity, double gflops, double gbytes_per_s);
+
+/* What the formula asks for beside the tensors: naive the logits of one head for each thread that
+ * has a head, tiled a workspace that does not depend on the length (the library's own figure). */
+double model_theory_bytes(const bench_case *c, int naive, int threads, double workspace_bytes);
+
+/* Workspace as a share of the whole batch * heads * seq_q * seq_kv matrix in f32. */
+double model_matrix_share(const bench_model *m, double workspace_bytes);
+
 #endif

@@ -16,7 +16,7 @@ static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
-    const char *value, *what;
+    const char *value, *what; /* what NULL: for checks of the bench, not in the help */
 } table[] = {
     {"--quick", FLAG, AT(quick), "", "reduced presets, under a minute (what `make bench` runs)"},
     {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
@@ -41,6 +41,10 @@ static const struct {
     {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
     {"--output-dir", TEXT, AT(output_dir), " DIR",
      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
+    {"--baseline", TEXT, AT(baseline), " FILE",
+     "compare with an older --json of such a machine; status 3 = slower"},
+    {"--plant-slowdown", SECONDS, AT(plant_slowdown), " PERCENT", NULL},
+    {"--plant-wrong", TEXT, AT(plant_wrong), " qk|pv", NULL},
     {"--list", FLAG, AT(list), "", "print presets, masks and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };
@@ -49,9 +53,11 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 
 void options_print_help(void)
 {
-    printf("usage: bench [option...] [info | kernels | tune | selfcheck | all | preset...]\n\n");
+    printf("usage: bench [option...] "
+           "[info | kernels | tune | memory | selfcheck | all | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
+        if (!table[i].what) continue;
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
         printf("  %-34s %s\n", left, table[i].what);
     }
@@ -61,7 +67,11 @@ void options_print_help(void)
     printf("  %-34s %s\n", "tune",
            "measures sizes for p.tuning and writes build/tuning.txt (--kernels, --output-dir)");
     printf("  %-34s %s\n", "all", "every preset that is available");
+    printf("  %-34s %s\n", "memory",
+           "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
+    printf("\nexit status: 0; 1 = a wrong result or nothing measured; 2 = the command line; "
+           "3 = slower than\n  the baseline\n");
 }
 
 static int find_option(const char *name)
@@ -127,6 +137,8 @@ int options_parse(bench_options *o, int argc, char **argv)
     o->min_time = -1;
     o->seed = 1;
     o->max_seq_len = -1;
+    o->argc = argc;
+    o->argv = argv;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--", 2)) {
             if (!parse_option(o, argc, argv, &i)) return 0;

@@ -8,6 +8,8 @@
 enum { OPTIONS_MAX_NAMES = 16 };
 
 typedef struct bench_options {
+    int argc; /* the command line as it came */
+    char **argv;
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
@@ -19,6 +21,9 @@ typedef struct bench_options {
     const char *data;       /* "trig", "normal"; NULL = the preset's */
     const char *tuning;     /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
+    const char *baseline;   /* an older JSON file to compare with; NULL = none */
+    const char *plant_wrong; /* for checks of the bench: a product to spoil, see plant.h */
+    double plant_slowdown;   /* likewise: percent */
     int causal, quick, phases, list, help;
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */

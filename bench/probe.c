@@ -144,11 +144,11 @@ static probe_peak measure_peak(const char *name, double flops, void (*run)(void)
     return peak;
 }
 
-static double measure_read_gbs(void)
+double probe_reading(int threads, attn_parallel_for_fn parallel_for, void *user)
 {
     const size_t bytes = (size_t)128 << 20; /* several times the last-level cache of one core */
     void *const memory = malloc(bytes);
-    reading r = {{memory, memory}, {bytes, 0}, 1, NULL, NULL, 0};
+    reading r = {{memory, memory}, {bytes, 0}, threads, parallel_for, user, 0};
     double best = 0;
     if (!memory) return 0;
     memset(memory, 1, bytes);
@@ -182,5 +182,5 @@ void probe_machine(probe_result *out)
         if (p.gflops > out->best.gflops) out->best = p;
     }
     out->ghz = clock_hertz() * 1e-9;
-    out->read_gbs = measure_read_gbs();
+    out->read_gbs = probe_reading(1, NULL, NULL);
 }

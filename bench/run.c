@@ -19,8 +19,11 @@
 #include "measure.h"
 #include "model.h"
 #include "paths.h"
+#include "peak.h"
 #include "phases.h"
+#include "plant.h"
 #include "reading.h"
+#include "roof.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -71,12 +74,13 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
                      bench_result *r)
 {
     memset(r, 0, sizeof *r);
+    r->from = c;
     r->path = path->name;
     r->preset = c->preset;
     r->scenario = c->scenario;
     memcpy(r->name, c->name, sizeof r->name);
     r->impl = path->impl;
-    r->kernels = "";
+    r->kernels = r->roof = "";
     r->dtype = case_dtype_name(c->dtype);
     r->mask = mask_name(c->mask);
     r->shares = c->shares;
@@ -199,6 +203,17 @@ static int within_memory(const bench_context *x, const bench_run *run, bench_res
     return 1;
 }
 
+/* What the case costs on paper, next to the peaks. */
+static void describe_cost(const bench_run *run, bench_result *r)
+{
+    const double bytes = (double)run->workspace_bytes;
+    const int naive = run->info.impl == ATTN_IMPL_NAIVE;
+    r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
+    r->matrix_share = model_matrix_share(&run->model, bytes);
+    r->intensity = model_intensity(&run->model);
+    r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
+}
+
 static int size_up(bench_run *run, bench_result *r)
 {
     char text[160];
@@ -214,6 +229,7 @@ static int size_up(bench_run *run, bench_result *r)
         return 0;
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
+    describe_cost(run, r);
     if (!mask_explained(run->c->mask)
         || fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops)
         return 1;
@@ -411,7 +427,9 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
         r->pct_set_peak = 100 * gflops / unit->gflops / threads;
         if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
-    r->peak_rss_bytes = machine_peak_rss();
+    r->peak_rss_bytes = peak_rss();
+    r->cycles_p10 = m->cycles_p10;
+    r->cycles_p50 = m->cycles_p50;
 }
 
 /* This run's share of the time left; 0 = no deadline, negative = it has passed. */
@@ -471,8 +489,10 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
 
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
+    const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
+    if (x->alone) r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0) x->pace[path_index(run->path)] = seconds / run->model.flops;
     return seconds >= 0 ? 1 : skip(r, "attn_forward failed");
 }
@@ -497,6 +517,21 @@ static void spoil(bench_run *run)
     attn_convert(run->o, run->c->dtype, &first, ATTN_F32, 1);
 }
 
+/* Faults that the command line asks for; before the first call. */
+static void plant(const bench_context *x, bench_run *run)
+{
+    const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
+    if (x->plant_wrong) run->p.kernels = plant_wrong(right, x->plant_wrong);
+    else if (x->plant_slowdown > 0) run->p.kernels = plant_slow(right);
+}
+
+/* How much slower the call is by the planted fault, if there is one. */
+static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
+{
+    if (x->plant_slowdown <= 0) return 1;
+    return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
+}
+
 /* All but the timing; what stands in the way is said in r->skipped. */
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
@@ -506,7 +541,9 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
     if (mask_bytes(run->c) > 0 && !within_memory(x, run, r)) return 0;
     if (!set_params(x, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
+    plant(x, run);
     if (!make_buffers(x, first, run, r) || !cold_call(x, run, r)) return 0;
+    if (!calibrate(x, run, r)) return skip(r, "a call with a planted fault failed");
     if (x->spoil) spoil(run);
     return verify(run, r);
 }
@@ -553,6 +590,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].path = path_find(path);
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], runs[i].path, &results[i]);
+        roof_peaks(context, &results[i]);
         const bench_run *const first = i ? &runs[0] : NULL;
         if (prepare(context, first, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);

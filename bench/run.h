@@ -9,6 +9,8 @@
 #include "pool.h"
 #include "probe.h"
 
+enum { RUN_MAX_READ_PEAKS = 8 };
+
 typedef struct bench_context {
     machine_info machine;
     probe_result probe;
@@ -25,6 +27,14 @@ typedef struct bench_context {
     int runs_left;       /* cases times implementations that share the time left */
     double pace[PATHS_MAX]; /* seconds per FLOP of the last run by path; 0 = none */
     int phases;          /* measured, too: see phases.h */
+    struct {
+        int threads;
+        double gbytes_per_s;
+    } read_peaks[RUN_MAX_READ_PEAKS]; /* see roof.h */
+    int num_read_peaks;
+    int alone;           /* this process runs one case: its peak memory is the case's */
+    double plant_slowdown;  /* percent: see plant.h; 0 = none */
+    const char *plant_wrong; /* a product that is wrong; NULL = none */
     int spoil;           /* selfcheck: spoils one element after the call */
 } bench_context;
 

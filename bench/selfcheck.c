@@ -774,6 +774,7 @@ int selfcheck(bench_context *context)
     check_tuning();
     check_tuned_run(context);
     check_paths(context);
+    check_files();
     printf("%d passed, %d failed\n", passed, failed);
     return failed;
 }

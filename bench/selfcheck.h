@@ -16,6 +16,8 @@ void expect(int held, const char *what, double value);
 void check_masks(bench_context *context); /* selfcheck_masks.c */
 void check_lists(bench_context *context); /* selfcheck_presets.c */
 
+void check_files(void);                   /* costs, exponents, JSON: selfcheck_files.c */
+
 /* Paths, rankings, verdicts, phases: selfcheck_paths.c. */
 void check_paths(bench_context *context);
 

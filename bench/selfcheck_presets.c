@@ -5,6 +5,7 @@
 
 #include "../attn.h"
 #include "masks.h"
+#include "peak.h"
 #include "presets_list.h"
 #include "selfcheck.h"
 
@@ -166,11 +167,11 @@ static void expect_skipped(bench_context *x, const bench_case *c, const char *im
                            const char *reason)
 {
     bench_result r;
-    const int64_t before = machine_peak_rss();
+    const int64_t before = peak_rss();
     run_case(x, c, impl, &r);
     expect(!strncmp(r.skipped, reason, strlen(reason)), r.skipped, 0);
-    expect(machine_peak_rss() - before < 1 << 24, "a skipped case takes no memory",
-           (double)(machine_peak_rss() - before));
+    expect(peak_rss() - before < 1 << 24, "a skipped case takes no memory",
+           (double)(peak_rss() - before));
 }
 
 static void check_guards(bench_context *x)

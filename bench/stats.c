@@ -40,3 +40,17 @@ void bench_stats_of(double *values, int n, bench_stats *out)
     out->p50_error = 0.5 * (bench_quantile(values, n, 0.5 + share)
                             - bench_quantile(values, n, 0.5 - share));
 }
+
+double bench_exponent(const double *x, const double *y, int n)
+{
+    double mean_x = 0, mean_y = 0, products = 0, squares = 0;
+    for (int i = 0; i < n; i++) {
+        mean_x += log(x[i]) / n;
+        mean_y += log(y[i]) / n;
+    }
+    for (int i = 0; i < n; i++) {
+        products += (log(x[i]) - mean_x) * (log(y[i]) - mean_y);
+        squares += (log(x[i]) - mean_x) * (log(x[i]) - mean_x);
+    }
+    return products / squares;
+}

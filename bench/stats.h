@@ -16,4 +16,8 @@ void bench_stats_of(double *values, int n, bench_stats *out);
 /* The quantile q in [0, 1] of n >= 1 ascending values. */
 double bench_quantile(const double *sorted, int n, double q);
 
+/* The exponent e of y = c * x^e, by least squares of the logarithms of n >= 2 points; every number
+ * is positive and not all x are equal. */
+double bench_exponent(const double *x, const double *y, int n);
+
 #endif

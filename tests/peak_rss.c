@@ -8,26 +8,13 @@
  * so the growth is what the call used, not what the caller asked for.
  */
 #include "../attn.h"
+#include "../bench/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 enum { DIM = 16 };
-
-/* ru_maxrss is in KiB, on macOS in bytes. */
-static double peak_bytes(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0)
-        return 0;
-#ifdef __APPLE__
-    return (double)usage.ru_maxrss;
-#else
-    return 1024.0 * (double)usage.ru_maxrss;
-#endif
-}
 
 /* Memory whose pages are present. */
 static float *numbers(int64_t rows)
@@ -45,7 +32,7 @@ int main(int argc, char **argv)
 {
     attn_params p = {0};
     size_t need;
-    double before;
+    int64_t before;
     void *workspace;
     if (argc != 4)
         return 2;
@@ -62,9 +49,10 @@ int main(int argc, char **argv)
     p.o.data = numbers(p.seq_len_q);
     if (attn_workspace_size(&p, &need) != ATTN_OK || (workspace = malloc(need)) == NULL)
         return 3;
-    before = peak_bytes();
+    before = peak_rss();
     if (attn_forward(&p, workspace, need) != ATTN_OK)
         return 4;
-    printf("%lld %.0f %lu\n", (long long)p.seq_len_kv, peak_bytes() - before, (unsigned long)need);
+    printf("%lld %lld %lu\n", (long long)p.seq_len_kv, (long long)(peak_rss() - before),
+           (unsigned long)need);
     return 0;
 }

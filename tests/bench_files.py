@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Reads what the bench wrote as others would: JSON against docs/bench.schema.json by a stock
+validator, CSV by the csv module, and recomputes what follows from the shape of a case.
+
+    bench_files.py FILE.json FILE.csv              exit status 1 when something is not right
+    bench_files.py --damage FILE.json FILE.csv     damaged copies of them must be refused
+"""
+import copy
+import csv
+import json
+import os
+import sys
+
+import jsonschema
+
+SCHEMA = os.path.join(os.path.dirname(__file__), "..", "docs", "bench.schema.json")
+
+
+def fail(sentence):
+    raise ValueError(sentence)
+
+
+def refuse_constant(name):
+    fail("JSON has no %s" % name)
+
+
+def unique(pairs):
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        fail("a key stands twice: %s" % sorted(k for k in keys if keys.count(k) > 1))
+    return dict(pairs)
+
+
+def validator():
+    with open(SCHEMA, encoding="utf-8") as f:
+        schema = json.load(f)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def check_schema(document):
+    errors = list(validator().iter_errors(document))
+    if errors:
+        where = "/".join(str(part) for part in errors[0].absolute_path)
+        fail("%d errors against the schema, the first at %s: %s"
+             % (len(errors), where or "the top", errors[0].message[:200]))
+
+
+def check_csv(document, rows):
+    """Both files hold the same columns in the same order and the same figures."""
+    results = document["results"]
+    if len(rows) - 1 != len(results):
+        fail("%d rows in the CSV, %d results in the JSON" % (len(rows) - 1, len(results)))
+    for row, result in zip(rows[1:], results):
+        if rows[0] != list(result):
+            fail("the columns are not the keys")
+        for key, text in zip(rows[0], row):
+            value = result[key]
+            same = text == value if isinstance(value, str) else float(text) == value
+            if not same:
+                fail("%s is %r in the CSV, %r in the JSON" % (key, text, value))
+
+
+def near(result, key, want, tolerance=1e-6):
+    if abs(result[key] - want) > tolerance * abs(want):
+        fail("%s: %s is %r, not %r" % (result["case"], key, result[key], want))
+
+
+def visible_pairs(r):
+    if r["mask"] not in ("full", "causal"):
+        return None
+    last = [i + r["seq_kv"] - r["seq_q"] if r["mask"] == "causal" else r["seq_kv"] - 1
+            for i in range(r["seq_q"])]
+    return r["batch"] * r["heads_q"] * sum(max(0, j + 1) for j in last)
+
+
+def check_figures(document):
+    """What follows from the shape, by formulas written here a second time."""
+    for r in document["results"]:
+        width, element = r["head_dim"] + r["head_dim_v"], 4 if r["dtype"] == "f32" else 2
+        rows = r["batch"] * (r["heads_q"] * r["seq_q"] + r["heads_kv"] * r["seq_kv"])
+        heads = r["batch"] * r["heads_q"]
+        matrix = 4.0 * r["seq_q"] * r["seq_kv"]
+        near(r, "matrix_share", r["workspace_bytes"] / (heads * matrix))
+        if r["impl"] == "naive":
+            near(r, "theory_bytes", min(r["threads"], heads) * matrix)
+        pairs = visible_pairs(r)
+        if pairs is None:
+            continue
+        flops = 2.0 * pairs * width
+        near(r, "intensity", flops / (rows * width * element))
+        near(r, "gflops", flops / r["ms_p50"] * 1e-6)
+        bound = r["intensity"] * r["read_peak_gbytes_per_s"] < r["fma_peak_gflops"]
+        if r["roof"] != ("memory" if bound else "compute"):
+            fail("%s: the roof is %s" % (r["case"], r["roof"]))
+
+
+def check(json_text, csv_text):
+    document = json.loads(json_text, parse_constant=refuse_constant, object_pairs_hook=unique)
+    check_schema(document)
+    check_csv(document, list(csv.reader(csv_text.splitlines())))
+    check_figures(document)
+
+
+def remove(document, *path):
+    for part in path[:-1]:
+        document = document[part]
+    del document[path[-1]]
+
+
+def replace(document, value, *path):
+    for part in path[:-1]:
+        document = document[part]
+    document[path[-1]] = value
+
+
+def damages(json_text, csv_text):
+    """Name, JSON, CSV of files of which something is wrong."""
+    edits = [
+        ("another schema version", lambda d: replace(d, 2, "schema")),
+        ("no timestamp", lambda d: remove(d, "timestamp")),
+        ("a local time", lambda d: replace(d, "yesterday", "timestamp")),
+        ("a key that is not described", lambda d: replace(d, 1, "more")),
+        ("no compiler", lambda d: remove(d, "machine", "compiler")),
+        ("a number as text", lambda d: replace(d, "8", "machine", "cpus")),
+        ("half a CPU", lambda d: replace(d, 0.5, "machine", "cpus")),
+        ("no median", lambda d: remove(d, "results", 0, "ms_p50")),
+        ("a negative time", lambda d: replace(d, -1, "results", 0, "ms_min")),
+        ("an unknown storage type", lambda d: replace(d, "f8", "results", 0, "dtype")),
+        ("a wrong result", lambda d: replace(d, 1.5, "results", 0, "err_tolerance")),
+        ("a field too many", lambda d: replace(d, 1, "results", 0, "more")),
+        ("a result that is a list", lambda d: replace(d, [], "results", 0)),
+        ("another time than in the CSV", lambda d: replace(d, 123.25, "results", 0, "cold_ms")),
+        ("a result too few", lambda d: remove(d, "results", 0)),
+        ("another roof", lambda d: replace(d, "", "results", 0, "roof")),
+        ("another share, in both files", None),
+    ]
+    document = json.loads(json_text)
+    for name, edit in edits:
+        changed = copy.deepcopy(document)
+        if edit:
+            edit(changed)
+            yield name, json.dumps(changed), csv_text
+    share = document["results"][0]["matrix_share"]
+    replace(document, 0.5, "results", 0, "matrix_share")
+    yield edits[-1][0], json.dumps(document), csv_text.replace("%.9g" % share, "0.5", 1)
+    yield "a NaN", json_text.replace('"samples": ', '"samples": NaN, "s": ', 1), csv_text
+    yield "a key twice", json_text.replace('"cpu":', '"cpu": "x", "cpu":', 1), csv_text
+    for share in (0.1, 0.5, 0.9, 0.999):
+        yield "a part of the file", json_text[:int(share * len(json_text))], csv_text
+    yield "a part of the CSV", json_text, csv_text[:len(csv_text) // 2]
+    yield "columns in another order", json_text, csv_text.replace("preset,scenario", "x,y", 1)
+
+
+def check_damaged(json_text, csv_text):
+    refused = kept = 0
+    for name, damaged_json, damaged_csv in damages(json_text, csv_text):
+        try:
+            check(damaged_json, damaged_csv)
+        except (ValueError, KeyError, TypeError, IndexError):
+            refused += 1
+            continue
+        kept += 1
+        print("not refused: %s" % name)
+    if kept or refused < 20:
+        fail("%d damaged files were refused, %d were not" % (refused, kept))
+
+
+def main():
+    names = [name for name in sys.argv[1:] if name != "--damage"]
+    texts = []
+    for name in names:
+        with open(name, encoding="utf-8", newline="") as f:
+            texts.append(f.read())
+    check(*texts)
+    if "--damage" in sys.argv:
+        check_damaged(*texts)
+
+
+try:
+    main()
+except (ValueError, KeyError, OSError) as error:
+    sys.exit("bench_files.py: %s" % error)

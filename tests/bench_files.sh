@@ -1,0 +1,130 @@
+#!/bin/sh
+# bench_files.sh - what the bench writes, read by others: JSON against its schema, CSV against JSON.
+# SPDX-License-Identifier: MIT
+#
+#     sh tests/bench_files.sh BUILD        (RUN, PYTHON from the environment)
+#
+# Also that a wrong kernel is refused and gets no time.
+set -u
+build=$1
+PYTHON=${PYTHON:-python3}
+work=$(mktemp -d "${TMPDIR:-/tmp}/attn-bench.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+passed=0
+failed=0
+
+expect() # expect WHAT COMMAND...
+{
+    what=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1))
+    echo "FAILED: $what"
+}
+
+bench() { ${RUN:-} "$build/bench" "$@" > "$work/out" 2> "$work/err"; }
+
+# files NAME ARGUMENT...: a run of the bench that writes NAME.json and NAME.csv
+files()
+{
+    name=$1
+    shift
+    bench "$@" --json "$work/$name.json" --csv "$work/$name.csv" && return
+    cat "$work/out" "$work/err"
+    return 1
+}
+
+status() # status WANTED COMMAND...
+{
+    wanted=$1
+    shift
+    "$@"
+    [ $? -eq "$wanted" ]
+}
+
+says() { grep -q -- "$1" "$work/out" "$work/err"; }
+lacks() { ! grep -q -- "$1" "$2"; }
+
+# ---- files
+
+expect "a run" files plain --shape 1,4,2,64,96,32,16 --causal --iters 3 --dtype bf16
+expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
+expect "a preset" files preset latency --quick --iters 2
+expect "what the machine is" files info info
+
+# ---- an older run
+
+# The figures are spoilt by so much that no noise matters: tools/baseline_trial.sh has real ones.
+bench latency --quick --impl tiled --iters 3 --json "$work/old.json"
+with() { bench latency --quick --impl tiled --iters 3 --baseline "$1"; }
+edit() { sed "$1" "$work/old.json" > "$work/edited.json"; }
+
+edit 's/"cycles_p10": [^,]*,/"cycles_p10": 1,/'
+expect "fewer cycles before: status 3" status 3 with "$work/edited.json"
+expect "it says slower" says '3 slower, 0 faster'
+edit 's/"cycles_p10": [^,]*,/"cycles_p10": 1e15,/'
+expect "more cycles before: status 0" status 0 with "$work/edited.json"
+expect "it says faster" says '0 slower, 3 faster'
+edit 's/"case": "b1 h8 s512 d64"/"case": "gone"/; s/"cycles_p10": [^,]*,/"cycles_p10": 1e15,/'
+expect "another case: status 0" status 0 with "$work/edited.json"
+expect "it is listed" says 'b1 h8 s512 d64 .*not in the baseline'
+expect "so is the one that is missing" says 'gone .*in the baseline, not measured now'
+edit 's/"case": "b/"case": "c/'
+expect "nothing in common: status 1" status 1 with "$work/edited.json"
+edit 's/"threads": 1, "row/"threads": 2, "row/'
+expect "other threads are other cases: status 1" status 1 with "$work/edited.json"
+
+# refused SENTENCE FILE: status 2, that sentence, and nothing is run
+refused()
+{
+    expect "refused: $1" status 2 with "$2"
+    expect "refused: it says $1" says "$1"
+    expect "refused: $1: nothing is run" lacks tokens "$work/out"
+}
+
+edit 's/"schema": 1/"schema": 999/'
+refused 'its schema is version 999, this bench reads' "$work/edited.json"
+edit 's/"cpu": "/"cpu": "not /'
+refused 'its machine is another one: cpu "not ' "$work/edited.json"
+edit 's/"results"/"other"/'
+refused 'not a file that bench wrote' "$work/edited.json"
+head -c 2000 "$work/old.json" > "$work/edited.json"
+refused 'not JSON: a text does not end (byte 2000)' "$work/edited.json"
+refused 'No such file' "$work/none.json"
+
+# ---- memory
+
+small_memory() { (ulimit -v 3000000 2> /dev/null; files "$@"); }
+
+expect "memory in 3 GB" small_memory memory memory --quick
+expect "naive, tiled: growth and workspace" test "$(grep -c 'length^.* met$' "$work/out")" = 4
+expect "memory takes no threads" status 2 bench memory --threads 2
+
+# ---- a wrong kernel: exit status 1, no time for its row
+
+for product in qk pv; do
+    expect "a wrong $product is refused" status 1 bench --shape 1,2,2,64,64,32 --iters 3 \
+        --plant-wrong "$product" --json "$work/wrong.json" --csv "$work/wrong.csv"
+    expect "$product: both say so" test "$(grep -c 'skipped: wrong result' "$work/out")" = 2
+    expect "$product: none in the CSV" test "$(wc -l < "$work/wrong.csv")" -eq 1
+    expect "$product: none in the JSON" lacks ms_p50 "$work/wrong.json"
+    expect "$product: nothing counts" says '0 timed, 2 skipped'
+done
+expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong tile
+
+# ---- by others
+
+if "$PYTHON" -c 'import jsonschema' 2> "$work/err"; then
+    for name in plain threads preset info memory wrong; do
+        expect "$name.json and $name.csv are right" \
+            "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
+    done
+    expect "damaged files are refused" \
+        "$PYTHON" tests/bench_files.py --damage "$work/preset.json" "$work/preset.csv"
+else
+    echo "schema and CSV not checked: $PYTHON has no module jsonschema (Debian: python3-jsonschema)"
+fi
+
+echo "bench files: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
