@@ -53,20 +53,13 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
            tests/error_table.c
-BENCH   := bench.c bench/options.c bench/presets.c bench/presets_use.c bench/presets_compare.c \
-           bench/presets_paths.c bench/case.c bench/list.c bench/masks.c bench/selfcheck_masks.c \
-           bench/selfcheck_presets.c bench/relative.c bench/measure.c bench/clock.c bench/stats.c \
-           bench/model.c bench/run.c bench/data.c bench/pool.c bench/fields.c bench/report.c \
-           bench/report_table.c bench/report_winners.c bench/paths.c bench/scalar.c \
-           bench/phases.c bench/ranking.c bench/verdicts.c bench/progress.c \
-           bench/json.c bench/json_read.c bench/baseline.c bench/plant.c bench/files.c \
-           bench/machine.c bench/peak.c bench/probe.c bench/roof.c bench/reading.c bench/kernels.c \
-           bench/fresh.c bench/memory.c bench/tune.c bench/tuning.c bench/selfcheck.c \
-           bench/selfcheck_files.c bench/selfcheck_paths.c tests/oracle.c
+# bench/suite.c is for programs of others: see MEASURE.
+BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
+           $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
-PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/probe.c \
-                bench/reading.c bench/stats.c bench/machine.c bench/data.c
+PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
+                bench/machine/reading.c bench/stats.c bench/machine/machine.c bench/cases/data.c
 # The measuring core, usable without the rest.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
@@ -111,7 +104,7 @@ $(PIC_OBJECTS): $(BUILD)/pic/%.o: %.c $(BUILD)/flags
 # The peer gets every help that attn.c does without.
 $(BUILD)/pic/tools/peer_openblas.o: TUNED = -O3 -march=native -ffast-math -ffp-contract=fast
 
-$(BUILD)/obj/bench/machine.o $(BUILD)/pic/bench/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
+$(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
   -DBENCH_REVISION='"$(REVISION)"'
 
 # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
@@ -119,14 +112,14 @@ $(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
 
 # attn.c without vectorisation, for the paths of `bench rank` that are called scalar.
-$(BUILD)/obj/bench/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize
+$(BUILD)/obj/bench/machine/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize
 
 # As a project compiles it that copies the two files only.
 $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/obj/bench/machine.o $(BUILD)/pic/bench/machine.o: $(BUILD)/revision
+$(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: $(BUILD)/revision
 
 $(BUILD)/revision: force
 	@mkdir -p $(BUILD)

@@ -18,39 +18,40 @@
  *
  * --baseline FILE compares with the JSON of an older run; exit status 3 = slower.
  *
- * Parts: options, presets (lists of cases in presets_use, _compare, _paths), masks, case and list
- * (cases in words), paths (by which a case is computed) with scalar (kernels without vectors),
- * phases (of a call), run (data, check against the oracle, timing by measure), kernels, tune, tuning
- * (its files), model (FLOPs and bytes), probe and roof (measured peaks), fields and report (machine,
- * table, winners), ranking, verdicts (naive against tiled), relative (masks against none), progress,
- * files and json (written), json_read and baseline (read again), fresh and memory (a process for
- * each point), plant (faults on purpose). */
+ * Parts, in bench/:
+ *   measure, suite, clock, stats   the measuring core, which knows nothing of attention
+ *   options, run, phases   the command line; one case by one path; where its time goes
+ *   cases/      what is measured: lists, masks, paths, inputs, FLOPs and bytes on paper
+ *   machine/    on what: its description, measured peaks, peak memory, threads
+ *   report/     what is said and written: table, winners, ranking, verdicts, progress, JSON, CSV
+ *   commands/   kernels, tune, memory, --baseline, faults on purpose
+ *   selfcheck/  the bench shows that it would notice */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attn.h"
-#include "bench/baseline.h"
+#include "bench/commands/baseline.h"
 #include "bench/clock.h"
-#include "bench/files.h"
-#include "bench/fresh.h"
-#include "bench/kernels.h"
-#include "bench/list.h"
-#include "bench/masks.h"
-#include "bench/memory.h"
+#include "bench/report/files.h"
+#include "bench/commands/fresh.h"
+#include "bench/commands/kernels.h"
+#include "bench/cases/list.h"
+#include "bench/cases/masks.h"
+#include "bench/commands/memory.h"
 #include "bench/options.h"
-#include "bench/paths.h"
+#include "bench/cases/paths.h"
 #include "bench/phases.h"
-#include "bench/presets.h"
-#include "bench/progress.h"
-#include "bench/ranking.h"
-#include "bench/report.h"
+#include "bench/cases/presets.h"
+#include "bench/report/progress.h"
+#include "bench/report/ranking.h"
+#include "bench/report/report.h"
 #include "bench/run.h"
-#include "bench/selfcheck.h"
-#include "bench/tune.h"
-#include "bench/tuning.h"
-#include "bench/verdicts.h"
+#include "bench/selfcheck/selfcheck.h"
+#include "bench/commands/tune.h"
+#include "bench/commands/tuning.h"
+#include "bench/report/verdicts.h"
 
 #define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
 #define QUICK_MIN_TIME 0.3

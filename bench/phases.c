@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "report.h"
+#include "report/report.h"
 
 enum { CALLS = 5, COST_CALLS = 1000, COST_ROUNDS = 5 };
 #define ENOUGH_SECONDS 1.0 /* no further call after that */

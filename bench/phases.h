@@ -9,7 +9,7 @@
 #define BENCH_PHASES_H
 
 #include "../attn.h"
-#include "case.h"
+#include "cases/case.h"
 
 typedef struct phase_times { /* seconds */
     double qk;

@@ -3,11 +3,11 @@
 #ifndef BENCH_RUN_H
 #define BENCH_RUN_H
 
-#include "case.h"
-#include "machine.h"
-#include "paths.h"
-#include "pool.h"
-#include "probe.h"
+#include "cases/case.h"
+#include "machine/machine.h"
+#include "cases/paths.h"
+#include "machine/pool.h"
+#include "machine/probe.h"
 
 enum { RUN_MAX_READ_PEAKS = 8 };
 

@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failed=0
 
-"$CC" -std=c99 ${CFLAGS:--O2} tests/peak_rss.c bench/peak.c attn.c -o "$work/peak_rss" || exit 1
+"$CC" -std=c99 ${CFLAGS:--O2} tests/peak_rss.c bench/machine/peak.c attn.c -o "$work/peak_rss" || exit 1
 
 # least_of_three IMPL KEYS ROWS: "KEYS GROWTH WORKSPACE"
 least_of_three()

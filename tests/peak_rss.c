@@ -8,7 +8,7 @@
  * so the growth is what the call used, not what the caller asked for.
  */
 #include "../attn.h"
-#include "../bench/peak.h"
+#include "../bench/machine/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "../attn.h"
-#include "../bench/machine.h"
-#include "../bench/probe.h"
+#include "../bench/machine/machine.h"
+#include "../bench/machine/probe.h"
 #include "compare_peers.h"
 
 struct compare_attn {

@@ -124,7 +124,7 @@ class Machine:
         return flops / (cycles * self.flops_per_cycle)
 
     def random(self, n, which, storage="f32"):
-        """n standard normal numbers, those of bench/data.c."""
+        """n standard normal numbers, those of bench/cases/data.c."""
         data = (STORAGE[storage] * n)()
         self.lib.data_fill(data, number_of(storage), n, which, 1, 1)
         return data

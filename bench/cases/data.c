@@ -1,0 +1,56 @@
+/* data.c - reproducible inputs.
+ * SPDX-License-Identifier: MIT */
+#include "data.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../../attn.h"
+
+enum { BATCH = 1024 }; /* elements converted at a time */
+
+/* Normal numbers repeat after so many, since a GiB of them takes 10 seconds: a prime, so that no
+ * two rows of a tensor are the same before that many rows. */
+enum { PERIOD = 1048573 };
+
+static float trig(int which, size_t i)
+{
+    const double x = 0.1 * (double)i;
+    if (which == DATA_Q) return (float)sin(x);
+    if (which == DATA_K) return (float)cos(1.1 * x);
+    return (float)tan(1.2 * sin(0.7 * x)); /* |argument| <= 1.2: |tan| <= 2.6 */
+}
+
+/* SplitMix64: each number is a hash of its index. */
+static double uniform(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return ((double)(z >> 11) + 0.5) / 9007199254740992.0; /* 2^53: in (0, 1) */
+}
+
+static float normal(int which, size_t i, uint64_t seed)
+{
+    const uint64_t stream = seed * 4 + (uint64_t)which;
+    const double radius = sqrt(-2 * log(uniform(stream, 2 * (uint64_t)i)));
+    return (float)(radius * cos(6.283185307179586 * uniform(stream, 2 * (uint64_t)i + 1)));
+}
+
+void data_fill(void *out, int dtype, size_t n, int which, data_kind kind, uint64_t seed)
+{
+    const size_t width = dtype == ATTN_F32 ? 4 : 2;
+    const size_t computed = kind == DATA_NORMAL && n > PERIOD ? PERIOD : n;
+    float values[BATCH];
+    for (size_t begin = 0; begin < computed; begin += BATCH) {
+        const size_t count = computed - begin < BATCH ? computed - begin : BATCH;
+        for (size_t i = 0; i < count; i++)
+            values[i] = kind == DATA_TRIG ? trig(which, begin + i) : normal(which, begin + i, seed);
+        attn_convert((char *)out + begin * width, dtype, values, ATTN_F32, count);
+    }
+    for (size_t begin = computed; begin < n; begin += computed) {
+        const size_t count = n - begin < computed ? n - begin : computed;
+        memcpy((char *)out + begin * width, out, count * width);
+    }
+}

@@ -1,0 +1,42 @@
+/* model.c - what a case costs on paper.
+ * SPDX-License-Identifier: MIT */
+#include "model.h"
+
+#include "../../attn.h"
+#include "masks.h"
+
+void model_of(const bench_case *c, bench_model *out)
+{
+    const double q_rows = (double)c->batch * (double)c->heads_q * (double)c->seq_q;
+    const double kv_rows = (double)c->batch * (double)c->heads_kv * (double)c->seq_kv;
+    const double width = (double)c->head_dim + (double)c->head_dim_v;
+    const double element = c->dtype == ATTN_F32 ? 4 : 2;
+    out->pairs = mask_pairs(c);
+    out->flops = 2 * out->pairs * width;
+    out->tensor_bytes = (q_rows + kv_rows) * width * element;
+    out->kv_bytes = kv_rows * width * element;
+    out->logits_bytes = q_rows * (double)c->seq_kv * 4;
+}
+
+double model_intensity(const bench_model *m)
+{
+    return m->flops / m->tensor_bytes;
+}
+
+const char *model_roof(double intensity, double gflops, double gbytes_per_s)
+{
+    if (gflops <= 0 || gbytes_per_s <= 0) return "";
+    return intensity * gbytes_per_s < gflops ? "memory" : "compute";
+}
+
+double model_theory_bytes(const bench_case *c, int naive, int threads, double workspace_bytes)
+{
+    const double heads = (double)c->batch * (double)c->heads_q;
+    const double at_once = threads < heads ? threads : heads;
+    return naive ? 4 * at_once * (double)c->seq_q * (double)c->seq_kv : workspace_bytes;
+}
+
+double model_matrix_share(const bench_model *m, double workspace_bytes)
+{
+    return workspace_bytes / m->logits_bytes;
+}

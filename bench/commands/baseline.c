@@ -1,0 +1,260 @@
+/* baseline.c - `--baseline FILE`: this run against an older one of the same kind of machine.
+ * SPDX-License-Identifier: MIT
+ *
+ * What is compared is cycles_p10, the 10 % quantile of a call's clock cycles in which a CPU ran it:
+ * others on the machine only add to it, another clock rate does not change it. In 25 runs on a
+ * shared virtual machine it lay within 5 % of its median where arithmetic is the roof, but in one
+ * run of 15 it was 5 to 14 % above, all through that run's quarter of a second; where memory is the
+ * roof, within 6 % from the last cache and from -12 to +28 % beyond it. So what looks slower by
+ * more than 5 % is measured again, up to 5 times, all such cases in rounds so that some time lies
+ * between, and the least counts: a slow kernel stays slow. */
+#include "baseline.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../report/json.h"
+#include "../report/report.h"
+#include "json_read.h"
+
+#define SUSPECT 1.05      /* measured again above this */
+#define SLOWER 1.10       /* a case, where arithmetic is the roof */
+#define SLOWER_MEMORY 1.3 /* where memory is */
+#define SLOWER_MEAN 1.05  /* the geometric mean of the cases where arithmetic is the roof */
+
+enum { ROUNDS = 5 };
+
+struct baseline {
+    json_document *document;
+    const json_value *rows;
+};
+
+/* What makes two rows the same case. */
+static const char *const text_keys[] = {"preset", "case", "path", "kernels", "dtype", "mask",
+                                        "layout"};
+
+enum { NUM_KEYS = sizeof text_keys / sizeof *text_keys };
+
+typedef struct pair {
+    const bench_result *now;
+    const json_value *old; /* NULL = the file has no such row */
+    double before, cycles; /* old and new; the least of all measurements */
+    int times;             /* measured again */
+} pair;
+
+/* ---- opening */
+
+static int refuse(const char *path, const char *why)
+{
+    fprintf(stderr, "bench: --baseline \"%s\": %s\n", path, why);
+    return 0;
+}
+
+/* A sentence that names both where a text of the machine is another one. */
+static int same_machine(const json_document *d, const char *path, const char *key, const char *now)
+{
+    const char *const old = json_text(d, json_member(d, json_top(d), "machine"), key);
+    char why[400];
+    if (old && !strcmp(old, now)) return 1;
+    snprintf(why, sizeof why, "its machine is another one: %s \"%.150s\", here \"%.150s\"", key,
+             old ? old : "unknown", now);
+    return refuse(path, why);
+}
+
+static int is_ours(const json_document *d, const char *path, const machine_info *machine)
+{
+    const json_value *const rows = json_member(d, json_top(d), "results");
+    const double schema = json_number(d, json_top(d), "schema");
+    char why[160];
+    if (!rows || rows->kind != JSON_LIST || !json_member(d, json_top(d), "schema"))
+        return refuse(path, "not a file that bench wrote with --json");
+    if (schema != BENCH_SCHEMA) {
+        snprintf(why, sizeof why, "its schema is version %.9g, this bench reads version %d", schema,
+                 BENCH_SCHEMA);
+        return refuse(path, why);
+    }
+    return same_machine(d, path, "cpu", machine->cpu) && same_machine(d, path, "isa", machine->isa);
+}
+
+baseline *baseline_open(const char *path, const machine_info *machine)
+{
+    char why[160], sentence[220];
+    FILE *const f = fopen(path, "rb");
+    baseline *const b = calloc(1, sizeof *b);
+    if (!f || !b) {
+        refuse(path, f ? "no memory" : strerror(errno));
+    } else if (!(b->document = json_read(f, why, sizeof why))) {
+        snprintf(sentence, sizeof sentence, "not JSON: %s", why);
+        refuse(path, sentence);
+    }
+    if (f) fclose(f);
+    if (!b || !b->document || !is_ours(b->document, path, machine)) {
+        baseline_close(b);
+        return NULL;
+    }
+    b->rows = json_member(b->document, json_top(b->document), "results");
+    return b;
+}
+
+void baseline_close(baseline *b)
+{
+    if (b) json_free(b->document);
+    free(b);
+}
+
+/* ---- pairing */
+
+static int same_case(const json_document *d, const json_value *old, const bench_result *r)
+{
+    const char *const now[NUM_KEYS] = {r->preset, r->name, r->path, r->kernels, r->dtype, r->mask,
+                                       r->layout};
+    int same = json_number(d, old, "threads") == (double)r->threads;
+    for (int i = 0; same && i < NUM_KEYS; i++) {
+        const char *const text = json_text(d, old, text_keys[i]);
+        same = text && !strcmp(text, now[i]);
+    }
+    return same;
+}
+
+static const json_value *find_old(const baseline *b, const bench_result *r)
+{
+    const json_value *row = json_first(b->document, b->rows);
+    while (row && !same_case(b->document, row, r)) row = json_next(b->document, row);
+    return row;
+}
+
+static int can_compare(const pair *p)
+{
+    return p->old && !p->now->skipped[0] && p->before > 0 && p->cycles > 0;
+}
+
+static double ratio_of(const pair *p)
+{
+    return p->cycles / p->before;
+}
+
+static void make_pairs(const baseline *b, const bench_result *results, int n, pair *pairs)
+{
+    for (int i = 0; i < n; i++) {
+        pairs[i].now = &results[i];
+        pairs[i].old = find_old(b, &results[i]);
+        pairs[i].before = json_number(b->document, pairs[i].old, "cycles_p10");
+        pairs[i].cycles = results[i].cycles_p10;
+        pairs[i].times = 0;
+    }
+}
+
+/* ---- judging */
+
+baseline_verdict baseline_judge(double ratio, const char *roof)
+{
+    const double limit = strcmp(roof, "memory") ? SLOWER : SLOWER_MEMORY;
+    if (ratio > limit) return BASELINE_IS_SLOWER;
+    if (ratio > SUSPECT) return BASELINE_SUSPECT;
+    return ratio < 1 / limit ? BASELINE_IS_FASTER : BASELINE_SAME;
+}
+
+/* Above it a case is worth another measurement. */
+static int looks_slower(const pair *p)
+{
+    return can_compare(p) && ratio_of(p) > SUSPECT;
+}
+
+static void measure_again(bench_context *x, pair *p)
+{
+    bench_result again;
+    run_case(x, p->now->from, p->now->path, &again);
+    p->times++;
+    if (!again.skipped[0] && again.cycles_p10 < p->cycles) p->cycles = again.cycles_p10;
+}
+
+static void measure_suspects(bench_context *x, pair *pairs, int n)
+{
+    x->deadline = 0; /* of the run itself */
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < n; i++)
+            if (looks_slower(&pairs[i])) measure_again(x, &pairs[i]);
+}
+
+/* Geometric mean where arithmetic is the roof; 1 = there is no such case. */
+static double mean_ratio(const pair *pairs, int n)
+{
+    double sum = 0;
+    int cases = 0;
+    for (int i = 0; i < n; i++) {
+        if (!can_compare(&pairs[i]) || !strcmp(pairs[i].now->roof, "memory")) continue;
+        sum += log(ratio_of(&pairs[i]));
+        cases++;
+    }
+    return cases ? exp(sum / cases) : 1;
+}
+
+/* ---- saying */
+
+static void say_pair(const pair *p)
+{
+    static const char *const words[] = {"same", "FASTER", "SLOWER", "same (within the noise)"};
+    const bench_result *const r = p->now;
+    if (r->skipped[0]) return;
+    say("  %-26s %-12s %-13s %3d ", r->name, r->path, r->kernels, (int)r->threads);
+    if (!p->old) say("not in the baseline\n");
+    else if (!can_compare(p)) say("no clock rate: not compared\n");
+    else {
+        say("%12.0f %12.0f %6.3f  %s", p->before, p->cycles, ratio_of(p),
+            words[baseline_judge(ratio_of(p), r->roof)]);
+        say(p->times ? ", measured again %d times\n" : "\n", p->times);
+    }
+}
+
+/* Rows of the file that this run did not measure. */
+static void say_missing(const baseline *b, const pair *pairs, int n)
+{
+    const json_document *const d = b->document;
+    for (const json_value *row = json_first(d, b->rows); row; row = json_next(d, row)) {
+        const char *const name = json_text(d, row, "case"), *const path = json_text(d, row, "path");
+        int found = 0;
+        for (int i = 0; i < n; i++) found |= pairs[i].old == row && !pairs[i].now->skipped[0];
+        if (!found)
+            say("  %-26.60s %-12.20s in the baseline, not measured now\n", name ? name : "?",
+                path ? path : "?");
+    }
+}
+
+static int say_verdict(const pair *pairs, int n)
+{
+    const double mean = mean_ratio(pairs, n);
+    int compared = 0, slower = 0, faster = 0;
+    for (int i = 0; i < n; i++) {
+        if (!can_compare(&pairs[i])) continue;
+        const baseline_verdict v = baseline_judge(ratio_of(&pairs[i]), pairs[i].now->roof);
+        compared++;
+        slower += v == BASELINE_IS_SLOWER;
+        faster += v == BASELINE_IS_FASTER;
+    }
+    const int bad = slower > 0 || mean > SLOWER_MEAN;
+    say("%d compared: %d slower, %d faster; mean ratio where arithmetic is the roof %.3f%s\n",
+        compared, slower, faster, mean, bad ? ": SLOWER than the baseline" : "");
+    if (!compared) fprintf(stderr, "bench: --baseline: no case of this run is in the file\n");
+    return !compared ? 1 : bad ? BASELINE_SLOWER : 0;
+}
+
+int baseline_compare(const baseline *b, bench_context *x, const bench_result *results, int n)
+{
+    pair *const pairs = calloc((size_t)n + 1, sizeof *pairs);
+    if (!pairs) return 1;
+    make_pairs(b, results, n, pairs);
+    measure_suspects(x, pairs, n);
+    say("\nagainst the baseline, clock cycles of a call (10 %% quantile); slower: ratio above "
+        "%.2f, where\n  memory is the roof above %.2f, or the mean above %.2f\n",
+        SLOWER, SLOWER_MEMORY, SLOWER_MEAN);
+    say("  %-26s %-12s %-13s %3s %12s %12s %6s  %s\n", "case", "path", "kernels", "thr", "old",
+        "new", "ratio", "verdict");
+    for (int i = 0; i < n; i++) say_pair(&pairs[i]);
+    say_missing(b, pairs, n);
+    const int status = say_verdict(pairs, n);
+    free(pairs);
+    return status;
+}

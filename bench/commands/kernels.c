@@ -1,0 +1,723 @@
+/* kernels.c - times the single kernels of the sets, each checked against the portable set first.
+ * SPDX-License-Identifier: MIT
+ *
+ * A tile holds every array that any kernel reads or writes; a kernel is one line of `entries` and
+ * one run function. The value of an element depends on array, index and lane alone, so the portable
+ * kernel, whose tiles have other rows, can be run on any lanes of a tile: all arrays are then
+ * compared, those that the kernel must leave alone among them.
+ *
+ * Logits, maxima and exponentials go by blocks of 16 keys, as in a call; the last entry, `tile`, is
+ * a whole tile of keys as attn.c works it off.
+ *
+ * While it is timed a kernel works on its own output of the call before: logits become p and p
+ * logits, sums grow. No value becomes subnormal or moves a maximum, so that this is what most tiles
+ * of a call cost. The arrays lie in L1 and L2. */
+#define ATTN_KERNEL_API
+#include "kernels.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../measure.h"
+#include "../report/report.h"
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+enum { KEYS = KERNEL_KEYS, BLOCKS = KEYS / ATTN_BLOCK };
+enum { WARMUP = 5, LINE = 64, STAGGER = 3 * LINE }; /* LINE: bytes */
+#define START_MAXIMUM 4.0f
+
+/* MILD is what is timed: no maximum moves. WILD: maxima move, some have not begun, keys are dead,
+ * logits are too large to be calm; every kernel then changes something. */
+typedef enum mood_kind { MILD, WILD } mood_kind;
+static const float logit_spread[] = {2.0f, 100.0f};
+static const float key_spread[] = {0.125f, 2.5f};
+
+/* M, TOP: maxima; E, C: logits whose exponentials are taken, those of C with TOP calm. */
+typedef enum array_id {
+    Q, QT, S, E, C, X, FACTOR, M, TOP, L, ALPHA, DECAY, O, OUT, A, B, F16, BF16, HALVES, ALIVE,
+    BEGIN, END, NUM_ARRAYS
+} array_id;
+
+/* Of an array's elements: an attn_dtype or one of these. */
+enum { INT = ATTN_BF16 + 1, BYTE };
+static const size_t type_bytes[] = {sizeof(float), 2, 2, sizeof(int), 1};
+
+typedef enum fill_kind {
+    SIGNED, POSITIVE, ONE, SPREAD, MORTAL, MAXIMUM, BEGUN, RATIO, BIT, FROM, UNTIL
+} fill_kind;
+
+/* Length of an array per lane = keys * KEYS + dims * head_dim + more. */
+static const struct {
+    int keys, dims, more;
+    int lane_major; /* [lane][index], else [index][lane] */
+    int type;
+    fill_kind fill;
+} arrays[NUM_ARRAYS] = {
+    [Q] = {0, 1, 0, 1, ATTN_F32, SIGNED},
+    [QT] = {0, 1, 0, 0, ATTN_F32, SIGNED},
+    [S] = {1, 0, 0, 0, ATTN_F32, SPREAD},
+    [E] = {1, 0, 0, 0, ATTN_F32, MORTAL},
+    [C] = {1, 0, 0, 0, ATTN_F32, SIGNED},
+    [X] = {1, 0, 0, 0, ATTN_F32, MORTAL},
+    [FACTOR] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [M] = {0, 0, 1, 0, ATTN_F32, BEGUN},
+    [TOP] = {0, 0, 1, 0, ATTN_F32, MAXIMUM},
+    [L] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [ALPHA] = {0, 0, BLOCKS, 0, ATTN_F32, ONE},
+    [DECAY] = {0, 0, 1, 0, ATTN_F32, RATIO},
+    [O] = {0, 1, 0, 0, ATTN_F32, SIGNED},
+    [OUT] = {0, 1, 0, 1, ATTN_F32, SIGNED},
+    [A] = {0, 1, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
+    [B] = {0, 1, 2, 0, ATTN_F32, POSITIVE},
+    [F16] = {0, 1, 0, 1, ATTN_F16, SIGNED},
+    [BF16] = {0, 1, 0, 1, ATTN_BF16, SIGNED},
+    [HALVES] = {0, 1, 0, 1, ATTN_F16, ONE},
+    [ALIVE] = {1, 0, 0, 0, BYTE, BIT},
+    [BEGIN] = {0, 0, 1, 0, INT, FROM},
+    [END] = {0, 0, 1, 0, INT, UNTIL},
+};
+
+typedef struct tile {
+    int rows, first, of; /* lane r holds the numbers of lane (first + r) % of */
+    mood_kind mood;
+    int64_t dim;
+    attn_lanes lanes; /* that products are asked for */
+    void *array[NUM_ARRAYS];
+    const float *q[ATTN_KERNEL_MAX_ROWS]; /* rows of Q */
+    float *out[ATTN_KERNEL_MAX_ROWS];     /* rows of OUT */
+    float *k, *v;                         /* [KEYS][dim] */
+    int found[BLOCKS]; /* what running_max says about a block */
+    void *memory;
+} tile;
+
+/* ---- the kernels: to add one, add a run function and a line of `entries` */
+
+static float *numbers(const tile *t, int id)
+{
+    return t->array[id];
+}
+
+/* Block b of an array [KEYS][rows]. */
+static float *block(const tile *t, int id, int b)
+{
+    return numbers(t, id) + (ptrdiff_t)b * ATTN_BLOCK * t->rows;
+}
+
+static void run_pack(const attn_kernels *f, tile *t)
+{
+    f->pack(t->array[QT], t->q, t->dim, 0.125f);
+}
+
+static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
+{
+    f->qk(block(t, S, b), t->array[QT], t->k + b * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
+          ATTN_BLOCK, t->dim, t->lanes, beside, NULL);
+}
+
+static void run_qk(const attn_kernels *f, tile *t)
+{
+    for (int b = 0; b < BLOCKS; b++) block_qk(f, t, b, NULL);
+}
+
+/* The exponentials of block b, in all lanes. */
+static attn_exp block_exp(const tile *t, int logits, int b, int maximum, int calm)
+{
+    attn_exp e = {NULL, ATTN_BLOCK, NULL, NULL, {0, 0}, 0};
+    e.s = block(t, logits, b);
+    e.m = numbers(t, maximum);
+    e.l = numbers(t, L);
+    e.lanes.end = t->rows;
+    e.calm = calm;
+    return e;
+}
+
+static void qk_beside(const attn_kernels *f, tile *t, int logits, int maximum, int calm)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        const attn_exp beside = block_exp(t, logits, b, maximum, calm);
+        block_qk(f, t, b, &beside);
+    }
+}
+
+static void run_qk_exp(const attn_kernels *f, tile *t)
+{
+    qk_beside(f, t, E, M, 0);
+}
+
+static void run_qk_exp_calm(const attn_kernels *f, tile *t)
+{
+    qk_beside(f, t, C, TOP, 1);
+}
+
+static void run_exp_block(const attn_kernels *f, tile *t)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        const attn_exp alone = block_exp(t, C, b, TOP, 1);
+        f->exp_block(&alone);
+    }
+}
+
+static void run_softcap(const attn_kernels *f, tile *t)
+{
+    f->softcap(t->array[S], KEYS, 32.0f, 0.03125f);
+}
+
+static void run_add_scaled(const attn_kernels *f, tile *t)
+{
+    f->add_scaled(t->array[S], t->array[X], t->array[FACTOR], KEYS);
+}
+
+static void run_clip(const attn_kernels *f, tile *t)
+{
+    f->clip(t->array[S], KEYS, t->array[BEGIN], t->array[END]);
+}
+
+static void run_hide(const attn_kernels *f, tile *t)
+{
+    f->hide(t->array[S], t->array[ALIVE], KEYS);
+}
+
+static void block_max(const attn_kernels *f, tile *t, int b)
+{
+    t->found[b] = f->running_max(block(t, S, b), ATTN_BLOCK, t->array[M], t->array[L],
+                                 numbers(t, ALPHA) + b * t->rows);
+}
+
+static void run_running_max(const attn_kernels *f, tile *t)
+{
+    for (int b = 0; b < BLOCKS; b++) block_max(f, t, b);
+}
+
+static void run_maximum(const attn_kernels *f, tile *t)
+{
+    f->maximum(t->array[S], KEYS, t->array[M]);
+}
+
+static void run_exp_sum(const attn_kernels *f, tile *t)
+{
+    f->exp_sum(t->array[E], KEYS, 0.0f, t->array[M], t->array[L]);
+}
+
+static void run_rescale(const attn_kernels *f, tile *t)
+{
+    f->rescale(t->array[O], t->array[DECAY], t->dim);
+}
+
+/* Blocks begin..end-1. */
+static void blocks_pv(const attn_kernels *f, tile *t, int begin, int end)
+{
+    f->pv(t->array[O], block(t, S, begin), t->v + begin * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
+          (end - begin) * ATTN_BLOCK, t->dim, t->lanes, NULL);
+}
+
+static void run_pv(const attn_kernels *f, tile *t)
+{
+    blocks_pv(f, t, 0, BLOCKS);
+}
+
+static void run_pv_select(const attn_kernels *f, tile *t)
+{
+    f->pv_select(t->array[O], t->array[S], t->v, (ptrdiff_t)t->dim, KEYS, t->dim, t->lanes);
+}
+
+static void run_merge(const attn_kernels *f, tile *t)
+{
+    f->merge(t->array[A], t->array[B], t->dim);
+}
+
+static void run_result(const attn_kernels *f, tile *t)
+{
+    f->result(t->out, t->array[O], t->array[L], 1.0f, t->dim);
+}
+
+/* As a call does it: row by row. */
+static void widen(void (*kernel)(float *, const uint16_t *, int64_t), tile *t, int from)
+{
+    for (int r = 0; r < t->rows; r++)
+        kernel(t->out[r], (const uint16_t *)t->array[from] + r * t->dim, t->dim);
+}
+
+static void narrow(void (*kernel)(uint16_t *, const float *, int64_t), tile *t)
+{
+    for (int r = 0; r < t->rows; r++)
+        kernel((uint16_t *)t->array[HALVES] + r * t->dim, t->q[r], t->dim);
+}
+
+static void run_widen_f16(const attn_kernels *f, tile *t)
+{
+    widen(f->widen_f16, t, F16);
+}
+
+static void run_widen_bf16(const attn_kernels *f, tile *t)
+{
+    widen(f->widen_bf16, t, BF16);
+}
+
+static void run_narrow_f16(const attn_kernels *f, tile *t)
+{
+    narrow(f->narrow_f16, t);
+}
+
+static void run_narrow_bf16(const attn_kernels *f, tile *t)
+{
+    narrow(f->narrow_bf16, t);
+}
+
+/* Logits and maxima of all blocks, the exponentials of each beside the logits of the next. */
+static void tile_blocks(const attn_kernels *f, tile *t)
+{
+    attn_exp ready = block_exp(t, S, 0, M, 0);
+    for (int b = 0; b < BLOCKS; b++) {
+        block_qk(f, t, b, b > 0 ? &ready : NULL);
+        block_max(f, t, b);
+        ready = block_exp(t, S, b, M, t->found[b] & ATTN_IS_CALM);
+    }
+    f->exp_block(&ready);
+}
+
+/* Blocks without a rescale between them in one step. */
+static void tile_values(const attn_kernels *f, tile *t)
+{
+    for (int begin = 0, end; begin < BLOCKS; begin = end) {
+        for (end = begin + 1; end < BLOCKS && !(t->found[end] & ATTN_RAISED); end++) continue;
+        if (t->found[begin] & ATTN_RAISED)
+            f->rescale(t->array[O], numbers(t, ALPHA) + begin * t->rows, t->dim);
+        blocks_pv(f, t, begin, end);
+    }
+}
+
+static void run_tile(const attn_kernels *f, tile *t)
+{
+    tile_blocks(f, t);
+    tile_values(f, t);
+}
+
+/* No block with a logit above ATTN_CALM may be called calm. */
+static int calm_holds(const tile *t)
+{
+    for (int i = 0; i < KEYS * t->rows; i++) {
+        const float s = numbers(t, S)[i];
+        if (t->found[i / (ATTN_BLOCK * t->rows)] & ATTN_IS_CALM
+            && !(s >= -ATTN_CALM && s <= ATTN_CALM))
+            return 0;
+    }
+    return 1;
+}
+
+/* What one element costs: 2 flops for each of the other dimension, exponentials, bytes moved. */
+typedef enum work_kind { PRODUCT, EXPONENTIAL, BYTES } work_kind;
+
+static const struct {
+    const char *name;
+    void (*run)(const attn_kernels *f, tile *t);
+    int per_key; /* its elements are rows * KEYS, else rows * head_dim */
+    work_kind work;
+    double amount;                 /* per element; PRODUCT: products of this size */
+    array_id halved;               /* only the upper half of its lanes is asked for; 0 = none */
+    int (*holds)(const tile *t);   /* what else must be so after a run; NULL = nothing */
+} entries[] = {
+    {"pack", run_pack, 0, BYTES, 8, 0, NULL},
+    {"qk", run_qk, 1, PRODUCT, 1, 0, NULL},
+    {"qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL},
+    {"qk_exp", run_qk_exp, 1, PRODUCT, 1, 0, NULL},
+    {"qk_exp_calm", run_qk_exp_calm, 1, PRODUCT, 1, 0, NULL},
+    {"softcap", run_softcap, 1, BYTES, 8, 0, NULL},
+    {"add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL},
+    {"clip", run_clip, 1, BYTES, 8, 0, NULL},
+    {"hide", run_hide, 1, BYTES, 9, 0, NULL},
+    {"running_max", run_running_max, 1, BYTES, 4, 0, calm_holds},
+    {"maximum", run_maximum, 1, BYTES, 4, 0, NULL},
+    {"exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL},
+    {"exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL},
+    {"rescale", run_rescale, 0, BYTES, 8, 0, NULL},
+    {"pv", run_pv, 0, PRODUCT, 1, 0, NULL},
+    {"pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL},
+    {"pv_select", run_pv_select, 0, PRODUCT, 1, 0, NULL},
+    {"merge", run_merge, 0, BYTES, 12, 0, NULL},
+    {"result", run_result, 0, BYTES, 8, 0, NULL},
+    {"widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL},
+    {"widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL},
+    {"narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL},
+    {"narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL},
+    {"tile", run_tile, 1, PRODUCT, 2, 0, NULL}, /* Q K^T and P V */
+};
+
+const char *kernel_name(int i)
+{
+    return i >= 0 && i < LENGTH(entries) ? entries[i].name : NULL;
+}
+
+/* ---- tiles */
+
+static int64_t array_length(const tile *t, int id)
+{
+    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim + arrays[id].more;
+}
+
+static unsigned char *element(const tile *t, int id, int64_t index, int lane)
+{
+    const int64_t at = arrays[id].lane_major ? lane * array_length(t, id) + index
+                                             : index * t->rows + lane;
+    return (unsigned char *)t->array[id] + (size_t)at * type_bytes[arrays[id].type];
+}
+
+/* In whole lines, and staggered: arrays at the same offset of a page would stand in each other's
+ * way. */
+static size_t place(int64_t count, size_t bytes)
+{
+    return ((size_t)count * bytes + LINE - 1) / LINE * LINE + STAGGER;
+}
+
+static size_t array_place(const tile *t, int id)
+{
+    return place(t->rows * array_length(t, id), type_bytes[arrays[id].type]);
+}
+
+static int make_tile(tile *t, int rows, int64_t dim)
+{
+    size_t bytes = LINE;
+    memset(t, 0, sizeof *t);
+    t->rows = rows;
+    t->dim = dim;
+    t->lanes.end = rows;
+    for (int id = 0; id < NUM_ARRAYS; id++) bytes += array_place(t, id);
+    bytes += 2 * place(KEYS * dim, sizeof(float));
+    t->memory = malloc(bytes);
+    if (!t->memory) return 0;
+    unsigned char *at = (unsigned char *)t->memory + (LINE - (uintptr_t)t->memory % LINE);
+    for (int id = 0; id < NUM_ARRAYS; id++) {
+        t->array[id] = at;
+        at += array_place(t, id);
+    }
+    t->k = (float *)(void *)at;
+    t->v = (float *)(void *)(at + place(KEYS * dim, sizeof(float)));
+    for (int r = 0; r < rows; r++) {
+        t->q[r] = numbers(t, Q) + r * dim;
+        t->out[r] = numbers(t, OUT) + r * dim;
+    }
+    return 1;
+}
+
+/* In (-1, 1), the same for the same three numbers. */
+static float hashed(int id, int64_t index, int lane)
+{
+    uint64_t z = (uint64_t)index * 0x9e3779b97f4a7c15u + (uint64_t)lane * 0xd1b54a32d192ed03u
+                 + (uint64_t)id * 0x8cb92ba72f3d8dd7u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (float)((z ^ (z >> 31)) >> 40) / 8388608.0f - 1.0f; /* 24 bits */
+}
+
+static float negative_infinity(void)
+{
+    const uint32_t u = 0xff800000u;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* x: in (-1, 1). */
+static float value(fill_kind kind, float x, int lane, mood_kind mood)
+{
+    switch (kind) {
+    case SIGNED: return 2.0f * x;
+    case POSITIVE: return x + 1.5f;
+    case SPREAD: return logit_spread[mood] * x;
+    case MORTAL: return mood == WILD && x > 0.75f ? negative_infinity() : logit_spread[mood] * x;
+    case MAXIMUM: return START_MAXIMUM;
+    case BEGUN: return mood == WILD && lane % 4 == 3 ? negative_infinity() : START_MAXIMUM;
+    case RATIO: return mood == WILD ? x + 1.5f : 1.0f;
+    case BIT: return x > -0.5f ? 1.0f : 0.0f;
+    case FROM: return 8.0f + 8.0f * x;
+    case UNTIL: return (float)KEYS - 8.0f + 8.0f * x;
+    default: return 1.0f;
+    }
+}
+
+static void store(void *to, int type, float x)
+{
+    const int integer = type >= INT ? (int)x : 0; /* -inf only where floats are */
+    const uint8_t byte = (uint8_t)integer;
+    if (type == INT) memcpy(to, &integer, sizeof integer);
+    else if (type == BYTE) memcpy(to, &byte, sizeof byte);
+    else if (type == ATTN_F32) memcpy(to, &x, sizeof x);
+    else attn_convert(to, type, &x, ATTN_F32, 1);
+}
+
+static void fill_lane(tile *t, int id, int r)
+{
+    const int lane = (t->first + r) % t->of;
+    for (int64_t i = 0; i < array_length(t, id); i++)
+        store(element(t, id, i, r), arrays[id].type,
+              value(arrays[id].fill, hashed(id, i, lane), lane, t->mood));
+}
+
+static void fill_tile(tile *t, int first, int of, mood_kind mood)
+{
+    t->first = first;
+    t->of = of;
+    t->mood = mood;
+    memset(t->found, 0, sizeof t->found);
+    for (int id = 0; id < NUM_ARRAYS; id++)
+        for (int r = 0; r < t->rows; r++) fill_lane(t, id, r);
+    for (int64_t i = 0; i < KEYS * t->dim; i++) {
+        t->k[i] = key_spread[mood] * hashed(NUM_ARRAYS, i, 0);
+        t->v[i] = hashed(NUM_ARRAYS, i, 1);
+    }
+}
+
+/* What a kernel may leave as it likes gets one value: lanes that were not asked for, and factors
+ * of blocks that raised nothing. */
+static void settle(tile *t, int i)
+{
+    for (int r = 0; r < t->rows && entries[i].halved; r++)
+        if ((t->first + r) % t->of < t->of / 2) fill_lane(t, (int)entries[i].halved, r);
+    for (int k = 0; k < BLOCKS * t->rows; k++)
+        if (!(t->found[k / t->rows] & ATTN_RAISED)) numbers(t, ALPHA)[k] = 1.0f;
+}
+
+static void run_entry(const attn_kernels *set, int i, tile *t)
+{
+    entries[i].run(set, t);
+    settle(t, i);
+}
+
+/* ---- the check */
+
+/* The bits of an element; all NaN are one. */
+static uint32_t bits_at(const tile *t, int id, int64_t index, int lane)
+{
+    const unsigned char *const at = element(t, id, index, lane);
+    uint32_t u = 0;
+    memcpy(&u, at, type_bytes[arrays[id].type]);
+    return arrays[id].type == ATTN_F32 && (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u;
+}
+
+/* The last element in which the tiles differ; NULL = none. */
+static unsigned char *last_difference(const tile *t, const tile *before)
+{
+    unsigned char *found = NULL;
+    for (int id = 0; id < NUM_ARRAYS; id++)
+        for (int64_t i = 0; i < array_length(t, id); i++)
+            for (int r = 0; r < t->rows; r++)
+                if (bits_at(t, id, i, r) != bits_at(before, id, i, r))
+                    found = element(t, id, i, r);
+    return found;
+}
+
+/* Each lane of the small tile against the one of the large tile that it was taken from. */
+static int same_lanes(const tile *large, const tile *small)
+{
+    for (int id = 0; id < NUM_ARRAYS; id++)
+        for (int64_t i = 0; i < array_length(large, id); i++)
+            for (int r = 0; r < small->rows; r++)
+                if (bits_at(large, id, i, (small->first + r) % small->of)
+                    != bits_at(small, id, i, r))
+                    return 0;
+    return 1;
+}
+
+/* Runs entry i of the set and of the portable one on the same numbers. small has the rows of the
+ * portable set, before those of the set. */
+static int matches(const attn_kernels *set, int i, mood_kind mood, int spoil, tile *large,
+                   tile *before, tile *small)
+{
+    const attn_kernels *const portable = attn_kernels_find("portable");
+    fill_tile(large, 0, large->rows, mood);
+    fill_tile(before, 0, large->rows, mood);
+    run_entry(set, i, large);
+    unsigned char *const changed = last_difference(large, before);
+    if (!changed && mood == WILD) return 0;
+    if (entries[i].holds && !entries[i].holds(large)) return 0;
+    if (changed && spoil) *changed ^= 1u;
+    for (int first = 0; first < large->rows; first += small->rows) {
+        fill_tile(small, first, large->rows, mood);
+        run_entry(portable, i, small);
+        if (!same_lanes(large, small)) return 0;
+    }
+    return 1;
+}
+
+/* ---- the time */
+
+typedef struct timed_kernel {
+    const attn_kernels *set;
+    tile *tile;
+    int entry;
+} timed_kernel;
+
+static int call(void *arg)
+{
+    const timed_kernel *const k = arg;
+    entries[k->entry].run(k->set, k->tile);
+    return 0;
+}
+
+/* Of the lanes that were asked for. */
+static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const measure_result *m,
+                        kernel_result *r)
+{
+    const double other = (double)(entries[i].per_key ? r->head_dim : r->keys);
+    const double elements = (double)(lanes.end - lanes.begin)
+                            * (double)(entries[i].per_key ? r->keys : r->head_dim);
+    const double amount = entries[i].amount * elements;
+    r->cycles = m->cycles_p50;
+    r->cycles_per_element = m->cycles_p50 / elements;
+    if (entries[i].work == EXPONENTIAL) {
+        r->ns_per_exp = 1e9 * m->seconds.p50 / amount;
+        r->cycles_per_exp = m->cycles_p50 / amount;
+    } else if (entries[i].work == BYTES) {
+        r->bytes_per_cycle = m->cycles_p50 > 0 ? amount / m->cycles_p50 : 0;
+    } else if (m->cycles_p50 > 0 && peak->flops_per_cycle > 0) {
+        r->pct_fma_peak = 100 * 2 * other * amount / m->cycles_p50 / peak->flops_per_cycle;
+    } else if (peak->gflops > 0) {
+        r->pct_fma_peak = 100 * 2e-9 * other * amount / m->seconds.p50 / peak->gflops;
+    }
+}
+
+static int time_kernel(const bench_context *x, const attn_kernels *set, int i, tile *t,
+                       kernel_result *r)
+{
+    const measure_plan plan = {WARMUP, x->kernel_samples, 0, 0};
+    timed_kernel k = {set, t, i};
+    measure_result m;
+    fill_tile(t, 0, t->rows, MILD);
+    if (!measure(&plan, call, &k, &m)) return 0;
+    fill_result(probe_unit_of(&x->probe, r->set), i, t->lanes, &m, r);
+    return 1;
+}
+
+int kernel_measure(const bench_context *x, const attn_kernels *set, int64_t head_dim, int i,
+                   int spoil, kernel_result *r)
+{
+    tile large, before, small;
+    const kernel_result start = {attn_kernels_name(set), entries[i].name, set->rows, KEYS, head_dim,
+                                 0, 0, 0, 0, 0, 0, 0};
+    int ok = make_tile(&large, set->rows, head_dim);
+    ok &= make_tile(&before, set->rows, head_dim);
+    ok &= make_tile(&small, attn_kernels_find("portable")->rows, head_dim);
+    *r = start;
+    if (entries[i].halved) large.lanes.begin = set->rows / 2;
+    if (ok)
+        r->wrong = !matches(set, i, MILD, spoil, &large, &before, &small)
+                   || !matches(set, i, WILD, spoil, &large, &before, &small);
+    if (ok && x && !r->wrong) ok = time_kernel(x, set, i, &large, r);
+    free(large.memory);
+    free(before.memory);
+    free(small.memory);
+    return ok;
+}
+
+/* ---- the command */
+
+/* The columns of a row, for the table and for CSV. */
+static const struct {
+    const char *key, *title;
+    size_t offset;
+    int decimals;
+} columns[] = {
+    {"cycles", "cycles/call", offsetof(kernel_result, cycles), 0},
+    {"cycles_per_element", "cyc/element", offsetof(kernel_result, cycles_per_element), 3},
+    {"pct_fma_peak", "%peak", offsetof(kernel_result, pct_fma_peak), 1},
+    {"ns_per_exp", "ns/exp", offsetof(kernel_result, ns_per_exp), 3},
+    {"cycles_per_exp", "cyc/exp", offsetof(kernel_result, cycles_per_exp), 3},
+    {"bytes_per_cycle", "bytes/cyc", offsetof(kernel_result, bytes_per_cycle), 1},
+};
+
+static double column_value(const kernel_result *r, int c)
+{
+    double x;
+    memcpy(&x, (const char *)r + columns[c].offset, sizeof x);
+    return x;
+}
+
+static void say_head(int samples)
+{
+    say("medians of %d samples; tiles of %d keys in L1 and L2; element: of the result (rows x keys "
+        "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
+        "qk by blocks of 16 keys; _exp: exponentials beside it; _lanes: the upper half of the lanes"
+        "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products\n\n",
+        samples, KEYS);
+    say("%-15s %4s %5s %-11s", "set", "rows", "dim", "kernel");
+    for (int c = 0; c < LENGTH(columns); c++) say(" %11s", columns[c].title);
+    say("\n");
+}
+
+static void say_result(const kernel_result *r)
+{
+    say("%-15s %4d %5d %-11s", r->set, (int)r->rows, (int)r->head_dim, r->kernel);
+    for (int c = 0; c < LENGTH(columns) && !r->wrong; c++) {
+        const double x = column_value(r, c);
+        if (x > 0) say(" %11.*f", columns[c].decimals, x);
+        else say(" %11s", "");
+    }
+    say("%s\n", r->wrong ? " WRONG: differs from the portable set, not timed" : "");
+}
+
+static void write_head(FILE *f)
+{
+    fputs("set,rows,keys,head_dim,kernel", f);
+    for (int c = 0; c < LENGTH(columns); c++) fprintf(f, ",%s", columns[c].key);
+    putc('\n', f);
+}
+
+static void write_result(FILE *f, const kernel_result *r)
+{
+    fprintf(f, "\"%s\",%d,%d,%d,\"%s\"", r->set, (int)r->rows, (int)r->keys, (int)r->head_dim,
+            r->kernel);
+    for (int c = 0; c < LENGTH(columns); c++) fprintf(f, ",%.9g", column_value(r, c));
+    putc('\n', f);
+}
+
+/* All entries of a set; returns how many were wrong or could not be measured. */
+static int run_set(const bench_context *x, const attn_kernels *set, int64_t head_dim, FILE *csv)
+{
+    int bad = 0;
+    for (int i = 0; i < LENGTH(entries); i++) {
+        kernel_result r;
+        if (!kernel_measure(x, set, head_dim, i, 0, &r)) {
+            say("%s: no memory for tiles of head_dim %d\n", attn_kernels_name(set), (int)head_dim);
+            return bad + 1;
+        }
+        bad += r.wrong;
+        say_result(&r);
+        if (csv && !r.wrong) write_result(csv, &r);
+    }
+    return bad;
+}
+
+static int run_sets(const bench_context *x, int64_t head_dim, FILE *csv)
+{
+    int bad = 0;
+    if (x->kernels) return run_set(x, attn_kernels_find(x->kernels), head_dim, csv);
+    for (int i = 0; attn_kernels_get(i); i++)
+        bad += run_set(x, attn_kernels_get(i), head_dim, csv);
+    return bad;
+}
+
+int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
+{
+    static const int64_t usual[] = {64, 128, 256};
+    FILE *const f = csv ? fopen(csv, "w") : NULL;
+    int bad = 0;
+    if (csv && !f) {
+        fprintf(stderr, "bench: cannot write %s: %s\n", csv, strerror(errno));
+        return 2;
+    }
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say_head(x->kernel_samples);
+    if (f) write_head(f);
+    for (int d = 0; d < LENGTH(usual) && (d == 0 || head_dim == 0); d++)
+        bad += run_sets(x, head_dim ? head_dim : usual[d], f);
+    if (f && (ferror(f) | fclose(f))) {
+        fprintf(stderr, "bench: cannot write all of %s\n", csv);
+        return 1;
+    }
+    say("\n%d wrong\n", bad);
+    return bad != 0;
+}

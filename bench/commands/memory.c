@@ -1,0 +1,140 @@
+/* memory.c - `bench memory`: how memory grows with the length, one fresh process for each point.
+ * SPDX-License-Identifier: MIT
+ *
+ * A point is one process that allocates and writes q, k, v and o, calls once, and tells by how
+ * much that call raised its peak resident size; then it compares the result with the oracle and
+ * times one more call. Growth = c * length^e is fitted by least squares of the logarithms.
+ *
+ * Linux counts pages in batches for each CPU: on two CPUs the same call of the tiled path, which
+ * touches 0.27 of its 0.37 MiB of workspace, was seen to grow by 0.12 to 0.39 MiB. So growth up to
+ * 0.5 MiB counts as that, and above it a point is the least of three processes. What the tiled
+ * exponent can show is that nothing grows into view: two floats a key too many would be 0.5 MiB at
+ * 64K, an exponent of 0.09. --quick ends at 16K, where a matrix of bits would be 32 MiB. */
+#include "memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../cases/presets.h"
+#include "../report/report.h"
+#include "../stats.h"
+#include "fresh.h"
+
+#define SURE_BYTES 524288.0
+#define MIB 1048576.0
+
+enum { PROCESSES = 3, MAX_LENGTHS = 8, HEAD_DIM = 64 };
+
+typedef struct memory_curve {
+    const char *impl;
+    double exponent, tolerance; /* expected */
+    int quick[MAX_LENGTHS], whole[MAX_LENGTHS]; /* end with 0 */
+} memory_curve;
+
+static const memory_curve curves[] = {
+    {"naive", 2, 0.1, {1024, 2048, 4096, 8192}, {1024, 2048, 4096, 8192, 12288}},
+    {"tiled", 0, 0.05, {1024, 2048, 4096, 8192, 16384}, {1024, 4096, 16384, 65536}},
+};
+
+enum { NUM_CURVES = sizeof curves / sizeof *curves };
+
+double memory_exponent(const double *lengths, const double *growth, int n)
+{
+    double bytes[MEMORY_MAX_POINTS];
+    for (int i = 0; i < n; i++) bytes[i] = growth[i] < SURE_BYTES ? SURE_BYTES : growth[i];
+    return bench_exponent(lengths, bytes, n);
+}
+
+static void describe_case(int length, case_list *list)
+{
+    char text[64];
+    snprintf(text, sizeof text, "1,1,1,%d,%d,%d", length, length, HEAD_DIM);
+    list->n = 0;
+    shape_case(text, list);
+    list->cases[0].preset = list->cases[0].scenario = "memory";
+    list->cases[0].warmup = 0;
+    list->cases[0].iterations = 1;
+}
+
+/* The process that grew least; one that was skipped ends it, as one that did not grow in view. */
+static void take_point(bench_context *x, const bench_case *c, const char *impl, bench_result *r)
+{
+    fresh_run(x, c, impl, r);
+    for (int i = 1; i < PROCESSES && !r->skipped[0]; i++) {
+        bench_result again;
+        if ((double)r->rss_growth_bytes <= SURE_BYTES) return;
+        fresh_run(x, c, impl, &again);
+        if (again.skipped[0] || again.rss_growth_bytes < r->rss_growth_bytes) *r = again;
+    }
+}
+
+static void say_head(void)
+{
+    say("1 head of %d, f32, without a mask, one thread; a process for each point\n"
+        "growth: of the peak resident size by the first call, over q, k, v and o; theory: naive its"
+        "\nlogits, tiled its workspace; share: workspace / (seq^2 * 4)\n\n", HEAD_DIM);
+    say("%-6s %9s %12s %12s %12s %12s %8s %9s\n", "impl", "length", "tensors MiB",
+        "work MiB", "theory MiB", "growth MiB", "share", "peak MiB");
+}
+
+static void say_point(const bench_result *r)
+{
+    if (r->skipped[0]) {
+        report_row(r);
+        return;
+    }
+    const double tensors = 16.0 * (double)r->seq_q * (double)r->head_dim; /* four, f32 */
+    say("%-6s %9d %12.3f %12.3f %12.3f %12.3f %8.2g %9.1f\n", r->impl, (int)r->seq_q,
+        tensors / MIB, (double)r->workspace_bytes / MIB, (double)r->theory_bytes / MIB,
+        (double)r->rss_growth_bytes / MIB, r->matrix_share, (double)r->peak_rss_bytes / MIB);
+}
+
+/* 1 = within the tolerance. */
+static int judge(const memory_curve *c, const char *what, const double *lengths,
+                 const double *bytes, int n)
+{
+    if (n < 3) {
+        say("%s, %s: fewer than 3 points: no exponent\n", c->impl, what);
+        return 0;
+    }
+    const double e = memory_exponent(lengths, bytes, n);
+    const int met = fabs(e - c->exponent) <= c->tolerance;
+    say("%s, %-9s grows as length^%.3f, expected %.1f +- %.2f: %s\n", c->impl, what, e,
+        c->exponent, c->tolerance, met ? "met" : "NOT MET");
+    return met;
+}
+
+static int judge_curve(const memory_curve *c, const bench_result *results, int n)
+{
+    double lengths[MEMORY_MAX_POINTS], growth[MEMORY_MAX_POINTS], workspace[MEMORY_MAX_POINTS];
+    int used = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->skipped[0] || strcmp(r->impl, c->impl)) continue;
+        lengths[used] = (double)r->seq_q;
+        growth[used] = (double)r->rss_growth_bytes;
+        workspace[used++] = (double)r->workspace_bytes;
+    }
+    const int met = judge(c, "growth", lengths, growth, used);
+    return judge(c, "workspace", lengths, workspace, used) && met;
+}
+
+int memory_command(bench_context *x, int quick, bench_result *results, int *n)
+{
+    static case_list list;
+    int met = 1;
+    *n = 0;
+    say_head();
+    for (int c = 0; c < NUM_CURVES; c++) {
+        const int *const lengths = quick ? curves[c].quick : curves[c].whole;
+        for (int i = 0; i < MAX_LENGTHS && lengths[i]; i++) {
+            describe_case(lengths[i], &list);
+            take_point(x, &list.cases[0], curves[c].impl, &results[*n]);
+            say_point(&results[(*n)++]);
+        }
+    }
+    say("\n");
+    for (int c = 0; c < NUM_CURVES; c++) met &= judge_curve(&curves[c], results, *n);
+    return !met;
+}

@@ -1,0 +1,151 @@
+/* plant.c - faults on purpose, which the bench must notice: a slow kernel, a wrong one.
+ * SPDX-License-Identifier: MIT
+ *
+ * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated
+ * without a change of the result; exponentials and memory requests beside it are not repeated. A
+ * repeated product finds its keys in the cache and is cheaper than the first, so how many to repeat
+ * is measured: a repetition of every second one first, then corrected up to three times. */
+#define ATTN_KERNEL_API
+#include "plant.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../report/report.h"
+
+#define SAMPLES_SECONDS 0.2
+#define GOOD_ENOUGH 1.0 /* percent points */
+#define FIRST_RATE 0.5  /* about right where arithmetic is the roof */
+
+enum { CORRECTIONS = 3, MAX_KNOWN = 64 };
+
+static attn_kernels planted;
+static const attn_kernels *origin;
+static double rate, owed; /* repetitions of each product; of those before that are still to come */
+
+static struct {
+    char name[64];
+    double rate, slower;
+} known[MAX_KNOWN];
+
+static int num_known;
+
+/* ---- wrong */
+
+static void wrong_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+{
+    origin->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+    s[lanes.begin] = 7;
+}
+
+static void wrong_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+{
+    origin->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
+    o[lanes.begin] = 7;
+}
+
+const attn_kernels *plant_wrong(const attn_kernels *right, const char *product)
+{
+    planted = *(origin = right);
+    if (!strcmp(product, "qk")) planted.qk = wrong_qk;
+    else if (!strcmp(product, "pv")) planted.pv = wrong_pv;
+    else return NULL;
+    return &planted;
+}
+
+/* ---- slow */
+
+static int repetitions(void)
+{
+    owed += rate;
+    const int whole = (int)owed;
+    owed -= whole;
+    return whole;
+}
+
+static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+{
+    origin->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+    for (int i = repetitions(); i > 0; i--)
+        origin->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, NULL);
+}
+
+static void slow_qk_16(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
+                       int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                       attn_ahead *ahead)
+{
+    origin->qk_16(s, qt, k, k_stride, dtype, n, head_dim, lanes, beside, ahead);
+    for (int i = repetitions(); i > 0; i--)
+        origin->qk_16(s, qt, k, k_stride, dtype, n, head_dim, lanes, NULL, NULL);
+}
+
+const attn_kernels *plant_slow(const attn_kernels *right)
+{
+    planted = *(origin = right);
+    planted.qk = slow_qk;
+    if (planted.qk_16) planted.qk_16 = slow_qk_16;
+    rate = owed = 0;
+    return &planted;
+}
+
+typedef struct trial {
+    measure_fn call;
+    void *arg;
+    double rate;
+} trial;
+
+static int call_at_rate(void *arg)
+{
+    const trial *const t = arg;
+    rate = t->rate;
+    return t->call(t->arg);
+}
+
+/* Percent by which calls with that many repetitions take more cycles than those with none, measured
+ * in turn; as in baseline.c the 10 % quantile. Below 0 when there is no clock or a call failed. */
+static double slower_at(double repeated, measure_fn call, void *arg)
+{
+    const measure_plan plan = {1, 0, SAMPLES_SECONDS, 0};
+    trial plain = {call, arg, 0}, slow = {call, arg, repeated};
+    measure_job jobs[] = {{.call = call_at_rate, .arg = &plain},
+                          {.call = call_at_rate, .arg = &slow}};
+    if (!measure_in_turn(&plan, jobs, 2) || jobs[0].result.cycles_p10 <= 0) return -1;
+    const double slower = jobs[1].result.cycles_p10 / jobs[0].result.cycles_p10 - 1;
+    return slower > 0 ? 100 * slower : 0;
+}
+
+static int find_known(const char *name)
+{
+    int i = 0;
+    while (i < num_known && strcmp(known[i].name, name)) i++;
+    return i;
+}
+
+double plant_calibrate(double percent, const char *name, const char *impl, measure_fn call,
+                       void *arg)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%.47s %.14s", name, impl);
+    const int i = find_known(key);
+    double tried = FIRST_RATE, slower = -1;
+    if (i < num_known) {
+        rate = known[i].rate;
+        return known[i].slower;
+    }
+    for (int c = 0; c <= CORRECTIONS && fabs(slower - percent) > GOOD_ENOUGH; c++) {
+        if (slower > 1) tried *= percent / slower;
+        slower = slower_at(tried, call, arg);
+    }
+    rate = tried;
+    say("planted: %s takes %.1f %% longer, measured in turn\n", key, slower);
+    if (i == MAX_KNOWN) return slower;
+    memcpy(known[i].name, key, sizeof key);
+    known[i].rate = rate;
+    known[i].slower = slower;
+    num_known++;
+    return slower;
+}

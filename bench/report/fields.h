@@ -1,0 +1,29 @@
+/* fields.h - the fields of a result, as one table for the printed table, CSV and JSON.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_FIELDS_H
+#define BENCH_FIELDS_H
+
+#include <stddef.h>
+
+#include "../cases/case.h"
+
+typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_MAYBE } field_kind;
+
+typedef struct result_field {
+    const char *key;   /* in CSV and JSON */
+    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
+                        * REAL of which 0 means that it is not known */
+    size_t offset;
+    const char *title; /* in the table; NULL = not shown there */
+    int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
+    int decimals;      /* in the table */
+    double unit;       /* the table shows the value divided by this */
+} result_field;
+
+extern const result_field result_fields[];
+extern const int num_result_fields;
+
+const char *field_text(const result_field *f, const bench_result *r);
+double field_number(const result_field *f, const bench_result *r);
+
+#endif

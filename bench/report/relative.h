@@ -1,0 +1,12 @@
+/* relative.h - the summary of cases that were timed in turn with another on the same tensors.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_RELATIVE_H
+#define BENCH_RELATIVE_H
+
+#include "../cases/case.h"
+
+/* Time of each mask over that of none, and the share of pairs that it shows; prints nothing where
+ * there is none. */
+void relative_masks(const bench_result *results, int n);
+
+#endif

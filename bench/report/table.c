@@ -1,0 +1,145 @@
+/* table.c - the printed table: one row a result, a title before each scenario.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fields.h"
+#include "report.h"
+
+/* Columns whose width depends on what is run. */
+static struct {
+    int name, path;
+    const bench_result *last;
+} table;
+
+static int longer(int width, const char *text)
+{
+    const int length = (int)strlen(text);
+    return length > width ? length : width;
+}
+
+static int is_path(const result_field *f)
+{
+    return f->offset == offsetof(bench_result, path);
+}
+
+static int width_of(const result_field *f)
+{
+    if (f->width) return f->width;
+    return is_path(f) ? -table.path : -table.name;
+}
+
+static void measure_columns(const case_list *cases, const path_list *paths)
+{
+    table.name = table.path = 4; /* their titles */
+    table.last = NULL;
+    for (int i = 0; i < cases->n; i++) {
+        table.name = longer(table.name, cases->cases[i].name);
+        for (int j = 0; j < paths->n; j++)
+            if (path_wanted(paths, cases->cases[i].impl, paths->paths[j]))
+                table.path = longer(table.path, paths->paths[j]->name);
+    }
+}
+
+void report_table_head(const case_list *cases, const path_list *paths)
+{
+    measure_columns(cases, paths);
+    report_colour(BOLD);
+    for (int i = 0; i < num_result_fields; i++) {
+        const result_field *const f = &result_fields[i];
+        if (f->title) say("%s%*s", i > 2 ? " " : "", width_of(f), f->title);
+    }
+    report_colour(PLAIN);
+    say("\n");
+}
+
+/* With fewer decimals where the number would not fit. */
+static void say_number(const result_field *f, double value)
+{
+    char text[64];
+    int decimals = f->decimals;
+    do snprintf(text, sizeof text, "%*.*f", f->width, decimals, value);
+    while ((int)strlen(text) > f->width && decimals-- > 0);
+    say("%s", text);
+}
+
+static void say_field(const result_field *f, const bench_result *r)
+{
+    if (f->kind == FIELD_NAME || f->kind == FIELD_TEXT)
+        say("%*s", width_of(f), field_text(f, r));
+    else if (f->kind == FIELD_MAYBE && field_number(f, r) == 0)
+        say("%*s", f->width, "-");
+    else
+        say_number(f, field_number(f, r) / f->unit);
+}
+
+static void say_title(const bench_result *r)
+{
+    if (table.last && report_same_scenario(table.last, r)) return;
+    report_colour(FAINT);
+    say("%s%s%s\n", r->preset, strcmp(r->preset, r->scenario) ? ": " : "",
+        strcmp(r->preset, r->scenario) ? r->scenario : "");
+    report_colour(PLAIN);
+}
+
+void report_row(const bench_result *r)
+{
+    if (r->absent) return; /* named below the table, once */
+    say_title(r);
+    table.last = r;
+    if (r->skipped[0]) {
+        report_colour(YELLOW);
+        say("%*s %*s skipped: %s", -table.name, r->name, -table.path, r->path, r->skipped);
+        report_colour(PLAIN);
+        say("\n");
+        return;
+    }
+    for (int i = 0; i < num_result_fields; i++) {
+        if (!result_fields[i].title) continue;
+        if (i > 2) say(" ");
+        say_field(&result_fields[i], r);
+    }
+    say("\n");
+}
+
+/* ---- below the table: paths that are not here, what the columns mean */
+
+static int named_before(const bench_result *results, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (results[k].absent && !strcmp(results[k].path, results[i].path)) return 1;
+    return 0;
+}
+
+static void say_absent(const bench_result *results, int n)
+{
+    report_colour(YELLOW);
+    for (int i = 0; i < n; i++)
+        if (results[i].absent && !named_before(results, i))
+            say("skipped everywhere: %s: %s\n", results[i].path, results[i].skipped);
+    report_colour(PLAIN);
+}
+
+void report_legend(const bench_result *results, int n)
+{
+    double worst = 0, reads = 0;
+    say_absent(results, n);
+    for (int i = 0; i < n; i++) {
+        if (results[i].skipped[0]) continue;
+        worst = fmax(worst, results[i].err_tolerance);
+        reads = fmax(reads, results[i].pct_read_bw);
+    }
+    report_colour(FAINT);
+    say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: "
+        "times as fast as\n  the first row of the case; tokens/s = batch * seq_q / P50; GFLOP/s = "
+        "2 * visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak times "
+        "threads, in cycles; KiB: workspace\n");
+    if (reads > 0)
+        say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
+            "call's\n");
+    say("all columns (mean, std, min, P99, GB/s, memory, ...): --csv FILE, --json FILE\n");
+    report_colour(PLAIN);
+    say("checked before timing against double precision: worst error %.2f of its tolerance\n",
+        worst);
+}

@@ -1,0 +1,30 @@
+/* selfcheck.c - the bench shows that it would notice: wrong results, wrong counts, wrong times.
+ * SPDX-License-Identifier: MIT */
+#include "selfcheck.h"
+
+#include <stdio.h>
+
+static int passed, failed;
+
+void expect(int held, const char *what, double value)
+{
+    passed += held != 0;
+    failed += held == 0;
+    if (!held) printf("FAILED: %s (got %g)\n", what, value);
+}
+
+int selfcheck(bench_context *context)
+{
+    passed = failed = 0;
+    check_times();
+    check_masks(context);
+    check_counts();
+    check_lists(context);
+    check_runs(context);
+    check_refusals(context);
+    check_tunings(context);
+    check_paths(context);
+    check_files();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed;
+}

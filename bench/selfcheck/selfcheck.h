@@ -1,0 +1,26 @@
+/* selfcheck.h - the bench shows that it would notice: wrong results, wrong counts, wrong times.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_SELFCHECK_H
+#define BENCH_SELFCHECK_H
+
+#include "../run.h"
+
+/* Prints failures and the closing line; returns how many checks failed. */
+int selfcheck(bench_context *context);
+
+/* ---- for the files of checks */
+
+/* Counts a check, and says what and which value when it did not hold. */
+void expect(int held, const char *what, double value);
+
+void check_times(void);                      /* timing.c */
+void check_masks(bench_context *context);    /* masks.c */
+void check_counts(void);                     /* counts.c */
+void check_lists(bench_context *context);    /* presets.c */
+void check_runs(bench_context *context);     /* runs.c */
+void check_refusals(bench_context *context); /* refusals.c */
+void check_tunings(bench_context *context);  /* tuning.c */
+void check_paths(bench_context *context);    /* paths.c: with rankings, verdicts, phases */
+void check_files(void);                      /* files.c: costs, exponents, JSON, baseline */
+
+#endif
