@@ -324,7 +324,7 @@ static void compare_first(bench_result *results, int n)
     bench_result *const r = &results[n];
     if (r->skipped[0]) return;
     while (results[first].skipped[0] || !report_same_case(&results[first], r)) first++;
-    r->efficiency = r->speedup / (double)r->threads;
+    if (r->shares == SHARES_BUT_THREADS) r->efficiency = r->speedup / (double)r->threads;
     if (first < n) r->vs_first = results[first].ms_p50 / r->ms_p50;
     if (r->speedup > 0) r->vs_first = r->speedup;
 }

@@ -143,6 +143,7 @@ void decode_cases(case_list *list, const preset_choice *want)
     if (want->quick) {
         grouped_case(list, 8, 128, 4096, ATTN_F32);
         grouped_case(list, 8, 128, 4096, ATTN_F16);
+        grouped_case(list, 8, 128, 4096, ATTN_BF16);
         mla_case(list, 4096, ATTN_F32);
         return;
     }

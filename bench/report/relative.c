@@ -4,16 +4,31 @@
 
 #include "report.h"
 
+void relative_threads(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS) continue;
+        if (!said++) {
+            report_heading("threads against one, on the same tensors (median of pairs)");
+            say("  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
+        }
+        say("  %-22s %7d %8.2fx %9.0f %% %15.1f %%\n", r->name, (int)r->threads, r->speedup,
+            100 * r->efficiency, r->pct_read_bw);
+    }
+}
+
 void relative_masks(const bench_result *results, int n)
 {
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
         if (r->speedup <= 0 || r->shares != SHARES_BUT_MASK) continue;
-        if (!said++)
-            say("\nmasks against none, in turn on the same tensors: time over its time, and the "
-                "share of pairs shown\n");
-        say("  %-9s %-16s %-6s %6.1f %% of the time, %5.1f %% of the pairs\n", r->scenario,
-            r->mask, r->impl, 100 / r->speedup, 100 * r->visible);
+        if (!said++) {
+            report_heading("masks against none, on the same tensors (median of pairs)");
+            say("  %-22s of the time  of the pairs\n", "case");
+        }
+        say("  %-22s %9.1f %% %12.1f %%\n", r->name, 100 / r->speedup, 100 * r->visible);
     }
 }

@@ -5,6 +5,9 @@
 
 #include "../cases/case.h"
 
+/* Speed-up and efficiency of several threads; prints nothing where there are none. */
+void relative_threads(const bench_result *results, int n);
+
 /* Time of each mask over that of none, and the share of pairs that it shows; prints nothing where
  * there is none. */
 void relative_masks(const bench_result *results, int n);

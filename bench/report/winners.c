@@ -1,8 +1,9 @@
-/* winners.c - who is the fastest in each scenario; threads; noise.
+/* winners.c - who is the fastest in each scenario; noise.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
+#include "relative.h"
 #include "report.h"
 
 enum { MAX_WINNERS = 32 };
@@ -138,27 +139,13 @@ static void say_noise(const bench_result *results, int n)
             "machine:\n  compare the minima (ms_min of --csv), or run again\n", NOISY, noisy);
 }
 
-static void say_speedups(const bench_result *results, int n)
-{
-    int said = 0;
-    for (int i = 0; i < n; i++) {
-        const bench_result *const r = &results[i];
-        if (r->speedup <= 0) continue;
-        if (!said++) {
-            report_heading("threads against one, on the same tensors (median of pairs)");
-            say("  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
-        }
-        say("  %-22s %7d %8.2fx %9.0f %% %15.1f %%\n", r->name, (int)r->threads, r->speedup,
-            100 * r->efficiency, r->pct_read_bw);
-    }
-}
-
 void report_summary(const bench_result *results, int n, int told)
 {
     int timed = 0;
     for (int i = 0; i < n; i++) timed += !results[i].skipped[0];
     if (!told) say_winners(results, n);
-    say_speedups(results, n);
+    relative_threads(results, n);
+    relative_masks(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
 }
