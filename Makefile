@@ -230,7 +230,6 @@ check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong res
 	$(RUN) $(BUILD)/measure_test
 	$(RUN) $(BUILD)/bench selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
-	RUN='$(RUN)' sh tools/records_test.sh $(BUILD)/bench
 	sh docs/check_bench.sh
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh

@@ -330,11 +330,11 @@ static void compare_first(bench_result *results, int n)
 }
 
 /* x->runs_left runs; 1 = something was timed and nothing was wrong. */
-static int run_all(bench_context *x, const case_list *list, const path_list *paths,
-                   bench_result *results)
+static int run_all(const bench_options *o, bench_context *x, const case_list *list,
+                   const path_list *paths, bench_result *results)
 {
     int n = 0, wrong = 0, timed = 0, length;
-    report_table_head(list, paths);
+    report_table_head(list, paths, o->wide);
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
         for (int j = 0; j < paths->n; j++) {
@@ -397,7 +397,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (o->quick && o->min_time < 0) x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
     x->runs_left = runs;
     progress_begin(runs, x->deadline);
-    const int good = run_all(x, list, paths, results);
+    const int good = run_all(o, x, list, paths, results);
     const int slower = good && b ? baseline_compare(b, x, results, runs) : 0;
     const int written = files_write(o, x, results, runs);
     free(results);

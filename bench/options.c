@@ -45,6 +45,7 @@ static const struct {
      "compare with an older --json of such a machine; status 3 = slower"},
     {"--plant-slowdown", SECONDS, AT(plant_slowdown), " PERCENT", NULL},
     {"--plant-wrong", TEXT, AT(plant_wrong), " qk|pv", NULL},
+    {"--wide", FLAG, AT(wide), "", "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..."},
     {"--list", FLAG, AT(list), "", "print presets, masks and cases, measure nothing"},
     {"--help", FLAG, AT(help), "", "this text"},
 };

@@ -24,7 +24,7 @@ typedef struct bench_options {
     const char *baseline;   /* an older JSON file to compare with; NULL = none */
     const char *plant_wrong; /* for checks of the bench: a product to spoil, see plant.h */
     double plant_slowdown;   /* likewise: percent */
-    int causal, quick, phases, list, help;
+    int causal, quick, phases, wide, list, help;
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */

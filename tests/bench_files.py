@@ -85,6 +85,9 @@ def check_figures(document):
         near(r, "matrix_share", r["workspace_bytes"] / (heads * matrix))
         if r["impl"] == "naive":
             near(r, "theory_bytes", min(r["threads"], heads) * matrix)
+        near(r, "tokens_per_s", r["batch"] * r["seq_q"] / r["ms_p50"] * 1e3)
+        if not r["ms_min"] <= r["ms_p50"] <= r["ms_p95"] <= r["ms_p99"]:
+            fail("%s: percentiles out of order" % r["case"])
         pairs = visible_pairs(r)
         if pairs is None:
             continue
@@ -96,11 +99,21 @@ def check_figures(document):
             fail("%s: the roof is %s" % (r["case"], r["roof"]))
 
 
+def check_console(document):
+    """The copy of what was printed has the times; `bench memory` prints none."""
+    for r in document["results"]:
+        if r["preset"] != "memory" and r["ms_p50"] < 999:
+            if "%.3f" % r["ms_p50"] not in document["console"]:
+                fail("%s: its P50 is not in the console's copy" % r["case"])
+
+
 def check(json_text, csv_text):
     document = json.loads(json_text, parse_constant=refuse_constant, object_pairs_hook=unique)
     check_schema(document)
-    check_csv(document, list(csv.reader(csv_text.splitlines())))
+    if csv_text is not None:
+        check_csv(document, list(csv.reader(csv_text.splitlines())))
     check_figures(document)
+    check_console(document)
 
 
 def remove(document, *path):
@@ -116,7 +129,8 @@ def replace(document, value, *path):
 
 
 def damages(json_text, csv_text):
-    """Name, JSON, CSV of files of which something is wrong."""
+    """Name, JSON, CSV of files of which something is wrong; CSV None: the JSON alone shows it."""
+    only_beside_csv = ("another time than in the CSV", "a result too few")
     edits = [
         ("another schema version", lambda d: replace(d, 2, "schema")),
         ("no timestamp", lambda d: remove(d, "timestamp")),
@@ -132,6 +146,9 @@ def damages(json_text, csv_text):
         ("a field too many", lambda d: replace(d, 1, "results", 0, "more")),
         ("a result that is a list", lambda d: replace(d, [], "results", 0)),
         ("another time than in the CSV", lambda d: replace(d, 123.25, "results", 0, "cold_ms")),
+        ("percentiles out of order", lambda d: replace(d, 0, "results", 0, "ms_p99")),
+        ("other tokens per second", lambda d: replace(d, 1, "results", 0, "tokens_per_s")),
+        ("another console", lambda d: replace(d, "", "console")),
         ("a result too few", lambda d: remove(d, "results", 0)),
         ("another roof", lambda d: replace(d, "", "results", 0, "roof")),
         ("another share, in both files", None),
@@ -141,7 +158,7 @@ def damages(json_text, csv_text):
         changed = copy.deepcopy(document)
         if edit:
             edit(changed)
-            yield name, json.dumps(changed), csv_text
+            yield name, json.dumps(changed), csv_text if name in only_beside_csv else None
     share = document["results"][0]["matrix_share"]
     replace(document, 0.5, "results", 0, "matrix_share")
     yield edits[-1][0], json.dumps(document), csv_text.replace("%.9g" % share, "0.5", 1)

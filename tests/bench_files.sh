@@ -48,7 +48,11 @@ lacks() { ! grep -q -- "$1" "$2"; }
 
 # ---- files
 
-expect "a run" files plain --shape 1,4,2,64,96,32,16 --causal --iters 3 --dtype bf16
+tuning=$work/'a "name", with \ and commas'
+printf 'attn-tuning 1\nend\n' > "$tuning"
+expect "a run" files plain --shape 1,4,2,64,96,32,16 --causal --iters 5 --dtype bf16 --wide \
+    --tuning "$tuning"
+expect "--wide shows more" says ' std ms .* err/tol'
 expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
 expect "a preset" files preset latency --quick --iters 2
 expect "what the machine is" files info info

@@ -18,6 +18,7 @@ typedef struct result_field {
     int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
     int decimals;      /* in the table */
     double unit;       /* the table shows the value divided by this */
+    int wide;          /* in the table only with --wide */
 } result_field;
 
 extern const result_field result_fields[];

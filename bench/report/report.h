@@ -43,7 +43,7 @@ int report_winners(const bench_result *results, int n, bench_winner *out, int ma
 void report_machine(const machine_info *m, const probe_result *p);
 
 /* The table: columns as wide as these cases and paths need; a title before each scenario. */
-void report_table_head(const case_list *cases, const path_list *paths);
+void report_table_head(const case_list *cases, const path_list *paths, int wide);
 void report_row(const bench_result *r);
 void report_legend(const bench_result *results, int n);
 

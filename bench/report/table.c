@@ -9,7 +9,7 @@
 
 /* Columns whose width depends on what is run. */
 static struct {
-    int name, path;
+    int name, path, wide;
     const bench_result *last;
 } table;
 
@@ -42,13 +42,19 @@ static void measure_columns(const case_list *cases, const path_list *paths)
     }
 }
 
-void report_table_head(const case_list *cases, const path_list *paths)
+static int is_shown(const result_field *f)
+{
+    return f->title && (table.wide || !f->wide);
+}
+
+void report_table_head(const case_list *cases, const path_list *paths, int wide)
 {
     measure_columns(cases, paths);
+    table.wide = wide;
     report_colour(BOLD);
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const f = &result_fields[i];
-        if (f->title) say("%s%*s", i > 2 ? " " : "", width_of(f), f->title);
+        if (is_shown(f)) say("%s%*s", i > 2 ? " " : "", width_of(f), f->title);
     }
     report_colour(PLAIN);
     say("\n");
@@ -96,7 +102,7 @@ void report_row(const bench_result *r)
         return;
     }
     for (int i = 0; i < num_result_fields; i++) {
-        if (!result_fields[i].title) continue;
+        if (!is_shown(&result_fields[i])) continue;
         if (i > 2) say(" ");
         say_field(&result_fields[i], r);
     }
@@ -138,7 +144,7 @@ void report_legend(const bench_result *results, int n)
     if (reads > 0)
         say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
             "call's\n");
-    say("all columns (mean, std, min, P99, GB/s, memory, ...): --csv FILE, --json FILE\n");
+    say("mean, std, min, P99, GB/s, FLOPs per byte, ...: --wide; all columns: --csv FILE, --json FILE\n");
     report_colour(PLAIN);
     say("checked before timing against double precision: worst error %.2f of its tolerance\n",
         worst);
