@@ -177,11 +177,12 @@ static double run_bytes(const bench_run *run)
     return run->model.tensor_bytes + mask_bytes(run->c) + (double)run->workspace_bytes;
 }
 
-/* Those of the naive path: of all heads, or of a head for each worker and next to nothing else. */
+/* Those of the naive path: of all heads, or of a head for each worker. */
 static double logits_bytes(const bench_run *run)
 {
-    if (run->info.impl != ATTN_IMPL_NAIVE) return 0;
-    return run->c->naive_whole ? run->model.logits_bytes : (double)run->workspace_bytes;
+    const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
+    if (!naive || run->c->naive_whole) return naive ? run->model.logits_bytes : 0;
+    return model_theory_bytes(run->c, 1, run->p.num_workers, 0);
 }
 
 /* 0 when the case needs more memory than it may take, as far as this is known. */
@@ -210,6 +211,7 @@ static void describe_cost(const bench_run *run, bench_result *r)
     const int naive = run->info.impl == ATTN_IMPL_NAIVE;
     r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
     r->matrix_share = model_matrix_share(&run->model, bytes);
+    if (!mask_reads_all(run->c->mask)) return; /* how much of k and v is read is not known */
     r->intensity = model_intensity(&run->model);
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
 }
@@ -293,7 +295,7 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
     run->p.k.data = run->k;
     run->p.v.data = run->v;
     run->p.o.data = run->o;
-    if (run->c->seq_q <= FEW_ROWS || run->c->threads) {
+    if ((run->c->seq_q <= FEW_ROWS || run->c->threads) && mask_reads_all(run->c->mask)) {
         const reading roof = {{run->k, run->v}, {bytes.k, bytes.v}, (int)r->threads,
                               run->p.parallel_for, run->p.parallel_user, 0};
         run->roof = roof;
@@ -341,6 +343,14 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
     return 1;
 }
 
+/* Of all batch entries, over heads. */
+static int64_t rows_in_use(const attn_params *p)
+{
+    int64_t rows = 0;
+    for (int64_t b = 0; b < p->batch; b++) rows += p->num_heads_q * oracle_rows(p, b);
+    return rows;
+}
+
 static int sampled_rows(const bench_case *c)
 {
     const int64_t rows = SAMPLED_KEYS / c->seq_kv;
@@ -354,9 +364,8 @@ static int verify(const bench_run *run, bench_result *r)
     const int samples = sampled_rows(run->c);
     const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
     double *const o = malloc(bytes), *const tolerance = malloc(bytes);
-    int64_t rows = 0;
+    const int64_t rows = rows_in_use(&run->p);
     int ok = o && tolerance;
-    for (int64_t b = 0; b < run->p.batch; b++) rows += run->p.num_heads_q * oracle_rows(&run->p, b);
     for (int i = 0; ok && i < samples; i++) {
         const int64_t row = (rows - 1) / (samples - 1) * i
                             + (rows - 1) % (samples - 1) * i / (samples - 1);
@@ -380,7 +389,8 @@ int run_was_wrong(const bench_result *r)
 /* The call's rate and the reading loop's of the same moment. */
 static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
-    r->gbytes_per_s = run->model.kv_bytes / jobs[0].result.seconds.p50 * 1e-9;
+    if (mask_reads_all(run->c->mask))
+        r->gbytes_per_s = run->model.kv_bytes / jobs[0].result.seconds.p50 * 1e-9;
     if (jobs[0].against) r->speedup = 1 / jobs[0].ratio_p50;
     if (!run->roof.threads) return;
     r->read_gbytes_per_s = run->model.kv_bytes / jobs[1].result.seconds.p50 * 1e-9;
@@ -401,7 +411,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
                         bench_result *r)
 {
     const measure_result *const m = &jobs[0].result;
-    const double threads = (double)r->threads;
+    const double threads = roof_cpus(x, (int)r->threads); /* that can run at once */
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
     const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
@@ -414,7 +424,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
     r->pct_running = 100 * running_of(run, m) / threads;
-    r->tokens_per_s = (double)(run->c->batch * run->c->seq_q) / seconds;
+    r->tokens_per_s = (double)(rows_in_use(&run->p) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
@@ -536,9 +546,11 @@ static int calibrate(const bench_context *x, bench_run *run, const bench_result 
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     if (run->c->missing) return skip(r, "not available: %s", run->c->missing);
+    model_sizes(run->c, &run->model);
+    run->p.num_workers = (int)r->threads;
+    if (!within_memory(x, run, r)) return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);
     r->visible = run->model.pairs * 4 / run->model.logits_bytes;
-    if (mask_bytes(run->c) > 0 && !within_memory(x, run, r)) return 0;
     if (!set_params(x, run, r) || !size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
     plant(x, run);

@@ -613,6 +613,11 @@ int mask_explained(int kind)
     return masks[kind].explained;
 }
 
+int mask_reads_all(int kind)
+{
+    return masks[kind].keys == all_keys || kind == MASK_CAUSAL || kind == MASK_PREFIX;
+}
+
 case_layout mask_layout(const bench_case *c)
 {
     return c->mask == MASK_VARLEN ? LAYOUT_BSHD : c->layout;

@@ -63,6 +63,9 @@ double mask_pairs(const bench_case *c);
 /* Whether attn_explain counts the pairs of this kind, too: others it counts as visible. */
 int mask_explained(int kind);
 
+/* Whether every key is seen by some row, so that all of k and v is read. */
+int mask_reads_all(int kind);
+
 /* Bytes of the arrays whose size goes with seq_q * seq_kv. */
 double mask_bytes(const bench_case *c);
 

@@ -5,17 +5,23 @@
 #include "../../attn.h"
 #include "masks.h"
 
-void model_of(const bench_case *c, bench_model *out)
+void model_sizes(const bench_case *c, bench_model *out)
 {
     const double q_rows = (double)c->batch * (double)c->heads_q * (double)c->seq_q;
     const double kv_rows = (double)c->batch * (double)c->heads_kv * (double)c->seq_kv;
     const double width = (double)c->head_dim + (double)c->head_dim_v;
     const double element = c->dtype == ATTN_F32 ? 4 : 2;
-    out->pairs = mask_pairs(c);
-    out->flops = 2 * out->pairs * width;
+    out->pairs = out->flops = 0;
     out->tensor_bytes = (q_rows + kv_rows) * width * element;
     out->kv_bytes = kv_rows * width * element;
     out->logits_bytes = q_rows * (double)c->seq_kv * 4;
+}
+
+void model_of(const bench_case *c, bench_model *out)
+{
+    model_sizes(c, out);
+    out->pairs = mask_pairs(c);
+    out->flops = 2 * out->pairs * ((double)c->head_dim + (double)c->head_dim_v);
 }
 
 double model_intensity(const bench_model *m)

@@ -13,6 +13,8 @@ typedef struct bench_model {
     double logits_bytes; /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
 } bench_model;
 
+/* The bytes alone, at once; model_of also counts pairs, in proportion to batch * seq_q. */
+void model_sizes(const bench_case *c, bench_model *out);
 void model_of(const bench_case *c, bench_model *out);
 
 /* FLOPs for each byte of q, k, v and o, each read or written once: what a call needs at least. */

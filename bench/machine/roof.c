@@ -4,6 +4,11 @@
 
 #include "probe.h"
 
+double roof_cpus(const bench_context *x, int threads)
+{
+    return x->machine.cpus > 0 && threads > x->machine.cpus ? x->machine.cpus : threads;
+}
+
 static double read_peak(bench_context *x, int threads)
 {
     int i = 0;
@@ -21,6 +26,6 @@ static double read_peak(bench_context *x, int threads)
 
 void roof_peaks(bench_context *x, bench_result *r)
 {
-    r->fma_peak_gflops = x->probe.best.gflops * (double)r->threads;
+    r->fma_peak_gflops = x->probe.best.gflops * roof_cpus(x, (int)r->threads);
     r->read_peak_gbytes_per_s = read_peak(x, (int)r->threads);
 }

@@ -5,8 +5,11 @@
 
 #include "../run.h"
 
-/* Fills the row's peaks: FMA of one thread times threads; reading from memory measured with that
- * many threads, once for each number of them (0.1 s and 128 MiB). */
+/* How many of so many threads can run at once. */
+double roof_cpus(const bench_context *x, int threads);
+
+/* Fills the row's peaks: FMA of one thread times threads, but no more than CPUs; reading from
+ * memory measured with that many threads, once for each number of them (0.1 s and 128 MiB). */
 void roof_peaks(bench_context *x, bench_result *r);
 
 #endif

@@ -129,7 +129,7 @@ static void say_absent(const bench_result *results, int n)
 
 void report_legend(const bench_result *results, int n)
 {
-    double worst = 0, reads = 0;
+    double worst = -1, reads = 0;
     say_absent(results, n);
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
@@ -138,14 +138,16 @@ void report_legend(const bench_result *results, int n)
     }
     report_colour(FAINT);
     say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: "
-        "times as fast as\n  the first row of the case; tokens/s = batch * seq_q / P50; GFLOP/s = "
-        "2 * visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak times "
-        "threads, in cycles; KiB: workspace\n");
+        "times as fast as\n  the first row of the case; tokens/s = batch * rows in use / P50; "
+        "GFLOP/s = 2 * visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak "
+        "times threads (no more than CPUs), in cycles;\n  KiB: workspace\n");
     if (reads > 0)
         say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
             "call's\n");
-    say("mean, std, min, P99, GB/s, FLOPs per byte, ...: --wide; all columns: --csv FILE, --json FILE\n");
+    say("mean, std, min, P99, GB/s, FLOPs per byte, ...: --wide; all columns: --csv FILE, "
+        "--json FILE\n");
     report_colour(PLAIN);
-    say("checked before timing against double precision: worst error %.2f of its tolerance\n",
-        worst);
+    if (worst >= 0)
+        say("checked before timing against double precision: worst error %.2f of its tolerance\n",
+            worst);
 }
