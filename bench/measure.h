@@ -11,7 +11,7 @@
  * Functions to compare, registered by pointer (suite.c as well); examples/custom_bench.c is whole:
  *
  *     measure_suite suite = {.plan = {2, 20, 0, 0}};
- *     measure_entry mine = {.name = "mine", .call = run_mine, .check = right, .arg = &data};
+ *     measure_entry mine = {.name = "mine", .call = run_mine, .check = is_wrong, .arg = &data};
  *     measure_add(&suite, &mine);
  *     measure_add(&suite, &theirs);
  *     int all_right = measure_run(&suite);

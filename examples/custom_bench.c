@@ -1,7 +1,7 @@
 /* custom_bench.c - a function of one's own measured next to attn_forward.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/custom_bench.c bench/suite.c bench/measure.c bench/clock.c bench/stats.c \
+ *     cc -O2 examples/custom_bench.c bench/suite.c bench/measure.c bench/clock.c bench/stats.c \
  *         attn.c -lm -o custom_bench && ./custom_bench [result.csv]
  *
  * bench/measure.h is all that it uses of the bench: register functions by pointer, run, print.

@@ -128,6 +128,12 @@ function add_point(name, x, text) {
     xs_of[known[name]] = xs_of[known[name]] " " x
 }
 
+# Each its own mark, also where several have one x: these stand 1e-7 apart.
+function add_mark(name, x, text) {
+    while ((known[name], x) in lines) x = sprintf("%.12g", x * (1 + 1e-7))
+    add_point(name, x, text)
+}
+
 # The series in the order in which they came, each by rising x.
 function write_series(picture, caption, more,    i, j, k, n, list, keys, order, file) {
     file = folder "/" picture ".dat"
@@ -254,8 +260,8 @@ function roofline(    r, t, peak, rate, low, high, x) {
         if (n_of(r, "read_peak_gbytes_per_s") > rate) rate = n_of(r, "read_peak_gbytes_per_s")
         if (!low || x < low) low = x
         if (x > high) high = x
-        add_point(plain(t_of(r, "impl")) (n_of(r, "seq_q") == 1 ? ", one row" : ", many rows"), x,
-                  n_of(r, "gflops"))
+        add_mark(plain(t_of(r, "impl")) (n_of(r, "seq_q") == 1 ? ", one row" : ", many rows"), x,
+                 n_of(r, "gflops"))
     }
     if (!num_series || !peak || !rate) {
         left_out("roofline", "no timed row has intensity, fma_peak_gflops and " \

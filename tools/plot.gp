@@ -57,7 +57,7 @@ if (picture eq "memory") {
 }
 
 if (picture eq "roofline") {
-    set title about("Roofline: each mark is a case")
+    set title about("Roofline: each mark is a row")
     set logscale xy
     set format "%g"
     set xrange [low:high]
@@ -79,7 +79,7 @@ if (picture eq "percentiles") {
     set logscale x
     set xrange [low * 0.95:high * 1.05]
     set xtics (0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500)
-    if (high / low > 20) { set xtics (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) }
+    if (high / low > 4) { set xtics (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) }
     set format x "%g"
     entries = 4
     eval legend
