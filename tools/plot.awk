@@ -130,7 +130,7 @@ function add_point(name, x, text) {
 
 # Each its own mark, also where several have one x: these stand 1e-7 apart.
 function add_mark(name, x, text) {
-    while ((known[name], x) in lines) x = sprintf("%.12g", x * (1 + 1e-7))
+    while ((name in known) && ((known[name], x) in lines)) x = sprintf("%.12g", x * (1 + 1e-7))
     add_point(name, x, text)
 }
 
