@@ -74,7 +74,7 @@ static void check_statistics(void)
         double x[MOST], sorted[MOST], sum = 0;
         bench_stats s;
         draw(x, n, &state);
-        memcpy(sorted, x, sizeof x);
+        memcpy(sorted, x, sizeof *x * (size_t)n);
         bench_stats_of(sorted, n, &s);
         for (int i = 0; i < n; i++) sum += x[i];
         expect(s.n == n, "count", s.n);
