@@ -88,8 +88,10 @@ def share_of_peak(r, machine):
     if r["cycles_p50"] > 0 and machine["fma_peak_flops_per_cycle"] > 0:
         flops = r["gflops"] * 1e6 * r["ms_p50"]
         one_thread = flops / r["cycles_p50"] / machine["fma_peak_flops_per_cycle"]
-    else:
+    elif machine["fma_peak_gflops"] > 0:
         one_thread = r["gflops"] / machine["fma_peak_gflops"]
+    else:
+        return 0
     return 100 * one_thread / r["threads"]
 
 
