@@ -518,13 +518,16 @@ static int within_time(const bench_context *x, const bench_run *run, bench_resul
                 share);
 }
 
-/* Adds 1 to the first number of the result: far beyond any tolerance. */
-static void spoil(bench_run *run)
+/* Adds 1 to the first number of a row of the result, counted from 1 as they lie in memory: far
+ * beyond any tolerance. */
+static void spoil(bench_run *run, int row)
 {
+    const int64_t at = (row - 1) * run->c->head_dim_v * (run->c->dtype == ATTN_F32 ? 4 : 2);
+    char *const place = (char *)run->o + at;
     float first = 0;
-    attn_convert(&first, ATTN_F32, run->o, run->c->dtype, 1);
+    attn_convert(&first, ATTN_F32, place, run->c->dtype, 1);
     first += 1;
-    attn_convert(run->o, run->c->dtype, &first, ATTN_F32, 1);
+    attn_convert(place, run->c->dtype, &first, ATTN_F32, 1);
 }
 
 /* Faults that the command line asks for; before the first call. */
@@ -556,7 +559,7 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
     plant(x, run);
     if (!make_buffers(x, first, run, r) || !cold_call(x, run, r)) return 0;
     if (!calibrate(x, run, r)) return skip(r, "a call with a planted fault failed");
-    if (x->spoil) spoil(run);
+    if (x->spoil) spoil(run, x->spoil);
     return verify(run, r);
 }
 

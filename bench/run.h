@@ -35,7 +35,7 @@ typedef struct bench_context {
     int alone;           /* this process runs one case: its peak memory is the case's */
     double plant_slowdown;  /* percent: see plant.h; 0 = none */
     const char *plant_wrong; /* a product that is wrong; NULL = none */
-    int spoil;           /* selfcheck: spoils one element after the call */
+    int spoil;           /* selfcheck: spoils an element of this row after the call; 0 = none */
 } bench_context;
 
 /* Fills *r; path: a name that path_find knows. r->skipped says why when there is nothing to time:

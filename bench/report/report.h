@@ -30,6 +30,9 @@ void report_colour(report_style style);
 /* A line of its own after an empty one, bold. */
 void report_heading(const char *text);
 
+/* Each case of a list may be a scenario of its own. */
+enum { REPORT_MAX_SCENARIOS = PRESETS_MAX_CASES };
+
 typedef struct bench_winner {
     const char *preset, *scenario, *winner, *over; /* paths; over: the slowest of the others */
     int cases, won;                                /* cases compared; won by the winner */
@@ -56,6 +59,9 @@ int report_noisy(const bench_result *r);
 /* Whether two results are of the same case; whether they are of the same scenario. */
 int report_same_case(const bench_result *a, const bench_result *b);
 int report_same_scenario(const bench_result *a, const bench_result *b);
+
+/* Whether row i is the first one of its scenario, skipped rows among them. */
+int report_begins_scenario(const bench_result *results, int i);
 
 /* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
 void report_summary(const bench_result *results, int n, int told);

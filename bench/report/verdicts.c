@@ -10,8 +10,6 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { MAX_VERDICTS = 32 };
-
 /* ---- pairs */
 
 /* The tiled row that is the same but for its path; NULL = it has none, or is none of naive. */
@@ -28,6 +26,13 @@ static const bench_result *partner(const bench_result *all, int n, const bench_r
     return NULL;
 }
 
+/* The same of a row of the scenario of `first` only: rows of others need no search. */
+static const bench_result *partner_in(const bench_result *all, int n, const bench_result *naive,
+                                      const bench_result *first)
+{
+    return report_same_scenario(naive, first) ? partner(all, n, naive) : NULL;
+}
+
 static double speed_of(const bench_result *naive, const bench_result *tiled)
 {
     return naive->ms_p50 / tiled->ms_p50;
@@ -36,6 +41,16 @@ static double speed_of(const bench_result *naive, const bench_result *tiled)
 static double memory_of(const bench_result *naive, const bench_result *tiled)
 {
     return (double)tiled->workspace_bytes / (double)(naive->workspace_bytes + 1);
+}
+
+static int disturbed(const bench_result *naive, const bench_result *tiled)
+{
+    return report_noisy(naive) || report_noisy(tiled);
+}
+
+static const char *mark_of(int noisy)
+{
+    return noisy ? " (noisy)" : "";
 }
 
 /* ---- verdicts */
@@ -68,29 +83,26 @@ static int64_t crossover_of(const bench_result *all, int n, const bench_result *
 {
     int64_t lost = 0, crossover = 0;
     for (int i = 0; i < n; i++) {
-        const bench_result *const t = partner(all, n, &all[i]);
-        if (t && report_same_scenario(t, first) && speed_of(&all[i], t) <= 1 && t->seq_kv > lost)
-            lost = t->seq_kv;
+        const bench_result *const t = partner_in(all, n, &all[i], first);
+        if (t && speed_of(&all[i], t) <= 1 && t->seq_kv > lost) lost = t->seq_kv;
     }
     for (int i = 0; i < n; i++) {
-        const bench_result *const t = partner(all, n, &all[i]);
-        if (t && report_same_scenario(t, first) && t->seq_kv > lost
-            && (!crossover || t->seq_kv < crossover))
-            crossover = t->seq_kv;
+        const bench_result *const t = partner_in(all, n, &all[i], first);
+        if (t && t->seq_kv > lost && (!crossover || t->seq_kv < crossover)) crossover = t->seq_kv;
     }
     return crossover;
 }
 
 static bench_verdict verdict_of(const bench_result *all, int n, const bench_result *first)
 {
-    bench_verdict v = {first->preset, first->scenario, "", 0, 0, 0, 0, first->seq_kv, 0, 0, 0};
+    bench_verdict v = {first->preset, first->scenario, "", 0, 0, 0, 0, INT64_MAX, 0, 0, 0};
     double log_speed = 0, log_memory = 0;
     for (int i = 0; i < n; i++) {
-        const bench_result *const t = partner(all, n, &all[i]);
-        if (!t || !report_same_scenario(t, first)) continue;
+        const bench_result *const t = partner_in(all, n, &all[i], first);
+        if (!t) continue;
         v.cases++;
         v.won += speed_of(&all[i], t) > 1;
-        v.noisy += report_noisy(t) || report_noisy(&all[i]);
+        v.noisy += disturbed(&all[i], t);
         log_speed += log(speed_of(&all[i], t));
         log_memory += log(memory_of(&all[i], t));
         if (t->seq_kv < v.shortest) v.shortest = t->seq_kv;
@@ -103,19 +115,14 @@ static bench_verdict verdict_of(const bench_result *all, int n, const bench_resu
     return v;
 }
 
-static int known(const bench_verdict *done, int n, const bench_result *r)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(done[i].preset, r->preset) && !strcmp(done[i].scenario, r->scenario)) return 1;
-    return 0;
-}
-
 int verdicts_of(const bench_result *results, int n, bench_verdict *out, int max)
 {
     int count = 0;
-    for (int i = 0; i < n && count < max; i++)
-        if (partner(results, n, &results[i]) && !known(out, count, &results[i]))
-            out[count++] = verdict_of(results, n, &results[i]);
+    for (int i = 0; i < n && count < max; i++) {
+        if (!report_begins_scenario(results, i)) continue;
+        out[count] = verdict_of(results, n, &results[i]);
+        if (out[count].cases) count++;
+    }
     return count;
 }
 
@@ -155,6 +162,8 @@ int verdicts_expectation(const bench_result *results, int n, int i, bench_expect
         const bench_result *const t = partner(results, n, &results[k]);
         if (!t || t->seq_q <= expectations[i].rows) continue;
         out->cases++;
+        /* noise does not change how much memory there is */
+        out->noisy += expectations[i].what != LESS_MEMORY && disturbed(&results[k], t);
         log_speed += log(speed_of(&results[k], t));
         log_memory += log(memory_of(&results[k], t));
     }
@@ -187,7 +196,7 @@ static void say_verdict(const bench_verdict *v)
         -100 * v->memory_saved);
     say_crossover(v);
     report_colour(thresholds[threshold_of(v->speedup)].style);
-    say("  %s%s\n", v->text, v->noisy ? " (noisy)" : "");
+    say("  %s%s\n", v->text, mark_of(v->noisy));
     report_colour(PLAIN);
 }
 
@@ -200,7 +209,7 @@ static void say_expectation(const bench_expectation *e)
     say("  %-34s %.*f %s in %d case%s: ", e->claim, e->measured < 10 ? 1 : 0, e->measured, e->unit,
         e->cases, e->cases > 1 ? "s" : "");
     report_colour(e->met ? GREEN : YELLOW);
-    say("%s\n", e->met ? "met" : "not met");
+    say("%s%s\n", e->met ? "met" : "not met", mark_of(e->noisy));
     report_colour(PLAIN);
 }
 
@@ -213,8 +222,8 @@ static void say_expectations(const bench_result *results, int n)
 
 int verdicts_report(const bench_result *results, int n)
 {
-    bench_verdict verdicts[MAX_VERDICTS];
-    const int count = verdicts_of(results, n, verdicts, MAX_VERDICTS);
+    static bench_verdict verdicts[REPORT_MAX_SCENARIOS]; /* 96 KiB: off the stack */
+    const int count = verdicts_of(results, n, verdicts, REPORT_MAX_SCENARIOS);
     if (!count) return 0;
     report_heading("naive against tiled             won       speed-up  workspace   "
                    "faster from keys     verdict");

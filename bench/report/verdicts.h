@@ -30,6 +30,7 @@ typedef struct bench_expectation {
     double measured; /* in its unit: percent or times */
     const char *unit, *why;
     int met;         /* measured reaches the lower end of what is claimed */
+    int noisy;       /* pairs of which a row was disturbed */
 } bench_expectation;
 
 /* Expectation i from these rows; 0 beyond the last. */

@@ -6,8 +6,6 @@
 #include "relative.h"
 #include "report.h"
 
-enum { MAX_WINNERS = 32 };
-
 static int same(const char *a, const char *b)
 {
     return !strcmp(a, b);
@@ -28,54 +26,90 @@ double report_mean(double log_sum, int n)
     return n ? exp(log_sum / n) : 0;
 }
 
-/* Result of the same case by another path. */
-static const bench_result *find(const bench_result *all, int n, const bench_result *like,
-                                const char *path)
+int report_begins_scenario(const bench_result *results, int i)
 {
-    for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && report_same_case(&all[i], like) && same(all[i].path, path))
-            return &all[i];
-    return NULL;
+    for (int j = i - 1; j >= 0; j--) /* backwards: most neighbours are of one scenario */
+        if (report_same_scenario(&results[j], &results[i])) return 0;
+    return 1;
 }
 
-/* Compares two paths over one scenario; speedup > 1 when `a` is the faster one. */
-static bench_winner compare(const bench_result *all, int n, const bench_result *first,
-                            const char *a, const char *b)
+/* ---- one scenario */
+
+/* What sums up over the cases of a scenario that two paths have in common. */
+typedef struct duel {
+    int cases, won;
+    double log_speed, log_space;
+} duel;
+
+typedef struct scenario {
+    const bench_result *rows; /* from its first row to its last one, others among them */
+    int n, num_paths;
+    const char *paths[PATHS_MAX];
+    duel duels[PATHS_MAX][PATHS_MAX];
+} scenario;
+
+/* Index of the row's path, as a new one if need be; -1 = the row does not count. */
+static int path_in(scenario *s, const bench_result *r)
 {
-    bench_winner w = {first->preset, first->scenario, a, b, 0, 0, 0, 0};
-    double log_speed = 0, log_space = 0;
-    for (int i = 0; i < n; i++) {
-        const bench_result *const x = &all[i];
-        if (x->skipped[0] || !same(x->path, a) || !report_same_scenario(x, first)) continue;
-        const bench_result *const y = find(all, n, x, b);
-        if (!y) continue;
-        w.cases++;
-        w.won += x->ms_p50 < y->ms_p50;
-        log_speed += log(y->ms_p50 / x->ms_p50);
-        log_space += log((double)(y->workspace_bytes + 1) / (double)(x->workspace_bytes + 1));
+    int i = 0;
+    if (r->skipped[0] || !report_same_scenario(r, s->rows)) return -1;
+    while (i < s->num_paths && !same(s->paths[i], r->path)) i++;
+    if (i == PATHS_MAX) return -1;
+    if (i == s->num_paths) s->paths[s->num_paths++] = r->path;
+    return i;
+}
+
+static void add_duel(duel *d, const bench_result *x, const bench_result *y)
+{
+    d->cases++;
+    d->won += x->ms_p50 < y->ms_p50;
+    d->log_speed += log(y->ms_p50 / x->ms_p50);
+    d->log_space += log((double)(y->workspace_bytes + 1) / (double)(x->workspace_bytes + 1));
+}
+
+/* Row x, of path a, against the first row of its case by each other path. */
+static void add_row(scenario *s, const bench_result *x, int a)
+{
+    int met[PATHS_MAX] = {0};
+    for (int i = 0; i < s->n; i++) {
+        const int b = report_same_case(x, &s->rows[i]) ? path_in(s, &s->rows[i]) : -1;
+        if (b < 0 || b == a || met[b]++) continue;
+        add_duel(&s->duels[a][b], x, &s->rows[i]);
     }
-    w.speedup = report_mean(log_speed, w.cases);
-    w.workspace_ratio = report_mean(log_space, w.cases);
+}
+
+/* rows[0] is the first row of the scenario. */
+static void collect(scenario *s, const bench_result *rows, int n)
+{
+    memset(s, 0, sizeof *s);
+    s->rows = rows;
+    for (int i = 0; i < n; i++)
+        if (report_same_scenario(&rows[i], rows)) s->n = i + 1;
+    for (int i = 0; i < s->n; i++) {
+        const int a = path_in(s, &rows[i]);
+        if (a >= 0) add_row(s, &rows[i], a);
+    }
+}
+
+/* speedup > 1 when path a is faster than b. */
+static bench_winner judge(const scenario *s, int a, int b)
+{
+    const duel *const d = &s->duels[a][b];
+    const bench_winner w = {s->rows->preset, s->rows->scenario, s->paths[a], s->paths[b],
+                            d->cases, d->won, report_mean(d->log_speed, d->cases),
+                            report_mean(d->log_space, d->cases)};
     return w;
 }
 
-static int scenario_done(const bench_winner *done, int n, const bench_result *r)
-{
-    for (int i = 0; i < n; i++)
-        if (same(done[i].preset, r->preset) && same(done[i].scenario, r->scenario)) return 1;
-    return 0;
-}
-
 /* The path that nobody in the scenario beats, against the one it beats most. */
-static bench_winner scenario_winner(const bench_result *all, int n, const bench_result *first)
+static bench_winner winner_of(const scenario *s)
 {
     bench_winner best = {0};
-    for (int i = 0; i < n; i++) {
+    for (int a = 0; a < s->num_paths; a++) {
         bench_winner widest = {0};
         int beaten = 0;
-        for (int j = 0; j < n; j++) {
-            if (same(all[i].path, all[j].path)) continue;
-            const bench_winner w = compare(all, n, first, all[i].path, all[j].path);
+        for (int b = 0; b < s->num_paths; b++) {
+            const bench_winner w = judge(s, a, b);
             if (w.cases && w.speedup < 1) beaten = 1;
             if (w.cases && w.speedup > widest.speedup) widest = w;
         }
@@ -86,14 +120,18 @@ static bench_winner scenario_winner(const bench_result *all, int n, const bench_
 
 int report_winners(const bench_result *results, int n, bench_winner *out, int max)
 {
+    scenario s;
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (results[i].skipped[0] || scenario_done(out, count, &results[i])) continue;
-        out[count] = scenario_winner(results, n, &results[i]);
+        if (!report_begins_scenario(results, i)) continue;
+        collect(&s, &results[i], n - i);
+        out[count] = winner_of(&s);
         if (out[count].cases) count++;
     }
     return count;
 }
+
+/* ---- printing */
 
 /* Below 3 % a machine that others share may call either one the winner. */
 #define EVEN 1.03
@@ -116,8 +154,8 @@ static void say_winner(const bench_winner *w)
 
 static void say_winners(const bench_result *results, int n)
 {
-    bench_winner winners[MAX_WINNERS];
-    const int count = report_winners(results, n, winners, MAX_WINNERS);
+    static bench_winner winners[REPORT_MAX_SCENARIOS]; /* 64 KiB: off the stack */
+    const int count = report_winners(results, n, winners, REPORT_MAX_SCENARIOS);
     if (count) report_heading("winners, geometric mean over the cases of a scenario, by P50");
     for (int i = 0; i < count; i++) say_winner(&winners[i]);
 }

@@ -1,4 +1,4 @@
-/* paths.c - the bench shows that paths, rankings, verdicts and phases tell right.
+/* paths.c - the bench shows that paths and phases tell right.
  * SPDX-License-Identifier: MIT */
 #define ATTN_KERNEL_API
 #include <math.h>
@@ -12,9 +12,6 @@
 #include "../measure.h"
 #include "../phases.h"
 #include "../report/progress.h"
-#include "../report/ranking.h"
-#include "../report/report.h"
-#include "../report/verdicts.h"
 #include "selfcheck.h"
 
 /* ---- lists of paths */
@@ -138,86 +135,6 @@ static void check_scalar(void)
     expect(!strcmp(scalar_kernels()->name, "scalar"), "and is called so", 0);
 }
 
-/* ---- ranking and verdicts, of rows made by hand */
-
-static bench_result row(const char *path, const char *name, int64_t length, double ms, double kib)
-{
-    bench_result r;
-    memset(&r, 0, sizeof r);
-    r.preset = "p";
-    r.scenario = "s";
-    r.path = path;
-    r.impl = path_find(path)->impl;
-    r.kernels = "k";
-    r.threads = 1;
-    r.seq_q = r.seq_kv = length;
-    r.ms_p50 = r.ms_min = ms;
-    r.workspace_bytes = (int64_t)(1024 * kib);
-    snprintf(r.name, sizeof r.name, "%s", name);
-    return r;
-}
-
-static void check_ranking(void)
-{
-    const bench_result rows[] = {row("naive", "a", 1, 8, 1), row("tiled", "a", 1, 2, 1),
-                                 row("auto", "a", 1, 4, 1),  row("naive", "b", 2, 8, 1),
-                                 row("tiled", "b", 2, 4, 1)};
-    bench_rank ranks[3];
-    expect(ranking_of(rows, 5, ranks, 3) == 3, "three paths are ranked", 0);
-    expect(!strcmp(ranks[0].path, "tiled") && ranks[0].share == 1 && ranks[0].won == 2,
-           "the fastest one first", ranks[0].share);
-    expect(!strcmp(ranks[1].path, "auto") && fabs(ranks[1].share - 0.5) < 1e-12
-               && ranks[1].cases == 1, "then one that was timed once", ranks[1].share);
-    expect(fabs(ranks[2].share - sqrt(0.25 * 0.5)) < 1e-12, "geometric mean of a share",
-           ranks[2].share);
-}
-
-/* naive is faster at 1000 and 3000 keys; 4000 is the crossover. */
-static void check_verdicts(void)
-{
-    bench_result rows[] = {row("naive", "a", 1000, 1, 10), row("tiled", "a", 1000, 2, 5),
-                           row("naive", "b", 2000, 4, 10), row("tiled", "b", 2000, 2, 5),
-                           row("naive", "c", 3000, 1, 10), row("tiled", "c", 3000, 2, 5),
-                           row("naive", "d", 4000, 8, 10), row("tiled", "d", 4000, 1, 5),
-                           row("naive", "e", 5000, 2, 10), row("tiled", "f", 5000, 1, 5)};
-    bench_verdict v;
-    expect(verdicts_of(rows, 10, &v, 1) == 1, "one scenario has a verdict", 0);
-    expect(v.cases == 4 && v.won == 2, "four pairs, two won by tiled", v.cases);
-    expect(v.crossover == 4000, "crossover: faster at every longer length", (double)v.crossover);
-    expect(fabs(v.speedup - sqrt(2)) < 1e-12, "geometric mean of four", v.speedup);
-    expect(fabs(v.memory_saved - 0.5) < 1e-3, "half of the memory", v.memory_saved);
-    expect(v.noisy == 0, "no row is noisy", v.noisy);
-    rows[7].ms_p50 = 9;
-    verdicts_of(rows, 10, &v, 1);
-    expect(v.crossover == 0, "no crossover when naive wins the longest", (double)v.crossover);
-    expect(v.noisy == 1, "a median of nine times the minimum is", v.noisy);
-    rows[7].kernels = "other";
-    verdicts_of(rows, 10, &v, 1);
-    expect(v.cases == 3, "other kernels are not compared", v.cases);
-    expect(!strcmp(verdict_text(1.51), "tiled is much faster")
-               && !strcmp(verdict_text(1.5), "tiled is faster")
-               && !strcmp(verdict_text(1), "about the same speed")
-               && !strcmp(verdict_text(0.9), "naive is faster"), "words of a speed-up", 0);
-}
-
-static void check_expectations(void)
-{
-    bench_result rows[] = {row("naive", "a", 1025, 1.2, 10), row("tiled", "a", 1025, 1, 6),
-                           row("naive", "b", 1024, 9, 10), row("tiled", "b", 1024, 1, 1)};
-    bench_expectation e;
-    verdicts_expectation(rows, 4, 0, &e);
-    expect(e.cases == 1 && fabs(e.measured - 20) < 1e-9 && e.met, "20 % faster meets 15 %",
-           e.measured);
-    verdicts_expectation(rows, 4, 1, &e);
-    expect(fabs(e.measured - 40) < 0.1 && !e.met, "40 % less memory does not meet 50 %",
-           e.measured);
-    verdicts_expectation(rows, 4, 2, &e);
-    expect(e.cases == 0 && !e.met, "no row beyond 4096: not measured", e.cases);
-    verdicts_expectation(rows, 4, 3, &e);
-    expect(e.cases == 0 && strstr(e.why, "GPU") != NULL, "no GPU: not measured", e.cases);
-    expect(!verdicts_expectation(rows, 4, 4, &e), "four expectations", 0);
-}
-
 /* ---- threads: 1, 2, ... */
 
 static int counts_are(int threads, const int *want)
@@ -330,6 +247,14 @@ static void slow_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride
     right->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
 }
 
+/* The last division, which counts as merge. */
+static void slow_result(float *const *out, const float *o, const float *l, float factor,
+                        int64_t head_dim_v)
+{
+    for (int i = 0; i < 8 * MORE; i++) right->result(out, o, l, factor, head_dim_v);
+    right->result(out, o, l, factor, head_dim_v);
+}
+
 static void keep_least(phase_times *least, const phase_times *t, int first)
 {
     least->qk = first ? t->qk : fmin(least->qk, t->qk);
@@ -360,9 +285,10 @@ static int compare_phases(const attn_kernels *planted, const attn_params *p, voi
 static void name_slow(const phase_times *plain, const phase_times *slow, char names[8])
 {
     const double ratios[] = {slow->qk / plain->qk, slow->softmax / plain->softmax,
-                             slow->pv / plain->pv, slow->merge / plain->merge};
-    for (int i = 0; i < 4; i++)
-        if (ratios[i] > 1.6) *names++ = "qspm"[i];
+                             slow->pv / plain->pv, slow->merge / plain->merge,
+                             slow->rest / plain->rest};
+    for (int i = 0; i < 5; i++)
+        if (ratios[i] > 1.6) *names++ = "qspmr"[i];
     *names = '\0';
 }
 
@@ -394,13 +320,14 @@ static void check_sum(phase_call *c)
 
 static void check_planted(const phase_call *c)
 {
-    attn_kernels sets[] = {*right, *right, *right, *right};
-    static const char *const names[] = {"q", "s", "p", "s"};
+    attn_kernels sets[] = {*right, *right, *right, *right, *right};
+    static const char *const names[] = {"q", "s", "p", "s", "m"};
     sets[0].qk = slow_qk;
     sets[1].running_max = slow_max;
     sets[2].pv = slow_pv;
     sets[3].exp_block = slow_exp;
-    for (int i = 0; i < 4; i++) {
+    sets[4].result = slow_result;
+    for (int i = 0; i < 5; i++) {
         phase_times plain, slow;
         char found[8] = "";
         expect(compare_phases(&sets[i], &c->p, c->workspace, c->bytes, &plain, &slow),
@@ -487,9 +414,6 @@ void check_paths(bench_context *x)
     x->many = many;
     pool_destroy(two);
     check_scalar();
-    check_ranking();
-    check_verdicts();
-    check_expectations();
     check_thread_counts(x);
     check_phases();
     check_progress();

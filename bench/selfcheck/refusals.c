@@ -33,6 +33,21 @@ static void check_refusal(bench_context *context)
     context->spoil = 0;
 }
 
+/* Rows that are sampled, spoilt one after the other: `apart` rows of one head lie between two. */
+static void check_places(bench_context *context, const char *shape, int rows, int apart)
+{
+    case_list list = {.n = 0};
+    bench_result r;
+    shape_case(shape, &list);
+    list.cases[0].iterations = 1;
+    for (int row = 1; row <= rows; row += apart) {
+        context->spoil = row;
+        run_case(context, &list.cases[0], "tiled", &r);
+        expect(run_was_wrong(&r), "a spoilt result is refused, whichever sampled row it is", row);
+    }
+    context->spoil = 0;
+}
+
 /* ---- so must a wrong kernel */
 
 enum { CHECKED_DIM = 24 };
@@ -159,5 +174,7 @@ static void check_kernels(void)
 void check_refusals(bench_context *context)
 {
     check_refusal(context);
+    check_places(context, "2,3,1,2,40,32,16", 12, 1); /* batch entries and heads: each row */
+    check_places(context, "1,1,1,45,40,32", 45, 4);
     check_kernels();
 }

@@ -20,7 +20,8 @@ void check_lists(bench_context *context);    /* presets.c */
 void check_runs(bench_context *context);     /* runs.c */
 void check_refusals(bench_context *context); /* refusals.c */
 void check_tunings(bench_context *context);  /* tuning.c */
-void check_paths(bench_context *context);    /* paths.c: with rankings, verdicts, phases */
+void check_paths(bench_context *context);    /* paths.c: with phases */
+void check_reports(bench_context *context);  /* reports.c: rankings, verdicts, winners */
 void check_files(void);                      /* files.c: costs, exponents, JSON, baseline */
 
 #endif

@@ -1,0 +1,258 @@
+/* reports.c - rankings, verdicts and winners tell right, and the JSON says the same.
+ * SPDX-License-Identifier: MIT */
+#if defined __unix__ || defined __APPLE__
+#define _POSIX_C_SOURCE 200809L
+#define SELFCHECK_FILES 1
+#include <unistd.h>
+#endif
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../cases/paths.h"
+#include "../cases/presets.h"
+#include "../commands/json_read.h"
+#include "../report/json.h"
+#include "../report/ranking.h"
+#include "../report/report.h"
+#include "../report/verdicts.h"
+#include "selfcheck.h"
+
+/* ---- ranking and verdicts, of rows made by hand */
+
+static bench_result row(const char *path, const char *name, int64_t length, double ms, double kib)
+{
+    bench_result r;
+    memset(&r, 0, sizeof r);
+    r.preset = "p";
+    r.scenario = "s";
+    r.path = path;
+    r.impl = path_find(path)->impl;
+    r.kernels = "k";
+    r.dtype = r.mask = r.layout = r.roof = r.tuning = "";
+    r.threads = 1;
+    r.seq_q = r.seq_kv = length;
+    r.ms_p50 = r.ms_min = ms;
+    r.workspace_bytes = (int64_t)(1024 * kib);
+    snprintf(r.name, sizeof r.name, "%s", name);
+    return r;
+}
+
+/* ---- ranking and verdicts */
+
+static void check_ranking(void)
+{
+    const bench_result rows[] = {row("naive", "a", 1, 8, 1), row("tiled", "a", 1, 2, 1),
+                                 row("auto", "a", 1, 4, 1),  row("naive", "b", 2, 8, 1),
+                                 row("tiled", "b", 2, 4, 1)};
+    bench_rank ranks[3];
+    expect(ranking_of(rows, 5, ranks, 3) == 3, "three paths are ranked", 0);
+    expect(!strcmp(ranks[0].path, "tiled") && ranks[0].share == 1 && ranks[0].won == 2,
+           "the fastest one first", ranks[0].share);
+    expect(!strcmp(ranks[1].path, "auto") && fabs(ranks[1].share - 0.5) < 1e-12
+               && ranks[1].cases == 1, "then one that was timed once", ranks[1].share);
+    expect(fabs(ranks[2].share - sqrt(0.25 * 0.5)) < 1e-12, "geometric mean of a share",
+           ranks[2].share);
+}
+
+/* naive is faster at 1000 and 3000 keys; 4000 is the crossover. */
+static void check_verdicts(void)
+{
+    bench_result rows[] = {row("naive", "a", 1000, 1, 10), row("tiled", "a", 1000, 2, 5),
+                           row("naive", "b", 2000, 4, 10), row("tiled", "b", 2000, 2, 5),
+                           row("naive", "c", 3000, 1, 10), row("tiled", "c", 3000, 2, 5),
+                           row("naive", "d", 4000, 8, 10), row("tiled", "d", 4000, 1, 5),
+                           row("naive", "e", 5000, 2, 10), row("tiled", "f", 5000, 1, 5)};
+    bench_verdict v;
+    expect(verdicts_of(rows, 10, &v, 1) == 1, "one scenario has a verdict", 0);
+    expect(v.cases == 4 && v.won == 2, "four pairs, two won by tiled", v.cases);
+    expect(v.crossover == 4000, "crossover: faster at every longer length", (double)v.crossover);
+    expect(fabs(v.speedup - sqrt(2)) < 1e-12, "geometric mean of four", v.speedup);
+    expect(fabs(v.memory_saved - 0.5) < 1e-3, "half of the memory", v.memory_saved);
+    expect(v.noisy == 0, "no row is noisy", v.noisy);
+    rows[7].ms_p50 = 9;
+    verdicts_of(rows, 10, &v, 1);
+    expect(v.crossover == 0, "no crossover when naive wins the longest", (double)v.crossover);
+    expect(v.noisy == 1, "a median of nine times the minimum is", v.noisy);
+    rows[7].kernels = "other";
+    verdicts_of(rows, 10, &v, 1);
+    expect(v.cases == 3, "other kernels are not compared", v.cases);
+    expect(!strcmp(verdict_text(1.51), "tiled is much faster")
+               && !strcmp(verdict_text(1.5), "tiled is faster")
+               && !strcmp(verdict_text(1), "about the same speed")
+               && !strcmp(verdict_text(0.9), "naive is faster"), "words of a speed-up", 0);
+}
+
+static void check_expectations(void)
+{
+    bench_result rows[] = {row("naive", "a", 1025, 1.2, 10), row("tiled", "a", 1025, 1, 6),
+                           row("naive", "b", 1024, 9, 10), row("tiled", "b", 1024, 1, 1)};
+    bench_expectation e;
+    verdicts_expectation(rows, 4, 0, &e);
+    expect(e.cases == 1 && fabs(e.measured - 20) < 1e-9 && e.met, "20 % faster meets 15 %",
+           e.measured);
+    verdicts_expectation(rows, 4, 1, &e);
+    expect(fabs(e.measured - 40) < 0.1 && !e.met, "40 % less memory does not meet 50 %",
+           e.measured);
+    verdicts_expectation(rows, 4, 2, &e);
+    expect(e.cases == 0 && !e.met, "no row beyond 4096: not measured", e.cases);
+    verdicts_expectation(rows, 4, 3, &e);
+    expect(e.cases == 0 && strstr(e.why, "GPU") != NULL, "no GPU: not measured", e.cases);
+    expect(!verdicts_expectation(rows, 4, 4, &e), "four expectations", 0);
+    verdicts_expectation(rows, 4, 0, &e);
+    expect(e.noisy == 0, "an expectation of quiet rows", e.noisy);
+    rows[0].ms_min = 0.5;
+    rows[2].ms_min = 0.5;
+    verdicts_expectation(rows, 4, 0, &e);
+    expect(e.noisy == 1, "a noisy row marks the expectation that counts it", e.noisy);
+    verdicts_expectation(rows, 4, 1, &e);
+    expect(e.noisy == 0, "but not how much memory there is", e.noisy);
+}
+
+/* ---- winners */
+
+enum { WINNER_ROWS = 9 };
+
+/* Scenario s: tiled wins two of three cases and is 2 times as fast as naive and sqrt(2) times as
+ * auto, which two of them have. A row of another scenario stands among them. */
+static void fill_winner_rows(bench_result *rows)
+{
+    const bench_result made[WINNER_ROWS] = {
+        row("naive", "a", 1, 8, 3), row("tiled", "a", 1, 2, 1), row("auto", "a", 1, 2, 1),
+        row("naive", "b", 1, 2, 3), row("tiled", "b", 1, 4, 1), row("naive", "b", 1, 100, 1),
+        row("naive", "c", 1, 8, 3), row("tiled", "c", 1, 2, 1), row("auto", "c", 1, 4, 1)};
+    memcpy(rows, made, sizeof made);
+    rows[5].scenario = "other";
+}
+
+static void check_winners(void)
+{
+    bench_result rows[WINNER_ROWS];
+    bench_winner w[2] = {{0}};
+    fill_winner_rows(rows);
+    expect(report_winners(rows, WINNER_ROWS, w, 2) == 1, "a scenario of one path has no winner", 0);
+    expect(!strcmp(w->winner, "tiled") && !strcmp(w->over, "naive"),
+           "the one that nobody beats, against the one it beats most", 0);
+    expect(w->cases == 3 && w->won == 2, "it won two of three cases", w->won);
+    expect(fabs(w->speedup - 2) < 1e-12, "geometric mean of 4, 1/2 and 4", w->speedup);
+    expect(fabs(w->workspace_ratio - 3073.0 / 1025) < 1e-12, "of three times the workspace",
+           w->workspace_ratio);
+    snprintf(rows[1].skipped, sizeof rows[1].skipped, "why not");
+    report_winners(rows, WINNER_ROWS, w, 2);
+    expect(!strcmp(w->over, "auto") && w->cases == 1 && w->won == 1,
+           "a skipped row is not compared", w->cases);
+}
+
+/* Rows of naive and tiled for every case of the list. */
+static int rows_of(const case_list *list, bench_result *rows)
+{
+    for (int i = 0; i < list->n; i++)
+        for (int k = 0; k < 2; k++) {
+            bench_result *const r = &rows[2 * i + k];
+            *r = row(k ? "tiled" : "naive", list->cases[i].name, 1, 2 - k, 1);
+            r->preset = list->cases[i].preset;
+            r->scenario = list->cases[i].scenario;
+        }
+    return 2 * list->n;
+}
+
+static int count_scenarios(const bench_result *rows, int n)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int known = 0;
+        for (int j = 0; j < i && !known; j++) known = report_same_scenario(&rows[i], &rows[j]);
+        count += !known;
+    }
+    return count;
+}
+
+/* Each scenario of the list is told by both. */
+static void expect_all_told(const case_list *list, int least)
+{
+    static bench_result rows[2 * PRESETS_MAX_CASES];
+    static bench_winner winners[REPORT_MAX_SCENARIOS];
+    static bench_verdict verdicts[REPORT_MAX_SCENARIOS];
+    const int n = rows_of(list, rows), want = count_scenarios(rows, n);
+    const int told = report_winners(rows, n, winners, REPORT_MAX_SCENARIOS);
+    const int judged = verdicts_of(rows, n, verdicts, REPORT_MAX_SCENARIOS);
+    expect(want >= least, "so many scenarios", want);
+    expect(told == want, "no scenario is without a winner", told);
+    expect(judged == want, "nor without a verdict", judged);
+}
+
+static void check_no_scenario_lost(void)
+{
+    static const preset_choice whole = {0, NULL, 6, PRESETS_MAX_SEQ_LEN};
+    static case_list list;
+    static char names[PRESETS_MAX_CASES][8];
+    list.n = list.lost = 0;
+    preset_cases("all", &whole, &list);
+    expect_all_told(&list, 33); /* that is more than there once was place for */
+    list.n = PRESETS_MAX_CASES;
+    for (int i = 0; i < list.n; i++) {
+        snprintf(names[i], sizeof names[i], "s%d", i);
+        list.cases[i].scenario = names[i];
+        list.cases[i].preset = "p";
+    }
+    expect_all_told(&list, PRESETS_MAX_CASES);
+}
+
+/* ---- what the JSON says of them */
+
+#ifdef SELFCHECK_FILES
+/* The JSON of these rows; NULL = there is no place for a file. */
+static json_document *written(const bench_context *x, const bench_result *rows, int n)
+{
+    static char text[1 << 16];
+    const bench_record record = {.machine = &x->machine, .probe = &x->probe, .console = "",
+                                 .results = rows, .num_results = n};
+    char path[] = "/tmp/attn-bench-XXXXXX", why[160];
+    const int number = mkstemp(path);
+    if (number < 0) return NULL;
+    close(number);
+    FILE *const f = json_write(path, &record) ? fopen(path, "r") : NULL;
+    const size_t bytes = f ? fread(text, 1, sizeof text, f) : 0;
+    if (f) fclose(f);
+    remove(path);
+    json_document *const d = json_parse(text, bytes, why, sizeof why);
+    expect(d != NULL, "the JSON of rows made by hand is read", (double)bytes);
+    return d;
+}
+
+static void check_written_winners(const bench_context *x)
+{
+    static const struct {
+        const char *key;
+        double value;
+    } want[] = {{"cases", 3}, {"won", 2}, {"speedup", 2}, {"workspace_ratio", 3073.0 / 1025}};
+    bench_result rows[WINNER_ROWS];
+    fill_winner_rows(rows);
+    json_document *const d = written(x, rows, WINNER_ROWS);
+    if (!d) return;
+    const json_value *const w = json_first(d, json_member(d, json_top(d), "winners"));
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const double got = json_number(d, w, want[i].key);
+        expect(fabs(got - want[i].value) < 1e-6, want[i].key, got);
+    }
+    expect(!strcmp(json_text(d, w, "winner"), "tiled") && !strcmp(json_text(d, w, "over"), "naive"),
+           "the JSON names winner and loser", 0);
+    json_free(d);
+}
+#else
+static void check_written_winners(const bench_context *x)
+{
+    (void)x;
+}
+#endif
+
+void check_reports(bench_context *context)
+{
+    check_ranking();
+    check_verdicts();
+    check_expectations();
+    check_winners();
+    check_no_scenario_lost();
+    check_written_winners(context);
+}
