@@ -12,7 +12,6 @@
 #include "fields.h"
 #include "report.h"
 
-enum { MAX_WINNERS = 32 };
 
 /* ---- values */
 
@@ -101,8 +100,8 @@ static void put_machine(FILE *f, const bench_record *r)
 
 static void put_winners(FILE *f, const bench_record *r)
 {
-    bench_winner w[MAX_WINNERS];
-    const int n = report_winners(r->results, r->num_results, w, MAX_WINNERS);
+    static bench_winner w[REPORT_MAX_SCENARIOS]; /* 64 KiB: off the stack */
+    const int n = report_winners(r->results, r->num_results, w, REPORT_MAX_SCENARIOS);
     fputs("  \"winners\": [", f);
     for (int i = 0; i < n; i++) {
         fputs(i ? ",\n    {" : "\n    {", f);
