@@ -20,6 +20,7 @@ const result_field result_fields[] = {
     TEXT(dtype, HIDDEN),
     TEXT(mask, HIDDEN),
     TEXT(layout, HIDDEN),
+    {"data", FIELD_DATA, 0, HIDDEN},
     INT(batch, HIDDEN),
     INT(heads_q, HIDDEN),
     INT(heads_kv, HIDDEN),
@@ -74,8 +75,14 @@ const result_field result_fields[] = {
 
 const int num_result_fields = (int)(sizeof result_fields / sizeof *result_fields);
 
+int field_is_text(const result_field *f)
+{
+    return f->kind == FIELD_NAME || f->kind == FIELD_TEXT || f->kind == FIELD_DATA;
+}
+
 const char *field_text(const result_field *f, const bench_result *r)
 {
+    if (f->kind == FIELD_DATA) return r->from->data == DATA_TRIG ? "trig" : "normal";
     const char *const at = (const char *)r + f->offset;
     return f->kind == FIELD_NAME ? at : *(const char *const *)(const void *)at;
 }

@@ -7,12 +7,14 @@
 
 #include "../cases/case.h"
 
-typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_MAYBE } field_kind;
+typedef enum field_kind {
+    FIELD_NAME, FIELD_TEXT, FIELD_DATA, FIELD_INT, FIELD_REAL, FIELD_MAYBE
+} field_kind;
 
 typedef struct result_field {
     const char *key;   /* in CSV and JSON */
-    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
-                        * REAL of which 0 means that it is not known */
+    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; DATA:
+                        * inputs of the case; MAYBE: a REAL of which 0 means that it is not known */
     size_t offset;
     const char *title; /* in the table; NULL = not shown there */
     int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
@@ -24,6 +26,8 @@ typedef struct result_field {
 extern const result_field result_fields[];
 extern const int num_result_fields;
 
+/* Whether it is a text, else a number. */
+int field_is_text(const result_field *f);
 const char *field_text(const result_field *f, const bench_result *r);
 double field_number(const result_field *f, const bench_result *r);
 
