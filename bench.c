@@ -198,8 +198,8 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
         preset_cases("llm", &want, list);
     }
     if (ok && o->shape && !shape_case(o->shape, list))
-        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 (2^28), "
-                      "not", o->shape);
+        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
+                      "(2^28), not", o->shape);
     if (ok && list->lost) ok = complain("more cases than one run can hold: leave out", "a preset");
     return ok && apply_options(o, list);
 }

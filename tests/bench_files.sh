@@ -105,7 +105,8 @@ expect "another seed, too: status 1" status 1 seeded --seed 2
 expect "it is not in the baseline" says '1,1,1,8,8,8 .*not in the baseline'
 seeded
 expect "the same seed is compared" says '^1 compared'
-edit 's/"case": "b1 h8 s512 d64"/"case": "\\u001b[31mred\\u009b"/; s/"cycles_p10": [^,]*,/"cycles_p10": 1e15,/'
+edit 's/"case": "b1 h8 s512 d64"/"case": "\\u001b[31mred\\u009b"/
+    s/"cycles_p10": [^,]*,/"cycles_p10": 1e15,/'
 with "$work/edited.json"
 expect "control characters of the file are not printed" says '?\[31mred? .*not measured now'
 

@@ -252,7 +252,8 @@ static int say_verdict(const pair *pairs, int n)
     const int bad = slower > 0 || mean > SLOWER_MEAN;
     say("%d compared: %d slower, %d faster; mean ratio where arithmetic is the roof %.3f%s\n",
         compared, slower, faster, mean, bad ? ": SLOWER than the baseline" : "");
-    if (!compared) fprintf(stderr, "bench: --baseline: no case of this run, with its inputs, is in the file\n");
+    if (!compared)
+        fprintf(stderr, "bench: --baseline: no case of this run, with its inputs, is in the file\n");
     return !compared ? 1 : bad ? BASELINE_SLOWER : 0;
 }
 
