@@ -253,7 +253,7 @@ static int say_verdict(const pair *pairs, int n)
     say("%d compared: %d slower, %d faster; mean ratio where arithmetic is the roof %.3f%s\n",
         compared, slower, faster, mean, bad ? ": SLOWER than the baseline" : "");
     if (!compared)
-        fprintf(stderr, "bench: --baseline: no case of this run, with its inputs, is in the file\n");
+        fprintf(stderr, "bench: --baseline: no case of this run, inputs too, is in the file\n");
     return !compared ? 1 : bad ? BASELINE_SLOWER : 0;
 }
 
