@@ -46,6 +46,7 @@
 #include "bench/options.h"
 #include "bench/phases.h"
 #include "bench/report/files.h"
+#include "bench/report/output.h"
 #include "bench/report/progress.h"
 #include "bench/report/ranking.h"
 #include "bench/report/report.h"
@@ -74,6 +75,8 @@ static int complain(const char *what, const char *about)
 static int parse_paths(const char *text, path_list *list)
 {
     char wrong[64];
+    const int comma = text && *text && text[strlen(text) - 1] == ',';
+    if (comma) return complain("--impl is a list of paths that ends with one, not", text);
     if (path_list_parse(text, list, wrong, sizeof wrong)) return 1;
     return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
 }
@@ -94,6 +97,25 @@ static const char *misleading(const bench_options *o, const case_list *list)
     if (fixed & FIXED_MASK && (o->mask || o->causal)) return o->mask ? "--mask" : "--causal";
     if (fixed & FIXED_STORAGE && o->dtype) return "--dtype";
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
+}
+
+static int preset_known(const char *name)
+{
+    const char *preset, *what, *missing;
+    for (int i = 0; preset_describe(i, &preset, &what, &missing); i++)
+        if (!strcmp(name, preset)) return 1;
+    return !strcmp(name, "all");
+}
+
+/* Whether another word asks for what word i does: its cases would be measured twice. */
+static int said_twice(const bench_options *o, int i)
+{
+    const int all = !strcmp(o->commands[i], "all");
+    for (int j = 0; j < o->num_commands; j++) {
+        if (j < i && !strcmp(o->commands[j], o->commands[i])) return 1;
+        if (!all && !strcmp(o->commands[j], "all")) return 1;
+    }
+    return 0;
 }
 
 /* Whether the cases compare one thread with one. */
@@ -149,14 +171,13 @@ static int apply_options(const bench_options *o, case_list *list)
     return 1;
 }
 
-static int collect_preset(const char *name, const preset_choice *want, case_list *list)
+static void collect_preset(const char *name, const preset_choice *want, case_list *list)
 {
     const char *preset, *what, *missing;
-    if (!preset_cases(name, want, list)) return complain("no such preset or command:", name);
+    preset_cases(name, want, list);
     for (int i = 0; preset_describe(i, &preset, &what, &missing); i++)
         if (missing && (!strcmp(name, preset) || !strcmp(name, "all")))
             printf("preset %s: not available: %s\n", preset, missing);
-    return 1;
 }
 
 static int collect_cases(const bench_options *o, const machine_info *machine, case_list *list)
@@ -167,14 +188,18 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
                                 o->max_seq_len > 0 ? o->max_seq_len : longest};
     int ok = 1;
     list->n = list->lost = 0;
-    for (int i = 0; ok && i < o->num_commands; i++)
-        ok = collect_preset(o->commands[i], &want, list);
+    for (int i = 0; ok && i < o->num_commands; i++) {
+        ok = preset_known(o->commands[i]);
+        if (!ok) return complain("no such preset or command:", o->commands[i]);
+        if (!said_twice(o, i)) collect_preset(o->commands[i], &want, list);
+    }
     if (ok && o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
         preset_cases("llm", &want, list);
     }
     if (ok && o->shape && !shape_case(o->shape, list))
-        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1, not", o->shape);
+        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
+                      "(2^28), not", o->shape);
     if (ok && list->lost) ok = complain("more cases than one run can hold: leave out", "a preset");
     return ok && apply_options(o, list);
 }
@@ -219,6 +244,7 @@ static void print_paths(const bench_context *x)
 static int command_info(const bench_options *o, bench_context *x)
 {
     static const char *const impls[] = {"tiled", "naive"};
+    if (!files_possible(o)) return 2;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("attn      %s, numerics version %d\n", attn_version(), ATTN_NUMERICS_VERSION);
@@ -236,9 +262,6 @@ static int command_kernels(bench_context *x, const bench_options *o)
 {
     static case_list list;
     int64_t head_dim = o->quick ? QUICK_KERNEL_DIM : 0;
-    if (o->json || o->output_dir)
-        return complain("kernels writes --csv FILE only, not", o->json ? "--json" : "--output-dir"),
-               2;
     if (o->shape && (!shape_case(o->shape, &list) || list.cases[0].head_dim > MAX_TILE_DIM))
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
                         o->shape), 2;
@@ -252,41 +275,18 @@ static int command_kernels(bench_context *x, const bench_options *o)
 static int command_tune(bench_context *x, const bench_options *o)
 {
     const char *const folder = o->output_dir ? o->output_dir : "build";
-    char path[1024];
-    if (o->json || o->csv || o->tuning || o->list)
-        return complain("tune takes --output-dir, --quick and --kernels, not",
-                        o->json     ? "--json"
-                        : o->csv    ? "--csv"
-                        : o->tuning ? "--tuning"
-                                    : "--list"), 2;
-    snprintf(path, sizeof path, "%.1000s/tuning.txt", folder);
-    return files_folder(folder) ? tune_command(x, o->quick, path) : 1;
-}
-
-/* What the command has settled itself. */
-static const char *not_for_memory(const bench_options *o)
-{
-    const struct {
-        int given;
-        const char *name;
-    } settled[] = {{o->shape != NULL, "--shape"},   {o->impl != NULL, "--impl"},
-                   {o->dtype != NULL, "--dtype"},   {o->layout != NULL, "--layout"},
-                   {o->causal, "--causal"},         {o->list, "--list"},
-                   {o->threads > 1, "--threads"},   {o->warmup >= 0, "--warmup"},
-                   {o->iters >= 0, "--iters"},      {o->min_time >= 0, "--min-time"}};
-    for (size_t i = 0; i < sizeof settled / sizeof *settled; i++)
-        if (settled[i].given) return settled[i].name;
-    return NULL;
+    char path[FILES_MAX_PATH];
+    if (!files_inside(folder, "tuning.txt", path) || !output_possible(path)) return 2;
+    return tune_command(x, o->quick, path);
 }
 
 static int command_memory(const bench_options *o, bench_context *x)
 {
     static bench_result results[MEMORY_MAX_POINTS];
     int n;
-    if (not_for_memory(o))
-        return complain("memory has its own cases and does not take", not_for_memory(o)), 2;
     if (!fresh_available())
         return complain("this needs fork, which this system does not have:", "memory"), 2;
+    if (!files_possible(o)) return 2;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("\n");
@@ -357,14 +357,6 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     return timed > 0 && wrong == 0;
 }
 
-static void say_tuning(const bench_options *o, const bench_context *x)
-{
-    char why[300];
-    if (!x->tuning) return;
-    tuning_taken(x->tuning, why, sizeof why);
-    say("tuning    %s%s%s\n", o->tuning, why[0] ? ": WARNING: " : "", why);
-}
-
 /* As many workers as any case or path wants; 0 = they cannot be had. */
 static int make_pool(bench_context *x, const case_list *list, const path_list *paths)
 {
@@ -391,7 +383,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
-    say_tuning(o, x);
+    if (x->tuning) say("tuning    %s\n", o->tuning);
     say("\n");
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     if (o->quick && o->min_time < 0) x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
@@ -404,23 +396,26 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     return good && written ? slower : 1;
 }
 
-/* The older run is read before anything is measured. */
+/* The older run is read, and where results go is tried, before anything is measured. */
 static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
                            const path_list *paths)
 {
+    if (!files_possible(o)) return 2;
     baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
     const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
     baseline_close(b);
     return status;
 }
 
-/* A text that the library ignores is used all the same, as a program would. */
+/* A text that the library ignores would be measured as if there were none. */
 static int read_tuning(const bench_options *o, bench_context *x)
 {
     char why[300];
     x->tuning = tuning_read(o->tuning);
-    if (x->tuning && tuning_taken(x->tuning, why, sizeof why)) x->tuning_file = o->tuning;
-    return x->tuning != NULL;
+    x->tuning_file = o->tuning;
+    if (!x->tuning || tuning_taken(x->tuning, why, sizeof why)) return x->tuning != NULL;
+    fprintf(stderr, "bench: --tuning \"%s\": %s\n", o->tuning, why);
+    return 0;
 }
 
 static int make_context(const bench_options *o, bench_context *x)
@@ -448,18 +443,13 @@ static int is_command(const bench_options *o, const char *name)
     return o->num_commands == 1 && !strcmp(o->commands[0], name);
 }
 
-/* A word that is no preset stands alone and measures no cases that an older run has; says so. */
+/* A word that is no preset stands alone; says so. */
 static int mixes_commands(const bench_options *o)
 {
-    static const char *const names[] = {"info", "kernels", "tune", "memory", "selfcheck", NULL};
-    for (int i = 0; i < o->num_commands; i++) {
-        if (index_of(o->commands[i], names) < 0) continue;
-        if (o->num_commands > 1)
+    for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
+        if (options_command(o->commands[i]))
             return !complain("this stands alone, without presets or other commands:",
                              o->commands[i]);
-        if (o->baseline)
-            return !complain("--baseline is for presets and --shape, not", o->commands[i]);
-    }
     return 0;
 }
 
@@ -467,13 +457,16 @@ static int dispatch(const bench_options *o, bench_context *x)
 {
     static case_list list; /* 200 KiB: off the stack */
     path_list paths;
-    if (!parse_paths(o->impl, &paths) || mixes_commands(o)) return 2;
+    if (mixes_commands(o)) return 2;
+    const int command = o->num_commands && options_command(o->commands[0]) != NULL;
+    if (command && !options_taken(o, 0)) return 2;
+    if (!make_context(o, x) || !parse_paths(o->impl, &paths)) return 2;
     if (is_command(o, "info")) return command_info(o, x);
     if (is_command(o, "kernels")) return command_kernels(x, o);
     if (is_command(o, "tune")) return command_tune(x, o);
     if (is_command(o, "memory")) return command_memory(o, x);
     if (is_command(o, "selfcheck")) return !make_pool(x, &list, &paths) || selfcheck(x) ? 1 : 0;
-    if (!collect_cases(o, &x->machine, &list)) return 2;
+    if (!collect_cases(o, &x->machine, &list) || !options_taken(o, list.n)) return 2;
     if (o->list) {
         list_presets();
         list_masks();
@@ -483,21 +476,36 @@ static int dispatch(const bench_options *o, bench_context *x)
     return list.n ? measure_against(o, x, &list, &paths) : 0;
 }
 
-int main(int argc, char **argv)
+static int run(const bench_options *o)
 {
-    bench_options options;
-    bench_context context;
-    if (!options_parse(&options, argc, argv)) return 2;
-    if (options.help || argc == 1) {
+    static const bench_context none;
+    bench_context context = none;
+    if (o->help || o->argc == 1) {
         options_print_help();
         printf("\n");
         list_presets();
         return 0;
     }
     report_use_colour();
-    const int status = make_context(&options, &context) ? dispatch(&options, &context) : 2;
+    const int status = dispatch(o, &context);
     pool_destroy(context.workers);
     free(context.tuning);
     report_free();
     return status;
+}
+
+/* A full disk shows only here: nothing else looks at what printing returns. */
+static int all_printed(void)
+{
+    if (!fflush(stdout) && !ferror(stdout)) return 1;
+    fprintf(stderr, "bench: cannot write all of the standard output\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options options;
+    if (!options_parse(&options, argc, argv)) return 2;
+    const int status = run(&options);
+    return all_printed() || status ? status : 1;
 }

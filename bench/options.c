@@ -12,45 +12,72 @@ typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
 
 #define AT(field) offsetof(bench_options, field)
 
+/* What takes an option: a bit each. MEASURE: presets and --shape; ABSENT: presets that are not
+ * available, asked for alone. */
+enum {
+    LIST = 1, INFO = 2, KERNELS = 4, TUNE = 8, MEMORY = 16, CHECK = 32, MEASURE = 64, ABSENT = 128,
+    CASES = MEASURE | ABSENT, EVERY = 255
+};
+
 static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
+    int takers; /* nothing else takes it: it would be ignored there */
     const char *value, *what; /* what NULL: for checks of the bench, not in the help */
 } table[] = {
-    {"--quick", FLAG, AT(quick), "", "reduced presets, under a minute (what `make bench` runs)"},
-    {"--shape", TEXT, AT(shape), " B,Hq,Hkv,Sq,Skv,D[,Dv]", "one case of this shape"},
-    {"--mask", TEXT, AT(mask), " NAME", "mask or modifier; `bench --list` lists them (full)"},
-    {"--causal", FLAG, AT(causal), "", "--mask causal: aligned to the last key"},
-    {"--dtype", TEXT, AT(dtype), " f32|f16|bf16", "storage type of q, k, v, o"},
-    {"--layout", TEXT, AT(layout), " bhsd|bshd", "order of batch, seq, head, dim in memory (bhsd)"},
-    {"--threads", COUNT, AT(threads), " N", 
+    {"--quick", FLAG, AT(quick), CASES | LIST | KERNELS | TUNE | MEMORY, "",
+     "reduced presets, under a minute (what `make bench` runs)"},
+    {"--shape", TEXT, AT(shape), CASES | LIST | KERNELS, " B,Hq,Hkv,Sq,Skv,D[,Dv]",
+     "one case of this shape"},
+    {"--mask", TEXT, AT(mask), CASES | LIST, " NAME",
+     "mask or modifier; `bench --list` lists them (full)"},
+    {"--causal", FLAG, AT(causal), CASES | LIST, "", "--mask causal: aligned to the last key"},
+    {"--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o"},
+    {"--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
+     "order of batch, seq, head, dim in memory (bhsd)"},
+    {"--threads", COUNT, AT(threads), CASES | LIST | INFO | CHECK, " N",
      "worker threads (1; all CPUs: preset threads, paths with threads)"},
-    {"--impl", TEXT, AT(impl), " a,b",
+    {"--impl", TEXT, AT(impl), CASES, " a,b",
      "paths to compare, `bench info` lists them; all = each (naive,tiled)"},
-    {"--kernels", TEXT, AT(kernels), " SET", "kernel set; `bench info` lists them (the best)"},
-    {"--phases", FLAG, AT(phases), "", "where the time goes: Q K^T, softmax, P V, merge, rest"},
-    {"--tuning", TEXT, AT(tuning), " FILE", "sizes for this machine, as `bench tune` writes them"},
-    {"--data", TEXT, AT(data), " trig|normal", "inputs: sin, cos, tan, or seeded random numbers"},
-    {"--seed", WIDE_COUNT, AT(seed), " N", "seed of the random numbers (1)"},
-    {"--warmup", COUNT, AT(warmup), " N", "calls before the first timed one"},
-    {"--iters", COUNT, AT(iters), " N", "timed calls; without it they double until --min-time"},
-    {"--min-time", SECONDS, AT(min_time), " S", "seconds that the timed calls last at least"},
-    {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), " N", "longest of preset extreme (1048576)"},
-    {"--json", TEXT, AT(json), " FILE", "write everything as JSON"},
-    {"--csv", TEXT, AT(csv), " FILE", "write the rows as CSV"},
-    {"--output-dir", TEXT, AT(output_dir), " DIR",
+    {"--kernels", TEXT, AT(kernels), CASES | LIST | KERNELS | TUNE | MEMORY, " SET",
+     "kernel set; `bench info` lists them (the best)"},
+    {"--phases", FLAG, AT(phases), CASES, "",
+     "where the time goes: Q K^T, softmax, P V, merge, rest"},
+    {"--tuning", TEXT, AT(tuning), CASES | INFO | MEMORY, " FILE",
+     "sizes for this machine, as `bench tune` writes them"},
+    {"--data", TEXT, AT(data), CASES, " trig|normal",
+     "inputs: sin, cos, tan, or seeded random numbers"},
+    {"--seed", WIDE_COUNT, AT(seed), CASES | MEMORY, " N", "seed of the random numbers (1)"},
+    {"--warmup", COUNT, AT(warmup), CASES, " N", "calls before the first timed one"},
+    {"--iters", COUNT, AT(iters), CASES | KERNELS, " N",
+     "timed calls; without it they double until --min-time"},
+    {"--min-time", SECONDS, AT(min_time), CASES, " S",
+     "seconds that the timed calls last at least"},
+    {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
+     "longest of preset extreme (1048576)"},
+    {"--json", TEXT, AT(json), MEASURE | INFO | MEMORY, " FILE", "write everything as JSON"},
+    {"--csv", TEXT, AT(csv), MEASURE | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV"},
+    {"--output-dir", TEXT, AT(output_dir), MEASURE | INFO | TUNE | MEMORY, " DIR",
      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
-    {"--baseline", TEXT, AT(baseline), " FILE",
+    {"--baseline", TEXT, AT(baseline), MEASURE, " FILE",
      "compare with an older --json of such a machine; status 3 = slower"},
-    {"--plant-slowdown", SECONDS, AT(plant_slowdown), " PERCENT", NULL},
-    {"--plant-wrong", TEXT, AT(plant_wrong), " qk|pv", NULL},
-    {"--wide", FLAG, AT(wide), "", "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..."},
-    {"--list", FLAG, AT(list), "", "print presets, masks and cases, measure nothing"},
-    {"--help", FLAG, AT(help), "", "this text"},
+    {"--plant-slowdown", SECONDS, AT(plant_slowdown), CASES, " PERCENT", NULL},
+    {"--plant-wrong", TEXT, AT(plant_wrong), CASES | MEMORY, " qk|pv", NULL},
+    {"--wide", FLAG, AT(wide), CASES, "",
+     "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..."},
+    {"--list", FLAG, AT(list), LIST, "", "print presets, masks and cases, measure nothing"},
+    {"--help", FLAG, AT(help), EVERY, "", "this text"},
 };
 
 enum { NUM_OPTIONS = sizeof table / sizeof *table };
+
+/* Words that are no presets. */
+static const struct {
+    const char *name;
+    int taker;
+} commands[] = {{"info", INFO}, {"kernels", KERNELS}, {"tune", TUNE}, {"memory", MEMORY},
+                {"selfcheck", CHECK}};
 
 void options_print_help(void)
 {
@@ -71,8 +98,9 @@ void options_print_help(void)
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
-    printf("\nexit status: 0; 1 = a wrong result or nothing measured; 2 = the command line; "
-           "3 = slower than\n  the baseline\n");
+    printf("\nexit status: 0 = done, also where a preset is not available; 1 = a wrong result, "
+           "nothing measured\n  or not all written; 2 = the command line or a file that it names; "
+           "3 = slower than the baseline\n");
 }
 
 static int find_option(const char *name)
@@ -95,7 +123,9 @@ static int store(bench_options *o, int i, const char *text)
     if (table[i].kind == SECONDS) {
         const double value = strtod(text, &end);
         memcpy(at, &value, sizeof value);
-        return end != text && !*end && value >= 0 && value <= 86400;
+        /* strtod takes hexadecimal digits and names, too */
+        return end != text && !*end && value >= 0 && value <= 86400
+               && !text[strspn(text, "0123456789.eE+-")];
     }
     const long value = strtol(text, &end, 10);
     const int narrow = (int)value;
@@ -119,6 +149,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     const int i = find_option(name);
     const int yes = 1;
     if (i < 0) return complain("unknown option", name);
+    o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
         memcpy((char *)o + table[i].offset, &yes, sizeof yes);
         return 1;
@@ -126,6 +157,37 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     if (++*at >= argc) return complain("a value is missing after", name);
     if (!store(o, i, argv[*at])) {
         fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
+        return 0;
+    }
+    return 1;
+}
+
+const char *options_command(const char *word)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(commands[i].name, word)) return commands[i].name;
+    return NULL;
+}
+
+/* What this command line asks for, as one of the takers. */
+static int taker_of(const bench_options *o, int cases)
+{
+    const char *const command = o->num_commands ? options_command(o->commands[0]) : NULL;
+    if (!command) return o->list ? LIST : cases ? MEASURE : ABSENT;
+    int i = 0;
+    while (commands[i].name != command) i++;
+    return commands[i].taker;
+}
+
+int options_taken(const bench_options *o, int cases)
+{
+    const int taker = taker_of(o, cases);
+    const char *const who = taker == LIST      ? "--list"
+                            : taker == ABSENT  ? "a preset that is not available"
+                            : o->num_commands ? o->commands[0] : "a measurement";
+    for (int i = 0; i < NUM_OPTIONS; i++) {
+        if (!(o->given >> i & 1) || table[i].takers & taker) continue;
+        fprintf(stderr, "bench: %s does not take %s\n", who, table[i].name);
         return 0;
     }
     return 1;

@@ -30,10 +30,18 @@ typedef struct bench_options {
     double min_time;   /* seconds; < 0 = the default */
     int64_t seed;
     int64_t max_seq_len; /* -1 = the preset's */
+    uint64_t given;      /* which options, by their places in the table of options.c */
 } bench_options;
 
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */
 int options_parse(bench_options *o, int argc, char **argv);
+
+/* The word itself where it is a command and no preset; NULL = it is none. */
+const char *options_command(const char *word);
+
+/* 0 = what the command line asks for does not take one of its options, and a sentence was printed
+ * to stderr. cases: how many there are to measure; for a command it does not count. */
+int options_taken(const bench_options *o, int cases);
 
 /* All options, one a line. */
 void options_print_help(void);

@@ -85,6 +85,7 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     r->mask = mask_name(c->mask);
     r->shares = c->shares;
     r->layout = case_layout_name(mask_layout(c));
+    r->data = case_data_name(c->data);
     r->batch = c->batch;
     r->heads_q = c->heads_q;
     r->heads_kv = c->heads_kv;

@@ -4,7 +4,7 @@
 #
 #     sh tests/bench_files.sh BUILD        (RUN, PYTHON from the environment)
 #
-# Also that a wrong kernel is refused and gets no time.
+# Also that a wrong kernel is refused and gets no time, and what cannot be done before measuring.
 set -u
 build=$1
 PYTHON=${PYTHON:-python3}
@@ -98,6 +98,86 @@ head -c 2000 "$work/old.json" > "$work/edited.json"
 refused 'not JSON: a text does not end (byte 2000)' "$work/edited.json"
 refused 'No such file' "$work/none.json"
 
+edit 's/"data": "trig"/"data": "normal"/'
+expect "other inputs are other cases: status 1" status 1 with "$work/edited.json"
+bench --shape 1,1,1,8,8,8 --impl tiled --iters 3 --json "$work/seed.json"
+seeded() { bench --shape 1,1,1,8,8,8 --impl tiled --iters 3 --baseline "$work/seed.json" "$@"; }
+expect "another seed, too: status 1" status 1 seeded --seed 2
+expect "it is not in the baseline" says '1,1,1,8,8,8 .*not in the baseline'
+seeded
+expect "the same seed is compared" says '^1 compared'
+edit 's/"case": "b1 h8 s512 d64"/"case": "\\u001b[31mred\\u009b"/
+    s/"cycles_p10": [^,]*,/"cycles_p10": 1e15,/'
+with "$work/edited.json"
+expect "control characters of the file are not printed" says '?\[31mred? .*not measured now'
+
+# ---- the command line: what cannot be is refused before anything is measured
+
+# stops SENTENCE ARGUMENT...: status 2, that sentence alone, and nothing is run
+stops()
+{
+    sentence=$1
+    shift
+    expect "$*: status 2" status 2 bench "$@"
+    expect "$*: it says $sentence" grep -q -- "$sentence" "$work/err"
+    expect "$*: one sentence" test "$(wc -l < "$work/err")" -eq 1
+    expect "$*: nothing is run" lacks '^machine' "$work/out"
+}
+small='--shape 1,1,1,8,8,8 --impl tiled --iters 1'
+
+# shellcheck disable=SC2086 # words
+{
+    stops 'Not a directory' $small --json "$tuning/x.json"
+    stops 'Is a directory' $small --csv "$work"
+    stops 'No such file' $small --output-dir "$work/a/b/c"
+    stops 'No such file' tune --quick --output-dir "$work/a/b/c"
+    stops 'cannot both go to' $small --json "$work/one" --csv "$work/one"
+    stops 'cannot both go to' $small --json "$work/one" --csv "$work/./one"
+    expect "trying leaves nothing" test ! -e "$work/one" -a ! -e "$work/one.part"
+    stops '--min-time cannot be "0x10"' $small --min-time 0x10
+    stops '2^28' --shape 1,1,1,8,268435457,8
+    stops '--impl is a list' --shape 1,1,1,8,8,8 --impl tiled,
+    printf 'attn-tuning 1\ntile_keys 65\nend\n' > "$work/broken"
+    stops 'tile_keys (65) must be' $small --tuning "$work/broken"
+    { printf 'attn-tuning 1\n'; yes '# long' | head -200000; echo end; } > "$work/broken"
+    stops 'larger than 1 MiB' $small --tuning "$work/broken"
+}
+stops 'selfcheck does not take --json' selfcheck --json "$work/one"
+stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
+stops 'kernels does not take --mask' kernels --list --mask causal
+stops 'memory does not take --mask' memory --mask window --phases
+stops '--list does not take --json' --list --json "$work/one"
+stops 'not available does not take --json' dilated --json "$work/one"
+expect "a preset that is not available: status 0" status 0 bench dilated
+expect "it says so" says 'preset dilated: not available'
+cases() { ${RUN:-} "$build/bench" "$@" --list | grep -c '^case'; }
+expect "a preset named twice counts once" test "$(cases latency latency)" = "$(cases latency)"
+expect "also next to all" test "$(cases latency all)" = "$(cases all)"
+
+# ---- full disks
+
+if [ -c /dev/full ]; then
+    ${RUN:-} "$build/bench" --list > /dev/full 2> "$work/err"
+    expect "a full disk under stdout: status 1" test $? -eq 1
+    expect "it says so" grep -q 'standard output' "$work/err"
+fi
+# A limit of 1 KiB for a file is such a disk.
+cp "$work/seed.json" "$work/full.json"
+(trap '' XFSZ; ulimit -f 2
+ ${RUN:-} "$build/bench" --shape 1,1,1,8,8,8 --iters 1 --json "$work/full.json" \
+     > /dev/null 2>&1)
+expect "a full disk: status 1" test $? -eq 1
+expect "the older file is as it was" cmp -s "$work/seed.json" "$work/full.json"
+expect "nothing else is left" test ! -e "$work/full.json.part"
+
+# ---- a name that is not UTF-8
+
+odd=$(printf '%s/\377.txt' "$work")
+cp "$tuning" "$odd"
+expect "a name that is not UTF-8" files odd --shape 1,1,1,8,8,8 --iters 1 --tuning "$odd"
+expect "Python reads the JSON" "$PYTHON" -c 'import json, sys
+json.loads(open(sys.argv[1], "rb").read().decode("utf-8"))' "$work/odd.json"
+
 # ---- memory
 
 small_memory() { (ulimit -v 3000000 2> /dev/null; files "$@"); }
@@ -122,7 +202,7 @@ expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong 
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset info memory wrong; do
+    for name in plain threads pairs preset info memory wrong odd; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

@@ -10,6 +10,11 @@ const char *case_layout_name(case_layout layout)
     return names[layout];
 }
 
+const char *case_data_name(data_kind data)
+{
+    return data == DATA_TRIG ? "trig" : "normal";
+}
+
 const char *case_dtype_name(int dtype)
 {
     static const char *const names[] = {"f32", "f16", "bf16"};

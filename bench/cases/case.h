@@ -41,7 +41,7 @@ typedef struct bench_case {
 
 /* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
-    const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout;
+    const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
     const char *tuning; /* file whose text was used; "" = none */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
@@ -80,6 +80,7 @@ typedef struct bench_result {
 
 const char *case_layout_name(case_layout layout);
 const char *case_dtype_name(int dtype);
+const char *case_data_name(data_kind data);
 
 /* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
 const char *case_shape(const bench_case *c, char *text, size_t text_bytes);

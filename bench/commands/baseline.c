@@ -18,6 +18,7 @@
 
 #include "../report/json.h"
 #include "../report/report.h"
+#include "../report/utf8.h"
 #include "json_read.h"
 
 #define SUSPECT 1.05      /* measured again above this */
@@ -57,10 +58,10 @@ static int refuse(const char *path, const char *why)
 static int same_machine(const json_document *d, const char *path, const char *key, const char *now)
 {
     const char *const old = json_text(d, json_member(d, json_top(d), "machine"), key);
-    char why[400];
+    char why[400], shown[160];
     if (old && !strcmp(old, now)) return 1;
     snprintf(why, sizeof why, "its machine is another one: %s \"%.150s\", here \"%.150s\"", key,
-             old ? old : "unknown", now);
+             old ? utf8_printable(old, shown, sizeof shown) : "unknown", now);
     return refuse(path, why);
 }
 
@@ -107,6 +108,16 @@ void baseline_close(baseline *b)
 
 /* ---- pairing */
 
+/* Random numbers are the same by the same seed. */
+static int same_inputs(const baseline *b, const json_value *old, const bench_result *r,
+                       uint64_t seed)
+{
+    const json_document *const d = b->document;
+    const char *const data = json_text(d, old, "data");
+    if (!data || strcmp(data, r->data)) return 0;
+    return r->from->data == DATA_TRIG || json_number(d, json_top(d), "seed") == (double)seed;
+}
+
 static int same_case(const json_document *d, const json_value *old, const bench_result *r)
 {
     const char *const now[NUM_KEYS] = {r->preset, r->name, r->path, r->kernels, r->dtype, r->mask,
@@ -119,10 +130,11 @@ static int same_case(const json_document *d, const json_value *old, const bench_
     return same;
 }
 
-static const json_value *find_old(const baseline *b, const bench_result *r)
+static const json_value *find_old(const baseline *b, const bench_result *r, uint64_t seed)
 {
     const json_value *row = json_first(b->document, b->rows);
-    while (row && !same_case(b->document, row, r)) row = json_next(b->document, row);
+    while (row && !(same_case(b->document, row, r) && same_inputs(b, row, r, seed)))
+        row = json_next(b->document, row);
     return row;
 }
 
@@ -136,11 +148,12 @@ static double ratio_of(const pair *p)
     return p->cycles / p->before;
 }
 
-static void make_pairs(const baseline *b, const bench_result *results, int n, pair *pairs)
+static void make_pairs(const baseline *b, const bench_result *results, int n, uint64_t seed,
+                       pair *pairs)
 {
     for (int i = 0; i < n; i++) {
         pairs[i].now = &results[i];
-        pairs[i].old = find_old(b, &results[i]);
+        pairs[i].old = find_old(b, &results[i], seed);
         pairs[i].before = json_number(b->document, pairs[i].old, "cycles_p10");
         pairs[i].cycles = results[i].cycles_p10;
         pairs[i].times = 0;
@@ -215,11 +228,13 @@ static void say_missing(const baseline *b, const pair *pairs, int n)
     const json_document *const d = b->document;
     for (const json_value *row = json_first(d, b->rows); row; row = json_next(d, row)) {
         const char *const name = json_text(d, row, "case"), *const path = json_text(d, row, "path");
+        char shown[64], way[24];
         int found = 0;
         for (int i = 0; i < n; i++) found |= pairs[i].old == row && !pairs[i].now->skipped[0];
         if (!found)
-            say("  %-26.60s %-12.20s in the baseline, not measured now\n", name ? name : "?",
-                path ? path : "?");
+            say("  %-26s %-12s in the baseline, not measured now\n",
+                utf8_printable(name ? name : "?", shown, sizeof shown),
+                utf8_printable(path ? path : "?", way, sizeof way));
     }
 }
 
@@ -237,7 +252,8 @@ static int say_verdict(const pair *pairs, int n)
     const int bad = slower > 0 || mean > SLOWER_MEAN;
     say("%d compared: %d slower, %d faster; mean ratio where arithmetic is the roof %.3f%s\n",
         compared, slower, faster, mean, bad ? ": SLOWER than the baseline" : "");
-    if (!compared) fprintf(stderr, "bench: --baseline: no case of this run is in the file\n");
+    if (!compared)
+        fprintf(stderr, "bench: --baseline: no case of this run, inputs too, is in the file\n");
     return !compared ? 1 : bad ? BASELINE_SLOWER : 0;
 }
 
@@ -245,7 +261,7 @@ int baseline_compare(const baseline *b, bench_context *x, const bench_result *re
 {
     pair *const pairs = calloc((size_t)n + 1, sizeof *pairs);
     if (!pairs) return 1;
-    make_pairs(b, results, n, pairs);
+    make_pairs(b, results, n, x->seed, pairs);
     measure_suspects(x, pairs, n);
     say("\nagainst the baseline, clock cycles of a call (10 %% quantile); slower: ratio above "
         "%.2f, where\n  memory is the roof above %.2f, or the mean above %.2f\n",

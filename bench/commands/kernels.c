@@ -15,13 +15,13 @@
 #define ATTN_KERNEL_API
 #include "kernels.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../measure.h"
+#include "../report/output.h"
 #include "../report/report.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -702,22 +702,17 @@ static int run_sets(const bench_context *x, int64_t head_dim, FILE *csv)
 int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
 {
     static const int64_t usual[] = {64, 128, 256};
-    FILE *const f = csv ? fopen(csv, "w") : NULL;
+    output out;
+    if (csv && (!output_possible(csv) || !output_open(&out, csv))) return 2;
+    FILE *const f = csv ? out.file : NULL;
     int bad = 0;
-    if (csv && !f) {
-        fprintf(stderr, "bench: cannot write %s: %s\n", csv, strerror(errno));
-        return 2;
-    }
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say_head(x->kernel_samples);
     if (f) write_head(f);
     for (int d = 0; d < LENGTH(usual) && (d == 0 || head_dim == 0); d++)
         bad += run_sets(x, head_dim ? head_dim : usual[d], f);
-    if (f && (ferror(f) | fclose(f))) {
-        fprintf(stderr, "bench: cannot write all of %s\n", csv);
-        return 1;
-    }
+    if (f && !output_close(&out)) return 1;
     say("\n%d wrong\n", bad);
     return bad != 0;
 }

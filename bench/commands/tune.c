@@ -14,6 +14,7 @@
 #include "../../attn.h"
 #include "../clock.h"
 #include "../measure.h"
+#include "../report/output.h"
 #include "../report/report.h"
 
 #define SECONDS 45.0
@@ -519,7 +520,8 @@ static int write_file(const tune *t, const char *path)
     const time_t now = time(NULL);
     const struct tm *const utc = gmtime(&now);
     char date[32] = "unknown";
-    FILE *const f = fopen(path, "w");
+    output out;
+    FILE *const f = output_open(&out, path);
     if (!f) return 0;
     if (utc) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "attn-tuning 1\n# For p.tuning of attn.h, written by `bench tune`; never needed.\n");
@@ -531,8 +533,7 @@ static int write_file(const tune *t, const char *path)
                 (long long)s->value, 1e2 * s->gain, 1e2 * s->noise);
     }
     fprintf(f, "%send\n", t->chosen.n ? "" : "# the usual sizes are the best here\n");
-    const int bad = ferror(f);
-    return !(fclose(f) || bad);
+    return output_close(&out);
 }
 
 /* Writes the file and reads it again as a program would. */
@@ -544,10 +545,7 @@ static int finish(const tune *t, const char *path)
         fprintf(stderr, "bench: not written: %s\n", why[0] ? why : "the result has other bits");
         return 0;
     }
-    if (!write_file(t, path)) {
-        fprintf(stderr, "bench: cannot write %s\n", path);
-        return 0;
-    }
+    if (!write_file(t, path)) return 0;
     char *const written = tuning_read(path);
     const int ok = written && tuning_taken(written, why, sizeof why);
     if (written && !ok) fprintf(stderr, "bench: %s: %s\n", path, why);

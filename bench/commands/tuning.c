@@ -40,22 +40,25 @@ char *tuning_load(FILE *f)
     while (text) {
         length += fread(text + length, 1, capacity - length - 1, f);
         text[length] = '\0';
-        if (length + 1 < capacity) break;
+        if (length + 1 < capacity || length > TUNING_MAX_FILE) break;
         capacity *= 2;
         char *const grown = realloc(text, capacity);
         if (!grown) free(text);
         text = grown;
     }
-    if (!text || !ferror(f)) return text;
+    if (!text || (!ferror(f) && length <= TUNING_MAX_FILE)) return text;
     free(text);
     return NULL;
 }
 
 char *tuning_read(const char *path)
 {
+    errno = 0;
     FILE *const f = fopen(path, "rb");
     char *const text = f ? tuning_load(f) : NULL;
-    if (!text) fprintf(stderr, "bench: cannot read %s: %s\n", path, strerror(errno));
+    if (!text)
+        fprintf(stderr, "bench: cannot read %s: %s\n", path,
+                errno ? strerror(errno) : "it is larger than 1 MiB");
     if (f) fclose(f);
     return text;
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { TUNING_BYTES = 1024, TUNING_MAX_SETTINGS = 12 };
+enum { TUNING_BYTES = 1024, TUNING_MAX_SETTINGS = 12, TUNING_MAX_FILE = 1 << 20 };
 
 typedef struct tuning_setting {
     const char *set, *name; /* a kernel set and a word of attn.h, p.tuning */
@@ -27,7 +27,8 @@ void tuning_add(tuning_list *list, const char *set, const char *name, int64_t va
 void tuning_compose(char text[TUNING_BYTES], const tuning_list *list, const char *set,
                     const char *name, int64_t value);
 
-/* What is left of a file, ended by a zero byte, to be freed; NULL = it cannot be read. */
+/* What is left of a file, ended by a zero byte, to be freed; NULL = it cannot be read or is
+ * larger than TUNING_MAX_FILE. */
 char *tuning_load(FILE *f);
 
 /* The same of a path; prints a sentence to stderr where it cannot be read. */

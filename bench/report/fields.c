@@ -20,6 +20,7 @@ const result_field result_fields[] = {
     TEXT(dtype, HIDDEN),
     TEXT(mask, HIDDEN),
     TEXT(layout, HIDDEN),
+    TEXT(data, HIDDEN),
     INT(batch, HIDDEN),
     INT(heads_q, HIDDEN),
     INT(heads_kv, HIDDEN),
@@ -73,6 +74,11 @@ const result_field result_fields[] = {
 };
 
 const int num_result_fields = (int)(sizeof result_fields / sizeof *result_fields);
+
+int field_is_text(const result_field *f)
+{
+    return f->kind == FIELD_NAME || f->kind == FIELD_TEXT;
+}
 
 const char *field_text(const result_field *f, const bench_result *r)
 {

@@ -24,6 +24,8 @@ typedef struct result_field {
 extern const result_field result_fields[];
 extern const int num_result_fields;
 
+/* Whether it is a text, else a number. */
+int field_is_text(const result_field *f);
 const char *field_text(const result_field *f, const bench_result *r);
 double field_number(const result_field *f, const bench_result *r);
 

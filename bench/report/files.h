@@ -6,8 +6,14 @@
 #include "../options.h"
 #include "../run.h"
 
-/* 1 = the folder is there now; 0 = not, and a sentence was printed to stderr. */
-int files_folder(const char *path);
+enum { FILES_MAX_PATH = 4000 };
+
+/* folder/name to path[FILES_MAX_PATH]; the folder is there now. These return 0 when it cannot be,
+ * and a sentence was printed to stderr. */
+int files_inside(const char *folder, const char *name, char *path);
+
+/* Whether --json, --csv and --output-dir can be written, each to a file of its own. */
+int files_possible(const bench_options *o);
 
 /* --json, --csv and --output-dir, each said on stdout; 1 = all that were asked for are written. */
 int files_write(const bench_options *o, const bench_context *x, const bench_result *results, int n);

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "json.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +9,11 @@
 
 #include "../../attn.h"
 #include "fields.h"
+#include "output.h"
 #include "report.h"
+#include "utf8.h"
+
+#define REPLACEMENT "\357\277\275" /* U+FFFD in UTF-8, for each byte that is none */
 
 
 /* ---- values */
@@ -18,12 +21,15 @@
 static void put_text(FILE *f, const char *text)
 {
     putc('"', f);
-    for (; *text; text++) {
+    while (*text) {
         const unsigned char c = (unsigned char)*text;
+        const int n = utf8_length(text);
         if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
         else if (c == '\n') fputs("\\n", f);
         else if (c < 0x20) fprintf(f, "\\u%04x", (unsigned)c);
-        else putc(c, f);
+        else if (n > 0) fwrite(text, 1, (size_t)n, f);
+        else fputs(REPLACEMENT, f);
+        text += n > 0 ? n : 1;
     }
     putc('"', f);
 }
@@ -139,7 +145,7 @@ static void put_result(FILE *f, const bench_result *r)
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const field = &result_fields[i];
         const char *const end = i + 1 < num_result_fields ? ", " : "}";
-        if (field->kind == FIELD_NAME || field->kind == FIELD_TEXT)
+        if (field_is_text(field))
             put_pair(f, field->key, field_text(field, r), end);
         else
             put_pair_number(f, field->key, field_number(field, r), end);
@@ -160,32 +166,19 @@ static void put_results(FILE *f, const bench_record *r)
 
 /* ---- files */
 
-static FILE *open_file(const char *path)
-{
-    FILE *const f = fopen(path, "w");
-    if (!f) fprintf(stderr, "bench: cannot write %s: %s\n", path, strerror(errno));
-    return f;
-}
-
-static int close_file(FILE *f, const char *path)
-{
-    const int bad = ferror(f);
-    if (!(fclose(f) || bad)) return 1;
-    fprintf(stderr, "bench: cannot write all of %s\n", path);
-    return 0;
-}
-
 int json_write(const char *path, const bench_record *r)
 {
     const time_t now = time(NULL);
     const struct tm *const utc = gmtime(&now);
     char text[32] = "unknown";
-    FILE *const f = open_file(path);
+    output out;
+    FILE *const f = output_open(&out, path);
     if (!f) return 0;
     if (utc) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "{\n  \"schema\": %d,\n  ", BENCH_SCHEMA);
     put_pair(f, "timestamp", text, ",\n");
     put_options(f, r);
+    fprintf(f, "  \"seed\": %lld,\n", (long long)r->seed);
     put_machine(f, r);
     fputs("  ", f);
     put_pair(f, "console", r->console, ",\n");
@@ -193,16 +186,19 @@ int json_write(const char *path, const bench_record *r)
     put_skipped(f, r);
     put_results(f, r);
     fputs("}\n", f);
-    return close_file(f, path);
+    return output_close(&out);
 }
 
 /* Always quoted: the shape's name holds commas. */
 static void put_csv_text(FILE *f, const char *text)
 {
     putc('"', f);
-    for (; *text; text++) {
+    while (*text) {
+        const int n = utf8_length(text);
         if (*text == '"') putc('"', f);
-        putc(*text, f);
+        if (n > 0) fwrite(text, 1, (size_t)n, f);
+        else fputs(REPLACEMENT, f);
+        text += n > 0 ? n : 1;
     }
     putc('"', f);
 }
@@ -212,7 +208,7 @@ static void put_csv_row(FILE *f, const bench_result *r)
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const field = &result_fields[i];
         if (i) putc(',', f);
-        if (field->kind == FIELD_NAME || field->kind == FIELD_TEXT)
+        if (field_is_text(field))
             put_csv_text(f, field_text(field, r));
         else
             fprintf(f, "%.9g", field_number(field, r));
@@ -222,12 +218,13 @@ static void put_csv_row(FILE *f, const bench_result *r)
 
 int csv_write(const char *path, const bench_record *r)
 {
-    FILE *const f = open_file(path);
+    output out;
+    FILE *const f = output_open(&out, path);
     if (!f) return 0;
     for (int i = 0; i < num_result_fields; i++)
         fprintf(f, "%s%s", i ? "," : "", result_fields[i].key);
     putc('\n', f);
     for (int i = 0; i < r->num_results; i++)
         if (!r->results[i].skipped[0]) put_csv_row(f, &r->results[i]);
-    return close_file(f, path);
+    return output_close(&out);
 }

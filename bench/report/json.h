@@ -15,6 +15,7 @@ typedef struct bench_record {
     const machine_info *machine;
     const probe_result *probe;
     int threads; /* of the command line */
+    int64_t seed;
     const char *console;
     const bench_result *results;
     int num_results;
