@@ -371,6 +371,16 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
     return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
 }
 
+/* What the command line says of every case, which their names do not tell. */
+static void say_options(const bench_options *o)
+{
+    const char *const said[][2] = {{"mask", o->mask ? o->mask : o->causal ? "causal" : NULL},
+                                   {"dtype", o->dtype}, {"layout", o->layout},
+                                   {"data", o->data}, {"tuning", o->tuning}};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (said[i][1]) say("%-9s %s\n", said[i][0], said[i][1]);
+}
+
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
                          const path_list *paths, const baseline *b)
 {
@@ -383,7 +393,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
-    if (x->tuning) say("tuning    %s\n", o->tuning);
+    say_options(o);
     say("\n");
     if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
     if (o->quick && o->min_time < 0) x->min_time = fmin(x->min_time, QUICK_SHARE / runs);

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "fields.h"
 
+#include <math.h>
+
 #define HIDDEN NULL, 0, 0, 1, 0
 #define SHOWN(title, width, decimals, unit) title, width, decimals, unit, 0
 #define WIDE(title, width, decimals, unit) title, width, decimals, unit, 1
@@ -84,6 +86,12 @@ const char *field_text(const result_field *f, const bench_result *r)
 {
     const char *const at = (const char *)r + f->offset;
     return f->kind == FIELD_NAME ? at : *(const char *const *)(const void *)at;
+}
+
+void field_put_number(FILE *f, double x)
+{
+    const int whole = x == floor(x) && fabs(x) < 1e15;
+    fprintf(f, whole ? "%.0f" : "%.9g", x);
 }
 
 double field_number(const result_field *f, const bench_result *r)

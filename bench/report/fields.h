@@ -4,6 +4,7 @@
 #define BENCH_FIELDS_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "../cases/case.h"
 
@@ -27,6 +28,9 @@ extern const int num_result_fields;
 /* Whether it is a text, else a number. */
 int field_is_text(const result_field *f);
 const char *field_text(const result_field *f, const bench_result *r);
+/* A number as CSV and JSON write it: counts in full, others to 9 digits. */
+void field_put_number(FILE *f, double x);
+
 double field_number(const result_field *f, const bench_result *r);
 
 #endif

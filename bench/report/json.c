@@ -37,7 +37,7 @@ static void put_text(FILE *f, const char *text)
 /* JSON has no NaN and no infinity. */
 static void put_number(FILE *f, double x)
 {
-    if (x - x == 0) fprintf(f, "%.9g", x);
+    if (x - x == 0) field_put_number(f, x);
     else fputs("null", f);
 }
 
@@ -211,7 +211,7 @@ static void put_csv_row(FILE *f, const bench_result *r)
         if (field_is_text(field))
             put_csv_text(f, field_text(field, r));
         else
-            fprintf(f, "%.9g", field_number(field, r));
+            field_put_number(f, field_number(field, r));
     }
     putc('\n', f);
 }

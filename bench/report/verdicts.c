@@ -151,7 +151,7 @@ static double figure_of(figure what, double speedup, double memory)
 
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out)
 {
-    static const char *const units[] = {"% faster", "% less", "times as fast"};
+    static const char *const units[] = {"% faster", "% less workspace", "times as fast"};
     double log_speed = 0, log_memory = 0;
     if (i >= LENGTH(expectations)) return 0;
     memset(out, 0, sizeof *out);
