@@ -163,7 +163,7 @@ $(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUI
 
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
-test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, under a minute
+test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
 	$(RUN) $(BUILD)/test
 	$(RUN) $(BUILD)/test --cases tests/cases
 	for object in attn_alone attn_merge attn_text; do \
