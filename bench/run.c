@@ -14,16 +14,16 @@
 
 #include "../attn.h"
 #include "../tests/oracle.h"
-#include "clock.h"
 #include "cases/masks.h"
-#include "measure.h"
 #include "cases/model.h"
 #include "cases/paths.h"
-#include "machine/peak.h"
-#include "phases.h"
+#include "clock.h"
 #include "commands/plant.h"
+#include "machine/peak.h"
 #include "machine/reading.h"
 #include "machine/roof.h"
+#include "measure.h"
+#include "phases.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -120,11 +120,10 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
     const bench_case *const c = run->c;
     const int kernels = run->path->kernels && (c->kernels || x->kernels);
     const int threads = run->path->threads != PATH_GIVEN && c->threads;
-    if (kernels || threads)
-        snprintf(r->skipped, sizeof r->skipped, "%s already says %s",
+    if (!kernels && !threads) return 0;
+    return !skip(r, "%s already says %s",
                  kernels && !c->kernels ? "the command line" : "the case",
                  kernels ? "which kernel set" : "how many threads");
-    return kernels || threads;
 }
 
 /* How the call is computed; 0 with a sentence when there is no such way. */
@@ -179,11 +178,11 @@ static double run_bytes(const bench_run *run)
 }
 
 /* Those of the naive path: of all heads, or of a head for each worker. */
-static double logits_bytes(const bench_run *run)
+static double logits_bytes(const bench_run *run, int64_t threads)
 {
     const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
     if (!naive || run->c->naive_whole) return naive ? run->model.logits_bytes : 0;
-    return model_theory_bytes(run->c, 1, run->p.num_workers, 0);
+    return model_theory_bytes(run->c, 1, (int)threads, 0);
 }
 
 /* 0 when the case needs more memory than it may take, as far as this is known. */
@@ -191,7 +190,7 @@ static int within_memory(const bench_context *x, const bench_run *run, bench_res
 {
     const double need = run->bytes_before + run_bytes(run);
     const double limit = MEMORY_SHARE * (double)x->machine.memory_usable;
-    const double logits = logits_bytes(run);
+    const double logits = logits_bytes(run, r->threads);
     if (logits > (limit > 0 ? limit : LOGITS_LIMIT))
         return skip(r, "logits take %.2f GiB (%.1f GB), the limit is %.2f GiB%s", logits / GIB,
                     logits * 1e-9, (limit > 0 ? limit : LOGITS_LIMIT) / GIB,
@@ -270,9 +269,8 @@ static void make_tensors(const bench_context *x, const tensor_sizes *bytes, benc
 }
 
 /* Those of a run of the same shape; 0 = it has none. */
-static int share_tensors(bench_run *run, const bench_run *before)
+static int share_tensors(bench_run *run, const bench_run *owner)
 {
-    const bench_run *const owner = before && before->owner ? before->owner : before;
     if (!owner || !owner->q) return 0;
     run->q = owner->q;
     run->k = owner->k;
@@ -551,7 +549,6 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
 {
     if (run->c->missing) return skip(r, "not available: %s", run->c->missing);
     model_sizes(run->c, &run->model);
-    run->p.num_workers = (int)r->threads;
     if (!within_memory(x, run, r)) return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);
     r->visible = run->model.pairs * 4 / run->model.logits_bytes;
