@@ -234,7 +234,6 @@ check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong res
 	$(RUN) $(BUILD)/measure_test
 	$(LIMIT) $(RUN) $(BUILD)/bench selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
-	sh docs/check_bench.sh
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
 	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench

@@ -1,6 +1,7 @@
 #!/bin/sh
-# check.sh [BENCH] - every sentence and status of the library has its entry in troubleshooting.md; every
-# preset, command and column of the bench, where the program is given, stands in benchmarks.md.
+# check.sh [BENCH] - every sentence and status of the library, and every reason for which the bench
+# skips a case, stands in troubleshooting.md; where the program is given, every preset, command and
+# column of it in benchmarks.md.
 # SPDX-License-Identifier: MIT
 # Takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each #error and of
 # the table of status names, and looks for it word by word. RUN: an emulator for BENCH.
@@ -35,12 +36,25 @@ grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
 grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
     sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
-sort -u "$work/sentences" | grep . > "$work/all"
-while IFS= read -r sentence; do
-    grep -qF -- "$sentence" "$doc"
-    count $? "not in docs/troubleshooting.md: $sentence"
-done < "$work/all"
+
+explained() { # each line of sentences stands in the page
+    sort -u "$work/sentences" | grep . > "$work/all"
+    while IFS= read -r sentence; do
+        grep -qF -- "$sentence" "$doc"
+        count $? "not in docs/troubleshooting.md: $sentence"
+    done < "$work/all"
+}
+
+explained
 report sentences 40
+
+# ---- reasons for which the bench skips a case: N for numbers, up to a text of another part
+
+tr '\n' ' ' < "$top/bench/run.c" | sed -e 's/WRONG "/"wrong result/g' -e 's/"  *"//g' -e 's/;/;\
+/g' | grep -o 'skip(r, "[^"]*"' | sed -e 's/^skip(r, "//' -e 's/"$//' -e 's/%s.*//' \
+    -e 's/%[.0-9]*[fgd]/N/g' -e 's/[: ]*$//' > "$work/sentences"
+explained
+report 'reasons of the bench' 10
 
 # ---- statuses: a line of the table with a link, an entry of symptom, command and cure
 
