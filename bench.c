@@ -39,6 +39,7 @@
 #include "bench/clock.h"
 #include "bench/commands/baseline.h"
 #include "bench/commands/fresh.h"
+#include "bench/commands/info.h"
 #include "bench/commands/kernels.h"
 #include "bench/commands/memory.h"
 #include "bench/commands/tune.h"
@@ -206,59 +207,8 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
 
 /* ---- commands */
 
-static void print_path(const bench_context *x, const char *impl)
-{
-    attn_params p = {0};
-    attn_info info;
-    char text[1024], why[160];
-    p.batch = 1;
-    p.num_heads_q = 32;
-    p.num_heads_kv = 8;
-    p.seq_len_q = p.seq_len_kv = 2048;
-    p.head_dim = 128;
-    p.causal = 1;
-    p.tuning = x->tuning;
-    p.q.data = p.k.data = p.v.data = p.o.data = text;
-    snprintf(text, sizeof text, "impl=%s", impl);
-    if (attn_params_from_string(&p, text, why, sizeof why) != ATTN_OK) {
-        say("%s: not usable: %s\n", impl, why);
-    } else if (attn_explain(&p, &info) != ATTN_OK) {
-        say("%s: not usable: %s\n", impl, attn_check(&p, text, (size_t)-1, why, sizeof why));
-    } else {
-        say("%s\n", attn_info_format(&info, text, sizeof text));
-    }
-}
-
-static void print_paths(const bench_context *x)
-{
-    char why[200];
-    say("paths of --impl, with %d threads where a path has several:\n", x->many);
-    for (int i = 0; path_get(i); i++) {
-        const bench_path *const path = path_get(i);
-        const int usable = path_usable(path, x->many, why, sizeof why);
-        say("  %-15s %s%s%s\n", path->name, path->what, usable ? "" : ": not usable: ", why);
-    }
-    say("\n");
-}
-
-static int command_info(const bench_options *o, bench_context *x)
-{
-    static const char *const impls[] = {"tiled", "naive"};
-    if (!files_possible(o)) return 2;
-    probe_machine(&x->probe);
-    report_machine(&x->machine, &x->probe);
-    say("attn      %s, numerics version %d\n", attn_version(), ATTN_NUMERICS_VERSION);
-    say("kernels  ");
-    for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
-    say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
-    print_paths(x);
-    say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
-    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
-    return !files_write(o, x, NULL, 0);
-}
-
 /* With --shape only its head_dim counts; --quick is one width and few samples. */
-static int command_kernels(bench_context *x, const bench_options *o)
+static int command_kernels(const bench_options *o, bench_context *x)
 {
     static case_list list;
     int64_t head_dim = o->quick ? QUICK_KERNEL_DIM : 0;
@@ -272,7 +222,7 @@ static int command_kernels(bench_context *x, const bench_options *o)
 }
 
 /* To build/, where everything else goes that can be made again. */
-static int command_tune(bench_context *x, const bench_options *o)
+static int command_tune(const bench_options *o, bench_context *x)
 {
     const char *const folder = o->output_dir ? o->output_dir : "build";
     char path[FILES_MAX_PATH];
@@ -357,7 +307,15 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     return timed > 0 && wrong == 0;
 }
 
-/* As many workers as any case or path wants; 0 = they cannot be had. */
+/* 0 = they cannot be had. */
+static int start_workers(bench_context *x, int n)
+{
+    if (n == 1) return 1;
+    x->workers = pool_create(n);
+    return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
+}
+
+/* As many as any case or path wants. */
 static int make_pool(bench_context *x, const case_list *list, const path_list *paths)
 {
     int most = x->threads;
@@ -366,9 +324,7 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
         if (c->threads > most) most = c->threads;
         if (path_list_has_threads(paths, c->impl) && x->many > most) most = x->many;
     }
-    if (most == 1) return 1;
-    x->workers = pool_create(most);
-    return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
+    return start_workers(x, most);
 }
 
 /* What the command line says of every case, which their names do not tell. */
@@ -448,9 +404,25 @@ static int make_context(const bench_options *o, bench_context *x)
     return !o->tuning || read_tuning(o, x);
 }
 
-static int is_command(const bench_options *o, const char *name)
+static int command_selfcheck(const bench_options *o, bench_context *x)
 {
-    return o->num_commands == 1 && !strcmp(o->commands[0], name);
+    (void)o;
+    return !start_workers(x, x->threads) || selfcheck(x) ? 1 : 0;
+}
+
+typedef int command_fn(const bench_options *o, bench_context *x); /* returns the exit status */
+
+/* What the first word asks for; NULL = it is a preset, or there is none. */
+static command_fn *command_of(const bench_options *o)
+{
+    static const struct {
+        const char *name;
+        command_fn *run;
+    } commands[] = {{"info", info_command}, {"kernels", command_kernels}, {"tune", command_tune},
+                    {"memory", command_memory}, {"selfcheck", command_selfcheck}};
+    for (size_t i = 0; o->num_commands && i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(o->commands[0], commands[i].name)) return commands[i].run;
+    return NULL;
 }
 
 /* A word that is no preset stands alone; says so. */
@@ -468,14 +440,10 @@ static int dispatch(const bench_options *o, bench_context *x)
     static case_list list; /* 200 KiB: off the stack */
     path_list paths;
     if (mixes_commands(o)) return 2;
-    const int command = o->num_commands && options_command(o->commands[0]) != NULL;
+    command_fn *const command = command_of(o);
     if (command && !options_taken(o, 0)) return 2;
     if (!make_context(o, x) || !parse_paths(o->impl, &paths)) return 2;
-    if (is_command(o, "info")) return command_info(o, x);
-    if (is_command(o, "kernels")) return command_kernels(x, o);
-    if (is_command(o, "tune")) return command_tune(x, o);
-    if (is_command(o, "memory")) return command_memory(o, x);
-    if (is_command(o, "selfcheck")) return !make_pool(x, &list, &paths) || selfcheck(x) ? 1 : 0;
+    if (command) return command(o, x);
     if (!collect_cases(o, &x->machine, &list) || !options_taken(o, list.n)) return 2;
     if (o->list) {
         list_presets();

@@ -73,8 +73,8 @@ static void say_head(void)
 {
     say("1 head of %d, f32, without a mask, one thread; a process for each point\n"
         "growth: of the peak resident size by the first call, over q, k, v and o; theory: naive its"
-        "\nlogits, tiled its workspace; share: workspace / (seq^2 * 4); for the exponent growth up to"
-        "\n%.1f MiB counts as that: pages are counted in batches\n\n", HEAD_DIM, SURE_BYTES / MIB);
+        "\nlogits, tiled its workspace; share: workspace / (seq^2 * 4); for the exponent growth up "
+        "to\n%.1f MiB counts as that: pages are counted in batches\n\n", HEAD_DIM, SURE_BYTES / MIB);
     say("%-6s %9s %12s %12s %12s %12s %8s %9s\n", "impl", "length", "tensors MiB",
         "work MiB", "theory MiB", "growth MiB", "share", "peak MiB");
 }
