@@ -11,17 +11,7 @@ PYTHON=${PYTHON:-python3}
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-bench.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-passed=0
-failed=0
-
-expect() # expect WHAT COMMAND...
-{
-    what=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); return; fi
-    failed=$((failed + 1))
-    echo "FAILED: $what"
-}
+. "tests/expect.sh"
 
 bench() { ${RUN:-} "$build/bench" "$@" > "$work/out" 2> "$work/err"; }
 
@@ -212,5 +202,4 @@ else
     echo "JSON and CSV not read by others: there is no $PYTHON"
 fi
 
-echo "bench files: $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary "bench files"

@@ -5,17 +5,7 @@ set -u
 tools=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-passed=0
-failed=0
-
-expect() # expect WHAT COMMAND...
-{
-    what=$1
-    shift
-    if "$@" > /dev/null 2>&1; then passed=$((passed + 1)); return; fi
-    failed=$((failed + 1))
-    echo "FAILED: $what"
-}
+. "$tools/../tests/expect.sh"
 
 has() { grep -qF -- "$1" "$work/page.md"; }
 lacks() { ! has "$1"; }
@@ -141,5 +131,4 @@ cp "$work/kept" "$work/page.md"
 sed -i 's/pct_set_peak/other/' "$work/prefill.csv"
 expect "a column that is missing is refused" fails render
 expect "and the page stays" cmp "$work/kept" "$work/page.md"
-echo "performance.sh: $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary "performance.sh"

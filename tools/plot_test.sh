@@ -7,17 +7,7 @@ tools=$(cd "$(dirname "$0")" && pwd)
 gnuplot=${GNUPLOT:-gnuplot}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-passed=0
-failed=0
-
-expect() # expect WHAT COMMAND...
-{
-    what=$1
-    shift
-    if "$@" > /dev/null 2>&1; then passed=$((passed + 1)); return; fi
-    failed=$((failed + 1))
-    echo "FAILED: $what"
-}
+. "$tools/../tests/expect.sh"
 
 # ---- rows: the columns stand in another order than the bench writes them
 
@@ -146,5 +136,4 @@ if command -v "$gnuplot" > /dev/null 2>&1; then
 else
     echo "plot_test: no gnuplot here: only the data files were checked"
 fi
-echo "plot.sh: $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary "plot.sh"
