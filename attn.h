@@ -127,7 +127,8 @@ typedef enum attn_status {
     ATTN_ERR_OVERFLOW,    /* sizes or strides exceed the address space */
     ATTN_ERR_WORKSPACE,   /* the workspace is missing or too small */
     ATTN_ERR_UNSUPPORTED, /* the request is sensible but not built */
-    ATTN_ERR_CALLBACK     /* parallel_for or a backend failed; outputs are undefined */
+    ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed; outputs are undefined */
+    ATTN_ERR_FULL         /* attn_cache.h: no room for the keys; nothing was changed */
 } attn_status;
 
 /* How numbers are stored: float, or uint16_t with the bits of IEEE binary16 or of bfloat16 (the
@@ -198,6 +199,22 @@ typedef struct attn_block_mask {
     const int32_t *row_offsets;
     const int32_t *columns;
 } attn_block_mask;
+
+/* Where the keys of a sequence lie, if not one after the other from the first row of its batch
+ * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r lies in
+ * the batch entry; or, paged, is slot r % page_size of page table[b*table_stride + r / page_size],
+ * and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch between pages,
+ * shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
+typedef struct attn_rows {
+    int64_t ring;           /* ring buffer: so many rows, then they start over; 0 = off */
+    const int32_t *begin;   /* [batch] row of column 0, below ring; NULL = 0 */
+    int64_t page_size;      /* rows of a page; 0 = not paged */
+    int64_t num_pages;      /* that k and v hold */
+    const int32_t *table;   /* [batch, pages of a sequence]; entries that no key in use needs are
+                             * not read */
+    ptrdiff_t table_stride; /* between batch entries; 0 = packed: ceil(rows / page_size), where rows
+                             * is ring or, without one, seq_len_kv */
+} attn_rows;
 
 /* One (query, key) pair, as callbacks see it. */
 typedef struct attn_pair {
@@ -294,8 +311,9 @@ typedef struct attn_params {
     const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
                                    * kv_begin + j of k, v, bias, masks and kv_segments */
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
-    const int32_t *cu_seqlens_kv; /* [batch + 1]; needed exactly when cu_seqlens_q is given */
+    const int32_t *cu_seqlens_kv; /* [batch + 1]; NULL with cu_seqlens_q: k and v are not packed */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
+    attn_rows kv_rows;            /* caches: where the keys lie; all 0 = one after the other */
     int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K
                                    * and V) are the same in every batch entry, as those of a
                                    * system prompt are; at most seq_len_kv; 0 = off. The rows of
