@@ -35,6 +35,7 @@ typedef struct bench_context {
     int alone;           /* this process runs one case: its peak memory is the case's */
     double plant_slowdown;  /* percent: see plant.h; 0 = none */
     const char *plant_wrong; /* a product that is wrong; NULL = none */
+    int plant_page;      /* selfcheck: a page table is wrong, see keys.h */
     int spoil;           /* selfcheck: spoils an element of this row after the call; 0 = none */
 } bench_context;
 

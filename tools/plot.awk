@@ -11,7 +11,7 @@
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
     MAX_SERIES = 12
-    TEXTS = " preset scenario case impl kernels path dtype mask layout tuning roof "
+    TEXTS = " preset scenario case impl kernels path dtype k_dtype v_dtype keys mask layout tuning roof "
 }
 
 # ---- reading
