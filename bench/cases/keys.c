@@ -135,9 +135,13 @@ int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *wh
     return status == ATTN_OK;
 }
 
-void keys_plant(keys_store *s)
+void keys_plant(keys_store *s, keys_fault fault)
 {
-    if (s->cache.table) s->cache.table[1] = s->cache.table[0];
+    int32_t *const table = s->cache.table;
+    if (!table || fault == KEYS_RIGHT) return;
+    const int32_t second = table[1];
+    table[1] = table[0];
+    if (fault == KEYS_SWAPPED) table[0] = second;
 }
 
 void keys_free(keys_store *s)

@@ -34,8 +34,10 @@ int keys_fill(const bench_case *c, const attn_params *p, keys_store *s, char *wh
 int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *why,
               size_t why_bytes);
 
-/* A fault for checks of the bench: the second page of sequence 0 is said to be the first one. */
-void keys_plant(keys_store *s);
+/* Faults for checks of the bench. REPEATED: the second page of sequence 0 is said to be the first
+ * one; SWAPPED: they are said to be each other, so that the same keys come in another order. */
+typedef enum keys_fault { KEYS_RIGHT, KEYS_REPEATED, KEYS_SWAPPED } keys_fault;
+void keys_plant(keys_store *s, keys_fault fault);
 
 void keys_free(keys_store *s);
 
