@@ -69,7 +69,7 @@ int keys_make(const bench_case *c, uint64_t seed, keys_store *s, char *why, size
     if (!s->memory)
         return snprintf(why, why_bytes, "the system gave no memory for a cache of %.2f GiB",
                         (double)bytes / 1073741824), 0;
-    memset(s->memory, 0xff, bytes); /* NaN in every type: a row that is not stored fails the check */
+    memset(s->memory, 0xff, bytes); /* NaN in every type: a row that is left out fails the check */
     if (attn_cache_init(&s->cache, s->memory, bytes, why, why_bytes) != ATTN_OK) return 0;
     if (c->keys.kind == KEYS_PAGED) shuffle(&s->cache, seed);
     return 1;

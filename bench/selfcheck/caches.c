@@ -162,8 +162,8 @@ static void check_places(bench_context *x)
     for (int i = 0; i < CASES; i++) {
         expect(!r[i].skipped[0] && r[i].samples == 3, r[i].skipped[0] ? r[i].skipped : r[i].keys,
                (double)r[i].page_size);
-        expect((r[i].speedup > 0) == (cases[i].shares == SHARES_BUT_KEYS), "compared with the first",
-               r[i].speedup);
+        expect((r[i].speedup > 0) == (cases[i].shares == SHARES_BUT_KEYS),
+               "compared with the first", r[i].speedup);
         expect(r[i].pct_read_bw > 0, "and each with a loop that reads its keys", r[i].pct_read_bw);
     }
     expect(r[6].kv_bytes == (40 + 2 * 20) * 2 * 48, "bytes in shared pages", (double)r[6].kv_bytes);
@@ -210,7 +210,8 @@ static void check_appends(bench_context *x)
                 const bench_case c = append_of(dtype, (keys_rope)rope, page, 30);
                 bench_result r;
                 run_case(x, &c, "append", &r);
-                expect(!r.skipped[0] && r.samples == 3, r.skipped[0] ? r.skipped : "appended", rope);
+                expect(!r.skipped[0] && r.samples == 3, r.skipped[0] ? r.skipped : "appended",
+                       rope);
                 expect(r.gflops == 0 && fabs(r.tokens_per_s * r.ms_p50 / 60e3 - 1) < 1e-9,
                        "60 tokens a call", r.tokens_per_s);
                 x->spoil = !page; /* the first row that is stored */
