@@ -22,6 +22,7 @@
 #include "cases/paths.h"
 #include "clock.h"
 #include "commands/plant.h"
+#include "machine/large.h"
 #include "machine/peak.h"
 #include "machine/reading.h"
 #include "machine/roof.h"
@@ -286,7 +287,7 @@ static void repeat_shared(const bench_case *c, const attn_tensor *t, void *data,
 
 static void *filled(const bench_context *x, const bench_case *c, size_t bytes, int dtype, int which)
 {
-    void *const data = malloc(bytes);
+    void *const data = large_alloc(bytes);
     if (data) data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
     return data;
 }
@@ -565,35 +566,46 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
-/* A run that borrows tensors is compared with the call of their owner. */
-static int add_call(bench_run *run, measure_job *jobs, int n)
+/* A step of decoding finds nothing of a layer's keys in the caches, since those of all other layers
+ * came between. Groups of caches are timed so: near 1 ms some would be led in, and others not. */
+static int reads_memory(const bench_run *run)
 {
-    const measure_job timed = {.call = call, .arg = run,
-                               .against = run->owner ? n - run->owner->job : 0};
-    jobs[run->job = n] = timed;
-    return n + 1;
+    const bench_case *const c = run->c;
+    return c->group && c->seq_q <= FEW_ROWS && !c->appends && c->keys.typed;
 }
 
-/* Its reading loop, where it has one. */
-static int add_loop(bench_run *run, measure_job *jobs, int n)
+/* A run that borrows tensors is compared with the call of their owner. */
+static measure_job call_job(bench_run *run)
 {
-    const measure_job loop = {.call = reading_run, .arg = &run->roof, .against = n - run->job};
-    if (!run->roof.threads) return n;
+    const measure_job job = {.call = call, .arg = run, .cold = reads_memory(run),
+                             .against = run->owner ? run->job - run->owner->job : 0};
+    return job;
+}
+
+static measure_job loop_job(bench_run *run)
+{
+    const measure_job job = {.call = reading_run, .arg = &run->roof, .cold = reads_memory(run),
+                             .against = run->roof_job - run->job};
     reading_choose(&run->roof);
     if (run->roof.threads > 1) run->running_before = reading_running(&run->roof);
-    jobs[run->roof_job = n] = loop;
-    return n + 1;
+    return job;
 }
 
-/* The calls, then the loops: a loop right after its own call would find in the last cache what the
- * call, after the others of its group, had to fetch from memory. */
-static int add_jobs(bench_run *runs, int n, const bench_result *results, measure_job *jobs)
+/* Calls and reading loops in turn, where there are loops. After a call comes the loop of the run
+ * half of the group away: right after its own call it would find in the last cache what the call
+ * had to fetch from memory, and several loops in a row would slow down the call behind them. */
+static int add_jobs(bench_run **runs, int n, measure_job *jobs)
 {
     int count = 0;
-    for (int i = 0; i < n; i++)
-        if (!results[i].skipped[0]) count = add_call(&runs[i], jobs, count);
-    for (int i = 0; i < n; i++)
-        if (!results[i].skipped[0]) count = add_loop(&runs[i], jobs, count);
+    for (int i = 0; i < n; i++) {
+        bench_run *const other = runs[(i + n / 2) % n];
+        runs[i]->job = count++;
+        if (other->roof.threads) other->roof_job = count++;
+    }
+    for (int i = 0; i < n; i++) {
+        jobs[runs[i]->job] = call_job(runs[i]);
+        if (runs[i]->roof.threads) jobs[runs[i]->roof_job] = loop_job(runs[i]);
+    }
     return count;
 }
 
@@ -603,14 +615,15 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     measure_job jobs[2 * RUN_MAX_GROUP];
     measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
     double longest = 0;
+    bench_run *timed_runs[RUN_MAX_GROUP];
     int ready = 0;
-    const int num_jobs = add_jobs(runs, n, results, jobs);
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
-        ready++;
+        timed_runs[ready++] = &runs[i];
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
+    const int num_jobs = add_jobs(timed_runs, ready, jobs);
     const double share = time_share(x);
     if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
     plan.min_time *= ready;

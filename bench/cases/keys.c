@@ -1,6 +1,7 @@
 /* keys.c - the caches that hold the keys and values of a case.
  * SPDX-License-Identifier: MIT */
 #include "keys.h"
+#include "../machine/large.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,7 @@ int keys_make(const bench_case *c, uint64_t seed, keys_store *s, char *why, size
     s->cache = cache_of(c);
     s->memory = NULL;
     if (attn_cache_size(&s->cache, &bytes, why, why_bytes) != ATTN_OK) return 0;
-    s->memory = malloc(bytes);
+    s->memory = large_alloc(bytes);
     if (!s->memory)
         return snprintf(why, why_bytes, "the system gave no memory for a cache of %.2f GiB",
                         (double)bytes / 1073741824), 0;
@@ -146,6 +147,6 @@ void keys_plant(keys_store *s, keys_fault fault)
 
 void keys_free(keys_store *s)
 {
-    free(s->memory);
+    large_free(s->memory);
     s->memory = NULL;
 }

@@ -165,9 +165,9 @@ static void append_group(case_list *list, int group, int dtype, int batch, int t
 static void quick_cases(case_list *list)
 {
     int group = 1;
-    storage_group(list, group++, 1, 2048, 1);
-    decode_group(list, group++, ATTN_F32, 1, 2048, 1);
-    decode_group(list, group++, ATTN_F16, 1, 2048, 1);
+    storage_group(list, group++, 1, 8192, 1);
+    decode_group(list, group++, ATTN_F32, 1, 8192, 1);
+    decode_group(list, group++, ATTN_F16, 1, 8192, 1);
     prefill_group(list, group++, ATTN_F32, 32, 544, 1); /* small enough for a CPU without FMA */
     shared_group(list, group++, ATTN_F16, 4, 1024, 32);
     append_group(list, group++, ATTN_F32, 1, 512);
