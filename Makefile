@@ -50,8 +50,8 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/case_file.c \
-           tests/case_call.c tests/operators.c tests/errors.c \
-           tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
+           tests/case_call.c tests/case_cache.c tests/operators.c tests/operators_ort.c \
+           tests/errors.c tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
            tests/error_table.c
 # bench/suite.c is for programs of others: see MEASURE.

@@ -8,7 +8,12 @@
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-static int run_case(const char *dir, const char *name, double *worst)
+typedef struct totals {
+    int64_t cases, passed, cached;
+    double worst;
+} totals;
+
+static void run_case(const char *dir, const char *name, totals *sum)
 {
     static test_case c;
     char path[CASE_PATH];
@@ -18,11 +23,13 @@ static int run_case(const char *dir, const char *name, double *worst)
     c.dir = path;
     held = case_read(&c) && case_run(&c);
     worst_note(c.worst);
-    *worst = c.worst > *worst ? c.worst : *worst;
+    sum->cases++;
+    sum->passed += held;
+    sum->cached += c.cached;
+    sum->worst = c.worst > sum->worst ? c.worst : sum->worst;
     printf("%-69s %s %8.5f  %s%s%s\n", name, held ? "ok    " : "FAILED", c.worst, c.why,
            c.why[0] != '\0' && c.note[0] != '\0' ? "; " : "", c.note);
     CHECK(held, "%s: %s", path, c.why);
-    return held;
 }
 
 static void print_origin(const char *dir)
@@ -36,8 +43,7 @@ static void print_origin(const char *dir)
 int run_cases(const char *dir)
 {
     char name[160];
-    double worst = 0;
-    int64_t passed = 0, count = 0;
+    totals sum = {0};
     FILE *list = case_open_file(dir, "cases.list");
     if (list == NULL) {
         print_origin(dir);
@@ -46,14 +52,13 @@ int run_cases(const char *dir)
     printf("%s (error in units of its tolerance)\n", dir);
     while (fgets(name, sizeof name, list) != NULL) {
         name[strcspn(name, "\r\n")] = '\0';
-        if (name[0] == '\0' || !begin_case("%s/%s", dir, name))
-            continue;
-        count++;
-        passed += run_case(dir, name, &worst);
+        if (name[0] != '\0' && begin_case("%s/%s", dir, name))
+            run_case(dir, name, &sum);
     }
     fclose(list);
-    printf("%s: %lld of %lld cases passed; worst error %.3f of its tolerance\n", dir,
-           (long long)passed, (long long)count, worst);
+    printf("%s: %lld of %lld cases passed, %lld of them with keys in a cache; worst error %.3f of "
+           "its tolerance\n",
+           dir, (long long)sum.passed, (long long)sum.cases, (long long)sum.cached, sum.worst);
     case_print_executed();
-    return count == 0 && T.only_case < 0;
+    return sum.cases == 0 && T.only_case < 0;
 }
