@@ -67,7 +67,6 @@
 
 #define WIDE_TILE_KEYS 128 /* of a tile of many rows: logits of 24 KiB, so that they stay in L1 */
 #define NARROW_TILE_KEYS 256
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
 
 /* ------------------------------------------------------------------------------------------------
  * 2  Storage types: exact to f32; from f32 to nearest even, NaN canonical
@@ -1375,14 +1374,6 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
  *    the status whose reason it has put into *why. Below this section nothing checks arguments.
  * --------------------------------------------------------------------------------------------- */
 
-typedef struct size_rule {
-    const char *name;
-    size_t offset;
-    int64_t least, most;
-} size_rule;
-
-/* A size beyond this cannot be the count of anything in memory. */
-#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 #define SIZE_RULE(field, least, most) { #field, offsetof(attn_params, field), least, most }
 
@@ -1416,30 +1407,13 @@ static const size_rule enum_rules[] = { /* int fields */
     SIZE_RULE(num_workers, 0, 65536),
 };
 
-static attn_status bad_range(text *why, const size_rule *rule, int64_t value)
-{
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, low ? " must be at least " : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
-}
-
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    int r;
-    for (r = 0; r < COUNT_OF(size_rules); r++) {
-        int64_t value;
-        memcpy(&value, (const char *)p + size_rules[r].offset, sizeof value);
-        if (value < size_rules[r].least || value > size_rules[r].most)
-            return bad_range(why, &size_rules[r], value);
-    }
-    for (r = 0; r < COUNT_OF(enum_rules); r++) {
-        int value;
-        memcpy(&value, (const char *)p + enum_rules[r].offset, sizeof value);
-        if (value < enum_rules[r].least || value > enum_rules[r].most)
-            return bad_range(why, &enum_rules[r], value);
-    }
+    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
+    if (!status)
+        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    if (status)
+        return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
         put_field(why, "num_heads_q", p->num_heads_q);
         put(why, " must be a multiple of ");
@@ -1958,19 +1932,6 @@ typedef struct call {
 
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
-
-static int64_t aligned(int64_t bytes)
-{
-    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
-static int64_t place(int64_t *at, int64_t count, size_t bytes_each)
-{
-    const int64_t offset = *at;
-    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
-    return offset;
-}
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {

@@ -804,6 +804,21 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
 /* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
  * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
  * stride. */
@@ -988,6 +1003,49 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put_float(why, value);
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
+}
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+{
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, low ? " must be at least " : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+/* Fields at their offsets from `base`: int64_t, or int. */
+static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int64_t value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
