@@ -195,6 +195,15 @@ int case_open_call(test_case *c, case_call *a)
     return 1;
 }
 
+void case_set_offset(case_call *a, int64_t offset)
+{
+    int32_t *all = test_alloc((size_t)a->q.batch * sizeof *all);
+    for (int64_t b = 0; b < a->q.batch; b++)
+        all[b] = (int32_t)offset;
+    a->p.q_offset = all;
+    a->p.alignment = ATTN_ALIGN_OFFSET;
+}
+
 const float *case_floats(test_case *c, const case_tensor *t)
 {
     float *numbers;

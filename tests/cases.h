@@ -5,8 +5,9 @@
  *     tests/case_file.c      a folder of the format of tests/cases/README.md as a test_case
  *     tests/case_call.c      its tensors as one call of the library, and results compared
  *     tests/case_cache.c     keys that such a call reads from a cache
- *     tests/operators.c      operators of ONNX and the textbook as calls
- *     tests/operators_ort.c  operators of onnxruntime
+ *     tests/operators.c      operators as calls: attention of ONNX and of the textbook
+ *     tests/operators_cache.c  rotary embedding and caches alone
+ *     tests/operators_ort.c  attention of onnxruntime
  *
  * Whatever these files do not know about a case - an operator, attribute, input or output - is a
  * failure, because ignoring it would compare something else than the case means.
@@ -122,6 +123,8 @@ attn_tensor case_view_input(const case_view *v);
 int case_set_past(test_case *c, case_call *a, const char *past_k, const char *past_v);
 /* Sizes and tensors of the views. */
 int case_open_call(test_case *c, case_call *a);
+/* Query i of every batch entry stands at key i + offset. */
+void case_set_offset(case_call *a, int64_t offset);
 /* A mask or bias, aligned at the right to [batch, heads, queries, keys]; NULL = none. */
 int case_set_mask(test_case *c, case_call *a, const case_tensor *m);
 /* The numbers of a tensor as f32, which the library wants for tables. */
@@ -153,8 +156,10 @@ int case_status(test_case *c, attn_status status, const char *why);
 /* Runs c->op and compares. */
 int case_run(test_case *c);
 
-/* ---- tests/operators_ort.c */
+/* ---- tests/operators_cache.c, tests/operators_ort.c */
 
+int case_run_rotary(test_case *c);
+int case_run_scatter(test_case *c);
 int case_run_group_query(test_case *c);
 int case_run_multi_head(test_case *c);
 

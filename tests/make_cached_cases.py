@@ -102,7 +102,7 @@ def window_past(folder, rng):
     return write(folder, "window_past_short_mask_logits",
                  "8 columns of mask for 10 keys; all logits", "Attention", 25,
                  [("left_window_size", "int", 4), ("right_window_size", "int", 1),
-                                   ("qk_matmul_output_mode", "int", 0)],
+                  ("qk_matmul_output_mode", "int", 0)],
                  [(0, q), (1, k), (2, v), (3, mask), (4, pk), (5, pv)],
                  [(0, y), (1, present("present_key", kb, [batch, heads, total, dim], [total] * 2)),
                   (3, logits)], TOLERANCE)

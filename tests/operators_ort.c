@@ -382,7 +382,6 @@ int case_run_multi_head(test_case *c)
 {
     case_call a = {0};
     case_results r;
-    int32_t *offset;
     a.y = case_output(c, "output");
     a.present_k = case_output(c, "present_key");
     a.present_v = case_output(c, "present_value");
@@ -391,11 +390,7 @@ int case_run_multi_head(test_case *c)
     if (!open_parts(c, &a) || !add_projection_bias(c, &a) ||
         !case_set_past(c, &a, "past_key", "past_value") || !case_open_call(c, &a))
         return 0;
-    offset = test_alloc((size_t)a.q.batch * sizeof *offset);
-    for (int64_t b = 0; b < a.q.batch; b++)
-        offset[b] = (int32_t)a.past_k.seq;
-    a.p.q_offset = offset;
-    a.p.alignment = ATTN_ALIGN_OFFSET;
+    case_set_offset(&a, a.past_k.seq);
     a.p.causal = case_integer(c, "unidirectional", 0) != 0;
     a.p.scale = (float)case_number(c, "scale", 0);
     return set_attention_bias(c, &a) && set_padding(c, &a) && case_all_known(c) &&
