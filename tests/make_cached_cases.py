@@ -343,7 +343,7 @@ def write_group_query(folder, rng):
                     "pasts of 8, 3 and 0 in room for 9; neighbours turn, 8 of 12; window",
                     [3, 4, 2, 1, 12], [8, 3, 0], past_rows=9, rope=(4, 1), window=3),
         group_query(folder, rng, "gqa_packed_sink_bias", "packed QKV, past, sink, probabilities",
-                    [1, 4, 2, 3, 8], [7], past_rows=5, packed=True, softcap=2.5,
+                    [1, 4, 2, 3, 8], [7], past_rows=5, packed=True, softcap=2.5, ids=[[3, 1, 2]],
                     sinks=[0.5, -1.0, 2.0, 0.0], bias=[1, 1], qk_output=2, scale=0.5),
         group_query(folder, rng, "gqa_padded_prompt_smooth",
                     "prompts of 6 and 4 rows; positions from 2 on; logits of visible keys",
