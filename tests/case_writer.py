@@ -58,8 +58,8 @@ def softmax(logits, sink=-INF):
 
 
 def attention(q, k, v, scale, softcap=0.0, visible=None, bias=None, score=None, sinks=None):
-    """q, k, v: (function, sizes); sinks: one a head. Returns per (b, h, i): output row, lse, the four
-    logit stages."""
+    """q, k, v: (function, sizes); sinks: one a head. Returns per (b, h, i): output row, lse, the
+    four logit stages."""
     (qf, (batch, heads, rows, dim)), (kf, (_, kv_heads, keys, _)), (vf, v_sizes) = q, k, v
     result = {}
     for b in range(batch):

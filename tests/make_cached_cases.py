@@ -153,62 +153,75 @@ def scatter(folder, rng, name, comment, shape, axis, rows, indices, mode, kind="
                  [(0, Tensor("present_cache", kind, shape, values))], (1e-3, 1e-7))
 
 
+def past_tensors(rng, batch, heads, rows, sizes):
+    """past_key and past_value, or None without rows."""
+    if rows == 0:
+        return [None, None]
+    return [normal(rng, n, [batch, heads, rows, size])
+            for n, size in zip(("past_key", "past_value"), sizes)]
+
+
+def added_bias(rng, first, rows, total):
+    """attention_bias of first two dimensions `first`, and it as a function; None: 0."""
+    if first is None:
+        return None, lambda b, h, i, j: 0.0
+    t = normal(rng, "attention_bias", first + [rows, total])
+    return t, lambda b, h, i, j: t.at(b % first[0], h % first[1], i, j)
+
+
+def listed(slots):
+    """(slot, Tensor) of those that are there."""
+    return [(slot, t) for slot, t in slots if t is not None]
+
+
+def group_query_inputs(rng, sizes, packed):
+    """The tensors query, key, value (None when packed), and three functions."""
+    batch, heads, groups, rows, size = sizes
+    if packed:
+        query = normal(rng, "query", [batch, rows, (heads + 2 * groups) * size])
+        f, _ = heads_first(query, heads + 2 * groups)
+        return [query, None, None], [lambda b, h, s, d, n=n: f(b, n + h, s, d)
+                                     for n in (0, heads, heads + groups)]
+    tensors = [normal(rng, n, [batch, rows, h * size])
+               for n, h in (("query", heads), ("key", groups), ("value", groups))]
+    return tensors, [heads_first(t, h)[0] for t, h in zip(tensors, (heads, groups, groups))]
+
+
+def group_query_outputs(r, sizes, total, used, qk_output):
+    """output and output_qk; 0 in unused rows and for hidden keys."""
+    batch, heads, _, rows, size = sizes
+    y = Tensor("output", "f32", [batch, rows, heads * size],
+               [x if i < used[b] else 0.0 for b in range(batch) for i in range(rows)
+                for h in range(heads) for x in r[b, h, i][0]])
+    if not qk_output:
+        return y, None
+    return y, Tensor("output_qk", "f32", [batch, heads, rows, total],
+                     [0.0 if x == -INF or i >= used[b] else x for b in range(batch)
+                      for h in range(heads) for i in range(rows)
+                      for x in r[b, h, i][2][qk_output + 1]])
+
+
 def group_query(folder, rng, name, comment, sizes, ends, past_rows=0, packed=False, rope=None,
                 ids=None, window=-1, causal=1, softcap=0.0, smooth=0, sinks=None, bias=None,
-                qk_output=0, scale=None, total=None):
+                qk_output=0, scale=None):
     """sizes: batch, heads, kv heads, rows, size. ends: seqlens_k. rope: (half, interleaved). bias:
     the first two dimensions of attention_bias."""
     batch, heads, groups, rows, size = sizes
     lengths = [e + 1 for e in ends]
-    total = total or max(lengths)
+    total = max(lengths)
     past = [max(0, n - rows) for n in lengths]
-    used = [n - p for n, p in zip(lengths, past)]
-    if packed:
-        query = normal(rng, "query", [batch, rows, (heads + 2 * groups) * size])
-        f, _ = heads_first(query, heads + 2 * groups)
-        qf, kf = f, lambda b, h, s, d: f(b, heads + h, s, d)
-        vf = lambda b, h, s, d: f(b, heads + groups + h, s, d)
-        inputs = [(0, query)]
-    else:
-        query = normal(rng, "query", [batch, rows, heads * size])
-        key, value = (normal(rng, n, [batch, rows, groups * size]) for n in ("key", "value"))
-        (qf, _), (kf, _), (vf, _) = (heads_first(t, h) for t, h in
-                                     ((query, heads), (key, groups), (value, groups)))
-        inputs = [(0, query), (1, key), (2, value)]
-    pk = pv = None
-    if past_rows:
-        pk, pv = (normal(rng, n, [batch, groups, past_rows, size])
-                  for n in ("past_key", "past_value"))
-        inputs += [(3, pk), (4, pv)]
-    inputs += [(5, Tensor("seqlens_k", "i32", [batch], ends)),
-               (6, Tensor("total_sequence_length", "i32", [1], [total]))]
-    attributes = [("num_heads", "int", heads), ("kv_num_heads", "int", groups),
-                  ("causal", "int", causal), ("local_window_size", "int", window),
-                  ("softcap", "float", f32_scale(softcap)), ("smooth_softmax", "int", smooth),
-                  ("qk_output", "int", qk_output)]
-    if rope:
-        half, interleaved = rope
-        cosines, sines = tables(total + 3, half)
-        inputs += [(7, cosines), (8, sines)]
-        attributes += [("do_rotary", "int", 1), ("rotary_interleaved", "int", interleaved)]
+    (query, key, value), (qf, kf, vf) = group_query_inputs(rng, sizes, packed)
+    pk, pv = past_tensors(rng, batch, groups, past_rows, (size, size))
+    cosines, sines = tables(total + 3, rope[0]) if rope else (None, None)
 
-        def place(b, s):
-            if ids is None:
-                return past[b] + s
-            return ids[0][0] + s if rows == total else ids[b][s]
-        qf = turned_heads(qf, size, place, cosines, sines, interleaved)
-        kf = turned_heads(kf, size, place, cosines, sines, interleaved)
-    if ids:
-        inputs.append((9, Tensor("position_ids", "i64", [batch, rows], sum(ids, []))))
-    bias_at = None
-    if bias:
-        added = normal(rng, "attention_bias", bias + [rows, total])
-        inputs.append((10, added))
-        bias_at = lambda b, h, i, j: added.at(b % bias[0], h % bias[1], i, j)
-    if sinks:
-        inputs.append((11, Tensor("head_sink", "f32", [heads], sinks)))
-    if scale:
-        attributes.append(("scale", "float", f32_scale(scale)))
+    def place(b, s):
+        if ids is None:
+            return past[b] + s
+        return ids[0][0] + s if rows == total else ids[b][s]
+
+    if rope:
+        qf, kf = (turned_heads(f, size, place, cosines, sines, rope[1]) for f in (qf, kf))
+    added, bias_at = added_bias(rng, bias, rows, total)
     kb, vb = joined(pk, kf, past), joined(pv, vf, past)
 
     def visible(b, h, i, j):
@@ -217,23 +230,58 @@ def group_query(folder, rng, name, comment, sizes, ends, past_rows=0, packed=Fal
                 (window < 0 or at - window < j <= at))
 
     def key_or_zero(f):
-        return lambda b, h, s, d: f(b, h, s, d) if s < lengths[b] else 0.0
-    r = attention((qf, [batch, heads, rows, size]), (key_or_zero(kb), [batch, groups, total, size]),
-                  (key_or_zero(vb), [batch, groups, total, size]),
+        return (lambda b, h, s, d: f(b, h, s, d) if s < lengths[b] else 0.0,
+                [batch, groups, total, size])
+
+    r = attention((qf, [batch, heads, rows, size]), key_or_zero(kb), key_or_zero(vb),
                   f32_scale(scale) if scale else 1 / math.sqrt(size), softcap, visible, bias_at,
                   sinks=sinks or ([0.0] * heads if smooth else None))
-    shown = max(total, past_rows)
-    outputs = [(0, Tensor("output", "f32", [batch, rows, heads * size],
-                          [x if i < used[b] else 0.0 for b in range(batch) for i in range(rows)
-                           for h in range(heads) for x in r[b, h, i][0]])),
-               (1, present("present_key", kb, [batch, groups, shown, size], lengths)),
-               (2, present("present_value", vb, [batch, groups, shown, size], lengths))]
-    if qk_output:
-        outputs.append((3, Tensor("output_qk", "f32", [batch, heads, rows, total], [
-            0.0 if x == -INF or i >= used[b] else x for b in range(batch) for h in range(heads)
-            for i in range(rows) for x in r[b, h, i][2][qk_output + 1]])))
-    return write(folder, name, comment, "GroupQueryAttention", 1, attributes, inputs, outputs,
-                 TOLERANCE)
+    y, logits = group_query_outputs(r, sizes, total, [n - p for n, p in zip(lengths, past)],
+                                    qk_output)
+    shown = [batch, groups, max(total, past_rows), size]
+    attributes = [("num_heads", "int", heads), ("kv_num_heads", "int", groups),
+                  ("causal", "int", causal), ("local_window_size", "int", window),
+                  ("softcap", "float", f32_scale(softcap)), ("smooth_softmax", "int", smooth),
+                  ("qk_output", "int", qk_output)]
+    attributes += [("do_rotary", "int", 1), ("rotary_interleaved", "int", rope[1])] if rope else []
+    attributes += [("scale", "float", f32_scale(scale))] if scale else []
+    positions = Tensor("position_ids", "i64", [batch, rows], sum(ids, [])) if ids else None
+    sink = Tensor("head_sink", "f32", [heads], sinks) if sinks else None
+    inputs = [query, key, value, pk, pv, Tensor("seqlens_k", "i32", [batch], ends),
+              Tensor("total_sequence_length", "i32", [1], [total]), cosines, sines, positions,
+              added, sink]
+    outputs = [y, present("present_key", kb, shown, lengths),
+               present("present_value", vb, shown, lengths), logits]
+    return write(folder, name, comment, "GroupQueryAttention", 1, attributes,
+                 listed(enumerate(inputs)), listed(enumerate(outputs)), TOLERANCE)
+
+
+def multi_head_inputs(rng, sizes, form):
+    """The tensors query, key, value (None when packed), and three functions."""
+    batch, heads, rows, keys, size, size_v = sizes
+    if form == "qkv":
+        query = normal(rng, "query", [batch, keys, heads, 3, size])
+        return [query, None, None], [lambda b, h, s, d, n=n: query.at(b, s, h, n, d)
+                                     for n in range(3)]
+    query = normal(rng, "query", [batch, rows, heads * size])
+    qf, _ = heads_first(query, heads)
+    if form == "kv":
+        key = normal(rng, "key", [batch, keys, heads, 2, size])
+        return [query, key, None], [qf] + [lambda b, h, s, d, n=n: key.at(b, s, h, n, d)
+                                           for n in range(2)]
+    key, value = (normal(rng, n, [batch, heads, keys, x] if form == "rank4"
+                         else [batch, keys, heads * x])
+                  for n, x in (("key", size), ("value", size_v)))
+    return [query, key, value], [qf, heads_first(key, heads)[0], heads_first(value, heads)[0]]
+
+
+def projected(rng, functions, heads, sizes):
+    """Input `bias` and the functions with it added, as f32 storage holds the sums."""
+    add = normal(rng, "bias", [heads * sum(sizes)])
+
+    def plus(f, first, width):
+        return lambda b, h, s, d: rounded("f32", f(b, h, s, d) + add.at(first + h * width + d))
+    return add, [plus(f, heads * sum(sizes[:n]), sizes[n]) for n, f in enumerate(functions)]
 
 
 def multi_head(folder, rng, name, comment, sizes, form, past=0, projection=False, padding=None,
@@ -242,66 +290,34 @@ def multi_head(folder, rng, name, comment, sizes, form, past=0, projection=False
     values), "kv", "qkv" (packed). padding: (Tensor, whether (batch, row, key) is padding)."""
     batch, heads, rows, keys, size, size_v = sizes
     total = past + keys
-    if form == "qkv":
-        query = normal(rng, "query", [batch, keys, heads, 3, size])
-        (qf, kf, vf) = (lambda b, h, s, d, n=n: query.at(b, s, h, n, d) for n in range(3))
-        inputs = [(0, query)]
-    else:
-        query = normal(rng, "query", [batch, rows, heads * size])
-        qf, _ = heads_first(query, heads)
-        inputs = [(0, query)]
-        if form == "kv":
-            key = normal(rng, "key", [batch, keys, heads, 2, size])
-            (kf, vf) = (lambda b, h, s, d, n=n: key.at(b, s, h, n, d) for n in range(2))
-            inputs += [(1, key)]
-        else:
-            key, value = (normal(rng, n, [batch, heads, keys, x] if form == "rank4"
-                                 else [batch, keys, heads * x])
-                          for n, x in (("key", size), ("value", size_v)))
-            (kf, _), (vf, _) = heads_first(key, heads), heads_first(value, heads)
-            inputs += [(1, key), (2, value)]
+    (query, key, value), (qf, kf, vf) = multi_head_inputs(rng, sizes, form)
+    row = None
     if projection:
-        add = normal(rng, "bias", [heads * (2 * size + size_v)])
-        inputs.append((3, add))
-
-        def plus(f, first, width):
-            return lambda b, h, s, d: rounded("f32", f(b, h, s, d) + add.at(first + h * width + d))
-        qf, kf = plus(qf, 0, size), plus(kf, heads * size, size)
-        vf = plus(vf, 2 * heads * size, size_v)
-    if padding:
-        inputs.append((4, padding[0]))
-    added = None
-    if bias:
-        added = normal(rng, "attention_bias", bias + [rows, total])
-        inputs.append((5, added))
-
-    def bias_at(b, h, i, j):
-        x = added.at(b % bias[0], h % bias[1], i, j) if added else 0.0
-        return x + (filter_value if padding and padding[1](b, i, j) else 0.0)
-    pk = pv = None
-    if past:
-        pk, pv = (normal(rng, n, [batch, heads, past, x])
-                  for n, x in (("past_key", size), ("past_value", size_v)))
-        inputs += [(6, pk), (7, pv)]
+        row, (qf, kf, vf) = projected(rng, (qf, kf, vf), heads, (size, size, size_v))
+    mask, is_padding = padding or (None, lambda b, i, j: False)
+    added, added_at = added_bias(rng, bias, rows, total)
+    pk, pv = past_tensors(rng, batch, heads, past, (size, size_v))
     kb, vb = joined(pk, kf, [past] * batch), joined(pv, vf, [past] * batch)
     r = attention((qf, [batch, heads, rows, size]), (kb, [batch, heads, total, size]),
                   (vb, [batch, heads, total, size_v]),
-                  f32_scale(scale) if scale else 1 / math.sqrt(size), bias=bias_at,
+                  f32_scale(scale) if scale else 1 / math.sqrt(size),
+                  bias=lambda b, h, i, j: (added_at(b, h, i, j) +
+                                           (filter_value if is_padding(b, i, j) else 0.0)),
                   visible=lambda b, h, i, j: not causal or j <= past + i)
     attributes = [("num_heads", "int", heads), ("unidirectional", "int", causal),
                   ("mask_filter_value", "float", filter_value)]
     attributes += [("scale", "float", f32_scale(scale))] if scale else []
-    outputs = [(0, Tensor("output", "f32", [batch, rows, heads * size_v],
-                          rows_of(r, batch, heads, rows, lambda e: e[0], True)))]
+    outputs = [Tensor("output", "f32", [batch, rows, heads * size_v],
+                      rows_of(r, batch, heads, rows, lambda e: e[0], True)), None, None, None]
     if past:
-        outputs += [(1, present("present_key", kb, [batch, heads, total, size], [total] * batch)),
-                    (2, present("present_value", vb, [batch, heads, total, size_v],
-                                [total] * batch))]
+        outputs[1:3] = [present(n, f, [batch, heads, total, x], [total] * batch)
+                        for n, f, x in (("present_key", kb, size), ("present_value", vb, size_v))]
     if logits:
-        outputs.append((3, Tensor("qk", "f32", [batch, heads, rows, total],
-                                  rows_of(r, batch, heads, rows, lambda e: e[2][2]))))
-    return write(folder, name, comment, "MultiHeadAttention", 1, attributes, inputs, outputs,
-                 TOLERANCE)
+        outputs[3] = Tensor("qk", "f32", [batch, heads, rows, total],
+                            rows_of(r, batch, heads, rows, lambda e: e[2][2]))
+    return write(folder, name, comment, "MultiHeadAttention", 1, attributes,
+                 listed(enumerate([query, key, value, row, mask, added, pk, pv])),
+                 listed(enumerate(outputs)), TOLERANCE)
 
 
 def padding_mask(shape, rule):
