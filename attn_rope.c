@@ -86,9 +86,9 @@ static uint64_t mantissa(float x, int *scale)
     return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
 }
 
-/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in [1, 2)
- * gives one more binary digit. An error of a square counts half as much as one of the square before:
- * all together 2^-62. */
+/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
+ * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
+ * before: all together 2^-62. */
 static fixed log2_of(uint64_t v, int scale)
 {
     fixed y = { 0, 0 };

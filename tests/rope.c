@@ -32,7 +32,7 @@ static int apply(const attn_rope *rope, const attn_rope_rows *rows)
     return CHECK(status == ATTN_OK, "attn_rope_apply: %s", why);
 }
 
-/* ---- scalings, by their formulas in double ----------------------------------------------------  */
+/* ---- scalings, by their formulas in double --------------------------------------------------- */
 
 static double or_else(float x, double otherwise)
 {
@@ -180,7 +180,7 @@ static void check_scalings(void)
         }
 }
 
-/* ---- cosines and sines to the last bit --------------------------------------------------------  */
+/* ---- cosines and sines to the last bit ------------------------------------------------------- */
 
 /* The floats nearest to the exact values, from 300 bits. */
 static const struct {
@@ -223,7 +223,7 @@ static void check_nearest(void)
     }
 }
 
-/* ---- turning: random problems -----------------------------------------------------------------  */
+/* ---- turning: random problems ---------------------------------------------------------------- */
 
 typedef struct problem {
     attn_rope rope;
@@ -472,7 +472,7 @@ static void check_random(void)
     }
 }
 
-/* ---- special numbers --------------------------------------------------------------------------  */
+/* ---- special numbers ------------------------------------------------------------------------- */
 
 /* Turned elements hold one NaN and no -0, elements that pass are copied bit for bit. */
 static void check_special(int dtype)
@@ -506,7 +506,7 @@ static void check_special(int dtype)
     CHECK(memcmp(x + 6 * each, y + 6 * each, 2 * each) == 0, "the others are not copied");
 }
 
-/* ---- the law: a product of turned rows depends on their distance ------------------------------  */
+/* ---- the law: a product of turned rows depends on their distance ----------------------------- */
 
 static double dot(const float *a, const float *b, int64_t n)
 {
@@ -557,7 +557,7 @@ static void check_distance(void)
     }
 }
 
-/* ---- golden hashes ----------------------------------------------------------------------------  */
+/* ---- golden hashes --------------------------------------------------------------------------- */
 
 static uint64_t hash_floats(uint64_t hash, const float *x, int64_t count)
 {
@@ -665,7 +665,7 @@ static void check_turning_hashes(void)
             }
 }
 
-/* ---- errors: each field wrong in turn ---------------------------------------------------------  */
+/* ---- errors: each field wrong in turn -------------------------------------------------------- */
 
 typedef struct call {
     attn_rope rope;
