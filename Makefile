@@ -38,8 +38,8 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c
-HEADERS  := attn.h attn_rope.h
+PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c
+HEADERS  := attn.h attn_rope.h attn_cache.h
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
@@ -48,12 +48,12 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
-TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/slices.c \
+TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c tests/slices.c \
            tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
-           tests/error_table.c tests/rope.c
+           tests/error_table.c tests/rope.c tests/cache.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c

@@ -201,10 +201,10 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* Where the keys of a sequence lie, if not one after the other from the first row of its batch
- * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r lies in
- * the batch entry; or, paged, is slot r % page_size of page table[b*table_stride + r / page_size],
- * and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch between pages,
- * shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
+ * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r
+ * lies in the batch entry; or, paged, is slot r % page_size of page table[b*table_stride +
+ * r / page_size], and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch
+ * between pages, shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
 typedef struct attn_rows {
     int64_t ring;           /* ring buffer: so many rows, then they start over; 0 = off */
     const int32_t *begin;   /* [batch] row of column 0, below ring; NULL = 0 */
@@ -311,7 +311,8 @@ typedef struct attn_params {
     const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
                                    * kv_begin + j of k, v, bias, masks and kv_segments */
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
-    const int32_t *cu_seqlens_kv; /* [batch + 1]; NULL with cu_seqlens_q: k and v are not packed */
+    const int32_t *cu_seqlens_kv; /* [batch + 1], with cu_seqlens_q; without it k and v are not
+                                   * packed, and kv_len must be given */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
     attn_rows kv_rows;            /* caches: where the keys lie; all 0 = one after the other */
     int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K
@@ -804,6 +805,21 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
 /* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
  * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
  * stride. */
@@ -988,6 +1004,49 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put_float(why, value);
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
+}
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+{
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, low ? " must be at least " : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+/* Fields at their offsets from `base`: int64_t, or int. */
+static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int64_t value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
