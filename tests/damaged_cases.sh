@@ -61,7 +61,8 @@ check gqa_packed_sink_bias "is not an integer of 0..5" line 's/query f32 3/query
 check rank3_gqa_causal_past "must be given together" line '/past_value f/d'
 check rank3_gqa_causal_past "the past does not fit" \
     line 's/past_key f32 4 2 2 5 8/past_key f32 4 2 5 2 8/'
-check rank3_gqa_causal_past "queries, keys and values do not fit" line 's/kv_num_heads int 2/kv_num_heads int 1/'
+check rank3_gqa_causal_past "queries, keys and values do not fit" \
+    line 's/kv_num_heads int 2/kv_num_heads int 1/'
 check rank3_gqa_causal_past "present_key has another shape" \
     line 's/present_key f32 4 2 2 9 8/present_key f32 4 2 9 2 8/'
 check gqa_ragged_rotary_window "seqlens_k\[0\] is 9, of 9 keys" bytes input_5_seqlens_k.bin 0 '\011'
