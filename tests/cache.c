@@ -694,7 +694,7 @@ static const struct route {
 typedef struct passage { /* one way through a cache */
     const struct route *route;
     int64_t batch, chunk, base, prefix, window; /* window -1: none */
-    int64_t len[BATCH];
+    int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
     int32_t order[BATCH]; /* of the sequences in the cache */
     int rollback, turned, positions, packed;
     attn_rope rope;
@@ -747,6 +747,7 @@ static void make_plain(const passage *w)
     rows.x.data = keys;
     rows.y.data = plain_k;
     rows.y.dtype = cache.k.dtype;
+    rows.first = w->shift;
     if (w->turned)
         CHECK(attn_rope_apply(&w->rope, &rows, why, WHY) == ATTN_OK, "%s", why);
     else if (cache.k.dtype == ATTN_F32)
@@ -803,7 +804,7 @@ static void run_plain(const passage *w)
 }
 
 /* Rows of all entries one after the other. */
-static void pack_step(attn_cache_step *s, int64_t first, int32_t cu[BATCH + 1],
+static void pack_step(const passage *w, attn_cache_step *s, int64_t first, int32_t cu[BATCH + 1],
                       int64_t *positions)
 {
     static float k[BATCH * LONG * GROUP_HEADS * BIT_DIM], v[BATCH * LONG * GROUP_HEADS * BIT_DIM_V];
@@ -816,7 +817,7 @@ static void pack_step(attn_cache_step *s, int64_t first, int32_t cu[BATCH + 1],
                        sizeof keys[b][h][0]);
                 memcpy(v + (tokens * GROUP_HEADS + h) * BIT_DIM_V, vals[b][h][first + i],
                        sizeof vals[b][h][0]);
-                positions[tokens] = first + i;
+                positions[tokens] = w->shift[b] + first + i;
             }
     }
     cu[s->batch] = tokens;
@@ -843,9 +844,9 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
     s.k = strided(&keys[0][0][first][0], GROUP_HEADS, LONG, BIT_DIM);
     s.v = strided(&vals[0][0][first][0], GROUP_HEADS, LONG, BIT_DIM_V);
     for (int64_t at = 0; at < batch * s.seq_len; at++)
-        positions[at] = first + at % s.seq_len;
+        positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
     if (w->packed)
-        pack_step(&s, first, cu, positions);
+        pack_step(w, &s, first, cu, positions);
     s.rope = w->turned ? &w->rope : NULL;
     s.positions = w->turned && w->positions ? positions : NULL;
     CHECK(attn_cache_append(&cache, &s, why, WHY) == ATTN_OK, "%s: %s", w->route->name, why);
@@ -947,6 +948,8 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
     w.positions = rng_chance(50);
     w.packed = rng_chance(30);
     w.rope.interleaved = rng_chance(50);
+    for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
+        w.shift[b] = rng_int(-9, 9);
     while (attn_kernels_get(sets) != NULL)
         sets++;
     w.kernels = attn_kernels_get((int)rng_int(0, sets - 1));
