@@ -472,7 +472,7 @@ static turn_fn best_turn(void)
  *    which serve all heads.
  * --------------------------------------------------------------------------------------------- */
 
-#define BLOCK_PAIRS 128 /* 2 KiB of frequencies, cosines, sines: a head of up to 256 at once */
+#define BLOCK_PAIRS 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
 #define STAGE 64        /* pairs of 16-bit numbers that are widened at a time */
 
 typedef struct rope_block {
@@ -673,7 +673,7 @@ static void run_rows(const rope_job *j)
 #define MOST_DIM ((int64_t)1 << 24)
 #define MOST_POSITION ((int64_t)1 << 31)
 
-static attn_status check_dim(const attn_rope *r, int64_t head_dim, text *why)
+static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *why)
 {
     const int64_t dim = r->dim ? r->dim : head_dim;
     if (head_dim < 1)
@@ -727,7 +727,7 @@ static const number_rule number_rules[] = {
       " must be 0 (the usual) or positive and finite" },
 };
 
-static attn_status check_number(const attn_rope *r, const number_rule *rule, text *why)
+static attn_status check_rope_number(const attn_rope *r, const number_rule *rule, text *why)
 {
     float x;
     memcpy(&x, (const char *)r + rule->offset, sizeof x);
@@ -743,7 +743,7 @@ static attn_status check_number(const attn_rope *r, const number_rule *rule, tex
     return ATTN_OK;
 }
 
-static attn_status check_freq_factors(const attn_rope *r, int64_t pairs, text *why)
+static attn_status check_rope_freq_factors(const attn_rope *r, int64_t pairs, text *why)
 {
     int64_t i;
     for (i = 0; r->freq_factors && i < pairs; i++)
@@ -763,7 +763,7 @@ static attn_status bad_order(text *why, const char *low_name, float low, const c
 }
 
 /* What only YARN and LLAMA3 need. */
-static attn_status check_order(const attn_rope *r, text *why)
+static attn_status check_rope_order(const attn_rope *r, text *why)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
     const float high = or_default(r->high_freq_factor, 4.0f);
@@ -783,7 +783,7 @@ static attn_status check_order(const attn_rope *r, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_computed(const attn_rope *r, int64_t pairs, text *why)
+static attn_status check_rope_computed(const attn_rope *r, int64_t pairs, text *why)
 {
     attn_status status = ATTN_OK;
     int n;
@@ -791,13 +791,13 @@ static attn_status check_computed(const attn_rope *r, int64_t pairs, text *why)
         return bad_field(why, ATTN_ERR_ARG, "scaling", r->scaling,
                          " must be an attn_rope_scaling, 0 to 4");
     for (n = 0; n < COUNT_OF(number_rules) && !status; n++)
-        status = check_number(r, &number_rules[n], why);
+        status = check_rope_number(r, &number_rules[n], why);
     if (!status)
-        status = check_order(r, why);
-    return status ? status : check_freq_factors(r, pairs, why);
+        status = check_rope_order(r, why);
+    return status ? status : check_rope_freq_factors(r, pairs, why);
 }
 
-static attn_status check_table(const attn_rope *r, int64_t pairs, text *why)
+static attn_status check_rope_table(const attn_rope *r, int64_t pairs, text *why)
 {
     ptrdiff_t stride[4] = { 0, 0, 0, 1 };
     stride[2] = stride_or(r->table_stride, pairs);
@@ -814,17 +814,17 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     attn_status status;
     if (!r)
         return bad(why, ATTN_ERR_ARG, "rope is NULL");
-    status = check_dim(r, head_dim, why);
+    status = check_rope_dim(r, head_dim, why);
     if (status)
         return status;
     head_dim = r->dim ? r->dim : head_dim;
     if (r->cos || r->sin)
-        return check_table(r, head_dim / 2, why);
-    return check_computed(r, head_dim / 2, why);
+        return check_rope_table(r, head_dim / 2, why);
+    return check_rope_computed(r, head_dim / 2, why);
 }
 
 /* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
-static attn_status check_side(const char *name, int dtype, const void *data,
+static attn_status check_rope_side(const char *name, int dtype, const void *data,
                               const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
@@ -851,18 +851,18 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
 }
 
 /* Strides of *r are resolved; y's as given are in *given. */
-static attn_status check_rows(const attn_rope_rows *r, const attn_output *given, text *why)
+static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
     const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
     const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 };
     attn_status status = check_rope_sizes(r, why);
     if (!status)
-        status = check_side("x", r->x.dtype, r->x.data, r, x, *why);
+        status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
     if (!status)
         status = check_output_strides("y", given, why);
     if (!status)
-        status = check_side("y", r->y.dtype, r->y.data, r, y, *why);
+        status = check_rope_side("y", r->y.dtype, r->y.data, r, y, *why);
     if (!status && r->positions && r->first)
         status = bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
     if (!status && r->positions)
@@ -883,7 +883,7 @@ static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t positio
     return bad_field(why, ATTN_ERR_ARG, "position", position, rest);
 }
 
-static attn_status check_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
+static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
                                   text *why)
 {
     if (position < -MOST_POSITION || position > MOST_POSITION)
@@ -896,7 +896,7 @@ static attn_status check_position(const attn_rope *r, int64_t b, int64_t i, int6
 }
 
 /* Without an array, first and last row of a batch entry tell of all. */
-static attn_status check_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
+static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
     attn_status status = ATTN_OK;
     int64_t b, i, step;
@@ -907,7 +907,7 @@ static attn_status check_positions(const attn_rope *rope, const attn_rope_rows *
         if (r->first && (r->first[b] < -MOST_POSITION || r->first[b] > MOST_POSITION))
             return bad_entry(why, "first", b, r->first[b], " must be from -2^31 to 2^31");
         for (i = 0; i < r->seq_len && !status; i += step)
-            status = check_position(rope, b, i, position_of(r, b, i), why);
+            status = check_rope_position(rope, b, i, position_of(r, b, i), why);
     }
     return status;
 }
@@ -931,8 +931,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
     RESOLVE_STRIDES(j->rows.x, 0, rows->num_heads, rows->seq_len, rows->head_dim);
     RESOLVE_STRIDES(j->rows.y, 0, rows->num_heads, rows->seq_len, rows->head_dim);
     j->rows.positions_stride = stride_or(rows->positions_stride, rows->seq_len);
-    status = check_rows(&j->rows, &rows->y, why);
-    return status ? status : check_positions(rope, &j->rows, why);
+    status = check_rope_rows(&j->rows, &rows->y, why);
+    return status ? status : check_rope_positions(rope, &j->rows, why);
 }
 
 static void put_ok(char *why, size_t why_bytes)
