@@ -1693,12 +1693,6 @@ static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t 
                         stride, why);
 }
 
-static attn_tensor as_tensor(const attn_output *o)
-{
-    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
-    return t;
-}
-
 /* The resolved tensors fit into memory and are there. */
 static attn_status check_tensors(const attn_params *p, int need_data, text *why)
 {
@@ -1790,28 +1784,6 @@ static attn_status check_arrays(const attn_params *p, text *why)
         status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1,
                              table_entries(p), p->kv_rows.table_stride, 0, 0, 1, why);
     return status;
-}
-
-/* As given, before the strides are resolved. */
-static attn_status check_output_strides(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        ptrdiff_t stride;
-    } strides[] = { { "o.stride_batch", p->o.stride_batch },
-                    { "o.stride_head", p->o.stride_head },
-                    { "o.stride_seq", p->o.stride_seq },
-                    { "lse.stride_batch", p->lse.stride_batch },
-                    { "lse.stride_head", p->lse.stride_head },
-                    { "lse.stride_seq", p->lse.stride_seq } };
-    int i;
-    for (i = 0; i < COUNT_OF(strides); i++)
-        if (strides[i].stride == ATTN_STRIDE_BROADCAST) {
-            put(why, strides[i].name);
-            return bad(why, ATTN_ERR_ARG,
-                       " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-        }
-    return ATTN_OK;
 }
 
 static attn_status check_output_sizes(const attn_params *p, text *why)
@@ -1931,7 +1903,9 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_rows(&pr->p, why);
     if (!status)
-        status = check_output_strides(&pr->p, why);
+        status = check_output_strides("o", &pr->p.o, why);
+    if (!status)
+        status = check_output_strides("lse", &pr->p.lse, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);

@@ -828,6 +828,12 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
     return offset;
 }
 
+/* A stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
 /* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
  * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
  * stride. */
@@ -837,12 +843,8 @@ static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t head
     const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
                                    { 0, dim, times(heads, dim) } };
     int axis;
-    for (axis = 0; axis < 3; axis++) {
-        if (stride[axis] == ATTN_STRIDE_BROADCAST || (varlen && axis == 0))
-            stride[axis] = 0;
-        else if (stride[axis] == 0)
-            stride[axis] = to_stride(packed[varlen][axis]);
-    }
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
 }
 
 /* Both tensor types hold the three strides in a row, by name: this is where they become an
@@ -858,6 +860,18 @@ static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t head
         (tensor).stride_head = stride[1];                                                          \
         (tensor).stride_seq = stride[2];                                                           \
     } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Of one element. */
+static inline size_t bytes_of(int dtype)
+{
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+}
 
 /* ---- text: sentences are built piece by piece into the caller's buffer; words of a text are
  * compared */
@@ -1055,6 +1069,28 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
             return bad_range(why, &rules[r], value);
     }
     return ATTN_OK;
+}
+
+/* name: of an output, field: its stride, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
+                                              text *why)
+{
+    if (stride != ATTN_STRIDE_BROADCAST)
+        return ATTN_OK;
+    put(why, name);
+    put(why, field);
+    return bad(why, ATTN_ERR_ARG,
+               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
+{
+    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_head", o->stride_head, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    return status;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
