@@ -490,11 +490,6 @@ typedef struct rope_source {
     int64_t table_stride;
 } rope_source;
 
-static ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
-{
-    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
-}
-
 static rope_source source_of(const attn_rope *r, int64_t dim)
 {
     rope_source from;
@@ -545,11 +540,6 @@ typedef struct rope_job {
     const attn_kernels *kernels;
     turn_fn turn;
 } rope_job;
-
-static size_t bytes_of(int dtype)
-{
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
-}
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
@@ -860,24 +850,6 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_output_axes(const attn_output *y, text *why)
-{
-    const struct {
-        const char *name;
-        ptrdiff_t stride;
-    } axes[] = { { "y.stride_batch", y->stride_batch },
-                 { "y.stride_head", y->stride_head },
-                 { "y.stride_seq", y->stride_seq } };
-    int n;
-    for (n = 0; n < COUNT_OF(axes); n++)
-        if (axes[n].stride == ATTN_STRIDE_BROADCAST) {
-            put(why, axes[n].name);
-            return bad(why, ATTN_ERR_ARG,
-                       " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-        }
-    return ATTN_OK;
-}
-
 /* Strides of *r are resolved; y's as given are in *given. */
 static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
@@ -888,7 +860,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     if (!status)
         status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
     if (!status)
-        status = check_output_axes(given, why);
+        status = check_output_strides("y", given, why);
     if (!status)
         status = check_rope_side("y", r->y.dtype, r->y.data, r, y, *why);
     if (!status && r->positions && r->first)
