@@ -4,155 +4,18 @@ SPDX-License-Identifier: MIT
 
     python3 tests/make_cases.py tests/cases
 
-The textbook formula over lists of numbers with the standard library only. It shares nothing with
-attn.c or with the oracle of the tests. The files it writes are part of the repository, so that
+The textbook formula (case_writer.py) with the standard library only. It shares nothing with attn.c
+or with the oracle of the tests. Those with a past, with rotary embedding or from onnxruntime's
+operators are in make_cached_cases.py. The files it writes are part of the repository, so that
 the tests need no Python; running it again gives the same bytes.
 """
 import math
 import os
 import random
-import struct
 import sys
 
-INF = math.inf
-CODES = {"f16": "e", "f32": "f", "f64": "d", "bool": "B", "i32": "i", "i64": "q"}
-
-
-def rounded(kind, value):
-    """The value as its storage type holds it."""
-    return struct.unpack("<" + CODES[kind], struct.pack("<" + CODES[kind], value))[0]
-
-
-class Tensor:
-    """A name, a type, a shape and a flat list of numbers in row-major order."""
-
-    def __init__(self, name, kind, shape, values):
-        self.name, self.kind, self.shape = name, kind, list(shape)
-        self.values = [rounded(kind, v) for v in values]
-        assert len(self.values) == math.prod(shape), name
-
-    def at(self, *index):
-        flat = 0
-        for i, n in zip(index, self.shape):
-            flat = flat * n + i
-        return self.values[flat]
-
-
-def normal(rng, name, shape, kind="f32", factor=1.0):
-    return Tensor(name, kind, shape,
-                  [rng.gauss(0, factor) for _ in range(math.prod(shape))])
-
-
-def heads_first(t, heads):
-    """The tensor as a function of (batch, head, position, dimension), and its four sizes."""
-    if len(t.shape) == 4:
-        return t.at, t.shape
-    size = t.shape[2] // heads
-    return (lambda b, h, s, d: t.at(b, s, h * size + d)), [t.shape[0], heads, t.shape[1], size]
-
-
-def softmax(logits):
-    """Probabilities and the log of the sum; zeros and -inf for a row without a visible key."""
-    top = max(logits, default=-INF)
-    if top == -INF:
-        return [0.0] * len(logits), -INF
-    weights = [math.exp(x - top) for x in logits]
-    total = math.fsum(weights)
-    return [w / total for w in weights], top + math.log(total)
-
-
-def attention(q, k, v, scale, softcap=0.0, visible=None, bias=None, score=None):
-    """q, k, v: (function, sizes). Returns per (b, h, i): output row, lse, the four logit stages."""
-    (qf, (batch, heads, rows, dim)), (kf, (_, kv_heads, keys, _)), (vf, v_sizes) = q, k, v
-    result = {}
-    for b in range(batch):
-        for h in range(heads):
-            g = h // (heads // kv_heads)
-            for i in range(rows):
-                raw = [scale * math.fsum(qf(b, h, i, d) * kf(b, g, j, d) for d in range(dim))
-                       for j in range(keys)]
-                capped = [softcap * math.tanh(x / softcap) if softcap > 0 else x for x in raw]
-                final = []
-                for j, x in enumerate(capped):
-                    x = score(i, j, x) if score else x
-                    x = x + bias(b, h, i, j) if bias else x
-                    final.append(x if visible is None or visible(b, h, i, j) else -INF)
-                p, lse = softmax(final)
-                row = [math.fsum(p[j] * vf(b, g, j, d) for j in range(keys) if p[j] != 0)
-                       for d in range(v_sizes[3])]
-                result[b, h, i] = row, lse, (raw, capped, final, p)
-    return result
-
-
-def rows_of(result, batch, heads, rows, pick, by_token=False):
-    """What pick(entry) gives for every row, in [b, h, i] or (rank 3) in [b, i, h] order."""
-    order = [(b, h, i) for b in range(batch) for h in range(heads) for i in range(rows)]
-    if by_token:
-        order = [(b, h, i) for b in range(batch) for i in range(rows) for h in range(heads)]
-    return [x for at in order for x in pick(result[at])]
-
-
-def write(folder, name, comment, op, opset, attributes, inputs, outputs, tolerance, half=()):
-    """One case folder. inputs and outputs: (slot, Tensor)."""
-    path = os.path.join(folder, name)
-    os.makedirs(path, exist_ok=True)
-    lines = ["format attncase 1", "case " + name, "# " + comment, "source tests/make_cases.py",
-             "op " + op, "domain " + {"SdpaGrad": "textbook",
-                                      "FlexAttention": "ai.onnx.preview"}.get(op, "ai.onnx")]
-    lines += ["opset %d" % opset] if opset else []
-    lines += ["rtol %g" % tolerance[0], "atol %g" % tolerance[1]]
-    for key, kind, value in attributes:
-        text = "%.17g" % value if kind == "float" else str(value)
-        lines.append("attr %s %s %s set" % (key, kind, text))
-    for word, tensors in (("input", inputs), ("output", outputs)):
-        for slot, t in tensors:
-            file = "%s_%d_%s.bin" % (word, slot, t.name)
-            shape = " ".join(str(n) for n in [len(t.shape)] + t.shape)
-            lines.append("%s %d %s %s %s %s" % (word, slot, t.name, t.kind, shape, file))
-            data = struct.pack("<%d%s" % (len(t.values), CODES[t.kind]), *t.values)
-            assert len(data) < 4096, (name, t.name)
-            with open(os.path.join(path, file), "wb") as out:
-                out.write(data)
-    lines += ["tol %s 1e-3 1e-3" % n for n in half] + ["end"]
-    with open(os.path.join(path, "case.txt"), "w", newline="\n") as out:
-        out.write("\n".join(lines) + "\n")
-    return name
-
-
-def f32_scale(x):
-    return rounded("f32", x)
-
-
-def rank3_past(folder, rng):
-    batch, heads, groups, rows, past, new, dim, dim_v = 2, 4, 2, 3, 5, 4, 8, 6
-    q = normal(rng, "Q", [batch, rows, heads * dim])
-    k = normal(rng, "K", [batch, new, groups * dim])
-    v = normal(rng, "V", [batch, new, groups * dim_v])
-    pk = normal(rng, "past_key", [batch, groups, past, dim])
-    pv = normal(rng, "past_value", [batch, groups, past, dim_v])
-    (kf, _), (vf, _) = heads_first(k, groups), heads_first(v, groups)
-
-    def both(old, new_keys):
-        return lambda b, h, s, d: (old.at(b, h, s, d) if s < past
-                                   else new_keys(b, h, s - past, d))
-
-    kb, vb, total = both(pk, kf), both(pv, vf), past + new
-    scale = f32_scale(0.4)
-    r = attention(heads_first(q, heads), (kb, [batch, groups, total, dim]),
-                  (vb, [batch, groups, total, dim_v]), scale,
-                  visible=lambda b, h, i, j: j <= i + past)
-    y = Tensor("Y", "f32", [batch, rows, heads * dim_v],
-               rows_of(r, batch, heads, rows, lambda e: e[0], True))
-    present = [Tensor(n, "f32", [batch, groups, total, size],
-                      [f(b, h, s, d) for b in range(batch) for h in range(groups)
-                       for s in range(total) for d in range(size)])
-               for n, f, size in (("present_key", kb, dim), ("present_value", vb, dim_v))]
-    return write(folder, "rank3_gqa_causal_past", "[b, s, h*d] layout, offset from the past",
-                 "Attention", 24,
-                 [("is_causal", "int", 1), ("scale", "float", scale), ("q_num_heads", "int", heads),
-                  ("kv_num_heads", "int", groups)],
-                 [(0, q), (1, k), (2, v), (4, pk), (5, pv)],
-                 [(0, y), (1, present[0]), (2, present[1])], (1e-4, 1e-6))
+import make_cached_cases
+from case_writer import (INF, Tensor, attention, f32_scale, heads_first, normal, rows_of, write)
 
 
 def plain(folder, rng, name, comment, opset, sizes, kind="f32", attributes=(), mask=None,
@@ -238,7 +101,8 @@ def textbook_nan(folder, rng):
 
 def main(folder):
     rng = random.Random(20)
-    names = [rank3_past(folder, rng), flex(folder, rng), textbook_nan(folder, rng)]
+    names = [make_cached_cases.rank3_past(folder, rng), flex(folder, rng),
+             textbook_nan(folder, rng)]
     empty = Tensor("attn_mask", "bool", [4, 6], [int(i != 1 and (i * j) % 4 < 3)
                                                 for i in range(4) for j in range(6)])
     names.append(plain(folder, rng, "bool_mask_empty_row_softmax",
@@ -259,6 +123,7 @@ def main(folder):
     half = normal(rng, "attn_mask", [5, 8], "f16")
     names.append(plain(folder, rng, "half_top_left_window_mask", "f16 storage, right window", 25,
                        [1, 4, 2, 5, 8, 16, 16], "f16", mask=half, window=(-1, 1)))
+    names += make_cached_cases.write_all(folder)
     with open(os.path.join(folder, "cases.list"), "w", newline="\n") as out:
         out.write("".join(n + "\n" for n in sorted(names)))
 
