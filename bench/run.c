@@ -287,7 +287,7 @@ static void repeat_shared(const bench_case *c, const attn_tensor *t, void *data,
 
 static void *filled(const bench_context *x, const bench_case *c, size_t bytes, int dtype, int which)
 {
-    void *const data = large_alloc(bytes);
+    void *const data = c->keys.typed ? large_alloc(bytes) : malloc(bytes);
     if (data) data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
     return data;
 }

@@ -147,6 +147,6 @@ void keys_plant(keys_store *s, keys_fault fault)
 
 void keys_free(keys_store *s)
 {
-    large_free(s->memory);
+    free(s->memory);
     s->memory = NULL;
 }

@@ -26,8 +26,3 @@ void *large_alloc(size_t bytes)
     return malloc(bytes);
 }
 #endif
-
-void large_free(void *memory)
-{
-    free(memory);
-}
