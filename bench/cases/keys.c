@@ -1,11 +1,12 @@
 /* keys.c - the caches that hold the keys and values of a case.
  * SPDX-License-Identifier: MIT */
 #include "keys.h"
-#include "../machine/large.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../machine/large.h"
 
 /* Keys of a sequence that a ring has lost again. */
 static int64_t lost_keys(const bench_case *c)
