@@ -63,7 +63,8 @@ int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result
 /* The same for n calls that are compared with one another: the first sample of each, then the
  * second of each and so on, so that a machine that slows down slows down all of them. A call below
  * 1 ms is led in by an untimed one, unless its job is cold: caches and sleeping threads are then as
- * its own repetition leaves them, not as the others do. min_time and max_time are for all together. */
+ * its own repetition leaves them, not as the others do. min_time and max_time are for all of them
+ * together. */
 int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n);
 
 /* ---- suites */
