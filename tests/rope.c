@@ -163,6 +163,11 @@ static const struct {
     {"llama3 32, factors", 64,
      {.scaling = ATTN_ROPE_LLAMA3, .base = 500000, .factor = 32, .original_length = 8192,
       .low_freq_factor = 0.3f, .high_freq_factor = 40}},
+    {"ntk 3, two pairs", 4, {.scaling = ATTN_ROPE_NTK, .factor = 3}},
+    {"yarn, low beyond the pairs", 8,
+     {.scaling = ATTN_ROPE_YARN, .base = 2, .factor = 2, .original_length = 1000000}},
+    {"yarn, high = -1", 8,
+     {.scaling = ATTN_ROPE_YARN, .base = 7, .factor = 2, .original_length = 3}},
 };
 
 static void check_scalings(void)
@@ -595,7 +600,8 @@ static const uint64_t scaling_golden[] = {
     UINT64_C(0x3f3e8d8897ffdc99), UINT64_C(0xf44bc4ed6d155b2d), UINT64_C(0x3349f5a101b07433),
     UINT64_C(0x0e7ff808b8f006fd), UINT64_C(0x302066cbd7a5ac8f), UINT64_C(0x0cc8db04b0bc7cc6),
     UINT64_C(0x48ec72fe8ceb71f2), UINT64_C(0x0a6e0f86ba213f1f), UINT64_C(0x2ecb4e0386d3f230),
-    UINT64_C(0xf674a1778b79a9b8)
+    UINT64_C(0xf674a1778b79a9b8), UINT64_C(0xa3dec21804fe700e), UINT64_C(0x7ddce110b58ca761),
+    UINT64_C(0xd48ffb4f20b6d7ce)
 };
 
 static void check_scaling_hashes(void)
