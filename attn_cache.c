@@ -82,8 +82,8 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
 }
 
 /* All heads of `count` rows. */
-static void copy_rows(const attn_output *to, cache_place at, const attn_tensor *from,
-                      cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
+                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
     const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
     const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
@@ -482,7 +482,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_rows(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
         }
 }
 
@@ -926,7 +926,7 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = input_of(c, s, side);
-    copy_rows(&o, run->to, &t, run->from, c->num_heads_kv, run->rows, dim_of(c, side));
+    copy_heads(&o, run->to, &t, run->from, c->num_heads_kv, run->rows, dim_of(c, side));
 }
 
 static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
@@ -1321,7 +1321,7 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t sequ
         at.entry = 0;
         at.row = done_rows;
         rows = min64(rows, count - done_rows);
-        copy_rows(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        copy_heads(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
         done_rows += rows;
     }
 }
