@@ -544,7 +544,7 @@ struct attn_backend {
                        size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 2
+#define ATTN_KERNEL_ABI 3
 
 #ifdef __cplusplus
 }
@@ -596,15 +596,24 @@ typedef struct attn_exp {
 
 #define ATTN_CALM 60.0f
 
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
 /* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
  * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
-    const char *row;
-    ptrdiff_t stride; /* bytes between rows */
-    int64_t bytes;    /* of a row that are read */
-    int64_t at;       /* of this row, asked for already */
+    attn_runs rows;  /* run: the present one, first: so many rows are left of it */
+    const char *row; /* the present one */
+    int64_t bytes;   /* of a row that are read */
+    int64_t at;      /* of this row, asked for already */
     int64_t lines;
-    int64_t each;     /* the kernel's own: lines asked for in one go */
+    int64_t each;    /* the kernel's own: lines asked for in one go */
 } attn_ahead;
 
 /* What running_max says about a block. */
@@ -672,13 +681,12 @@ struct attn_kernels {
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, qk writes every
      * lane: one without a query gets a zero if K is finite. 0 = never. */
     int few;
-    /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
-     * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */
-    void (*qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
-                  int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                  attn_ahead *ahead);
-    void (*pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
-                  int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
+    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
+     * head_dim, head_dim_v and, for qk_few, the keys and those of each run are multiples of 16. */
+    void (*qk_few)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                   attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_few)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                   attn_lanes lanes, attn_ahead *ahead);
 };
 
 #endif /* ATTN_KERNEL_API */
