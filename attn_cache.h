@@ -31,7 +31,7 @@
  * Layers. All layers of a model share numbers, lengths and tables: attn_cache_extend once a step,
  *   then attn_cache_write and attn_cache_view for each layer. attn_cache_append is both for one.
  * Memory. None is allocated: attn_cache_size tells what attn_cache_init needs, with any alignment.
- *   Storage may be the caller's own instead: c.k.data and c.v.data set before.
+ *   Storage may be the caller's own instead: c.k.data and c.v.data set before. Stack below 4 KiB.
  * Threads. A function that takes a const attn_cache may run in many threads at once, one that does
  *   not needs the cache for itself; attn_cache_write of different layers may overlap.
  * Errors. A sentence in why (may be NULL), and nothing was changed, in the cache or anywhere.
