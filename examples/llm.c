@@ -444,6 +444,17 @@ static void choose(text *t)
 
 /* ---- generating */
 
+static void print_kept(const store *s)
+{
+    printf("%s:", s->how->name);
+    for (int i = 0; i < s->how->caches; i++) {
+        const attn_cache *c = &s->cache[i];
+        printf("%s %d layers keep keys %d to %d", i ? "," : "", (int)c->num_layers,
+               (int)c->begin[0], (int)c->end[0] - 1);
+    }
+    puts("");
+}
+
 /* One text after the other. */
 static void answer_singly(const model *m, const mode *how, text *texts, int more)
 {
@@ -456,6 +467,7 @@ static void answer_singly(const model *m, const mode *how, text *texts, int more
             read_up_to(m, &s, t, t->length);
             choose(t);
         }
+        if (i == 1 && how->caches) print_kept(&s);
         close_store(&s);
     }
 }
@@ -563,6 +575,9 @@ int main(int argc, char **argv)
     const char *questions[2] = {argc > 1 ? argv[1] : "Who are you?", "What is a cache good for?"};
     int more = argc > 2 ? atoi(argv[2]) : 40;
     make_model(&m, 1);
+    printf("a model of %d weights, %d layers of width %d, %d query and %d key heads of %d;\n"
+           "every other layer looks back %d tokens only\n",
+           (int)(sizeof m / sizeof *m.norm), LAYERS, WIDTH, HEADS_Q, HEADS_KV, HEAD_DIM, WINDOW);
     for (int j = 0; j < MODES; j++) {
         for (int i = 0; i < 2; i++) {
             give(&answers[j][i], shared);
