@@ -38,7 +38,8 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_text.c
+PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c
+HEADERS  := attn.h attn_rope.h attn_cache.h
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
@@ -52,7 +53,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/cases.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
-           tests/error_table.c
+           tests/error_table.c tests/cache.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
@@ -130,12 +131,12 @@ $(LIB): $(call objects,$(PORTABLE) $(SIMD_SOURCES))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# One file for projects that prefer one, with attn.h beside it for their programs.
-$(BUILD)/attn_single.c: tools/single.sh attn.h attn_simd.h $(PORTABLE) $(SIMD_SOURCES) \
+# One file for projects that prefer one, with the headers beside it for their programs.
+$(BUILD)/attn_single.c: tools/single.sh $(HEADERS) attn_simd.h $(PORTABLE) $(SIMD_SOURCES) \
   $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
 	$(Q)sh tools/single.sh $(PORTABLE) $(SIMD_SOURCES) > $@
-	$(Q)cp attn.h $(BUILD)/attn.h
+	$(Q)cp $(HEADERS) $(BUILD)
 
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
@@ -166,7 +167,7 @@ programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
 	$(RUN) $(BUILD)/test
 	$(RUN) $(BUILD)/test --cases tests/cases
-	for object in attn_alone attn_merge attn_text; do \
+	for object in attn_alone $(patsubst %.c,%,$(filter-out attn.c,$(PORTABLE))); do \
 	  NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/$$object.o || exit 1; done
 	RUN='$(RUN)' sh examples/check.sh $(BUILD)
 	sh docs/check.sh
@@ -215,12 +216,12 @@ SANITIZE := -fno-sanitize-recover=all -fno-omit-frame-pointer
 HAVE_CLANG := $(shell command -v clang)
 HAVE_CXX   := $(shell command -v c++)
 
-check-werror: ## gcc and clang without a warning; no flags; the header as C++
+check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(call submake,werror-cc,$(CC),-O2 -Werror,programs $(BUILD)/werror-cc/libpeers.so)
 	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,\
 	  programs $(BUILD)/werror-clang/libpeers.so),@echo "no clang")
 	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
-	$(if $(HAVE_CXX),echo '#include "attn.h"' | c++ -std=c++98 -Wall -Wextra -pedantic \
+	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
 
 check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
@@ -280,16 +281,16 @@ check-mutants: ## planted bugs: the tests must notice each
 
 # ---- installing
 
-install: $(LIB) ## header, library and attn.pc to PREFIX (DESTDIR, LIBDIR, INCLUDEDIR)
+install: $(LIB) ## headers, library and attn.pc to PREFIX (DESTDIR, LIBDIR, INCLUDEDIR)
 	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig'
-	install -m 644 attn.h '$(DESTDIR)$(INCLUDEDIR)/attn.h'
+	install -m 644 $(HEADERS) '$(DESTDIR)$(INCLUDEDIR)'
 	install -m 644 $(LIB) '$(DESTDIR)$(LIBDIR)/libattn.a'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 	  -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' attn.pc.in \
 	  > '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
 
 uninstall: ## removes what install wrote
-	rm -f '$(DESTDIR)$(INCLUDEDIR)/attn.h' '$(DESTDIR)$(LIBDIR)/libattn.a' \
+	rm -f $(HEADERS:%='$(DESTDIR)$(INCLUDEDIR)/%') '$(DESTDIR)$(LIBDIR)/libattn.a' \
 	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
 
 clean: ## removes the build folder

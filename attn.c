@@ -67,17 +67,6 @@
 
 #define WIDE_TILE_KEYS 128 /* of a tile of many rows: logits of 24 KiB, so that they stay in L1 */
 #define NARROW_TILE_KEYS 256
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* ------------------------------------------------------------------------------------------------
  * 2  Storage types: exact to f32; from f32 to nearest even, NaN canonical
@@ -856,11 +845,6 @@ typedef struct sequence {
     int64_t prefix;
 } sequence;
 
-static int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
-{
-    return array ? array[index] : otherwise;
-}
-
 static int64_t q_capacity(const attn_params *p, int64_t b)
 {
     return p->cu_seqlens_q ? (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b] : p->seq_len_q;
@@ -890,59 +874,6 @@ static sequence sequence_of(const attn_params *p, int64_t b)
         s.offset = p->q_offset[b];
     return s;
 }
-
-/* Products and sums of sizes stop at TOO_BIG instead of overflowing; what is in memory is below
- * ADDRESS_LIMIT bytes, and TOO_BIG is not. */
-#define TOO_BIG (INT64_MAX / 4)
-#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
-
-static int64_t times(int64_t a, int64_t b)
-{
-    if (a == 0 || b == 0)
-        return 0;
-    return a >= TOO_BIG / b ? TOO_BIG : a * b;
-}
-
-static int64_t plus(int64_t a, int64_t b)
-{
-    return min64(a + b, TOO_BIG);
-}
-
-static ptrdiff_t to_stride(int64_t elements)
-{
-    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
-}
-
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
-static void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                            int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++) {
-        if (stride[axis] == ATTN_STRIDE_BROADCAST || (varlen && axis == 0))
-            stride[axis] = 0;
-        else if (stride[axis] == 0)
-            stride[axis] = to_stride(packed[varlen][axis]);
-    }
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
 
 /* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
 static float score_factor(float scale)
@@ -1443,44 +1374,6 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
  *    the status whose reason it has put into *why. Below this section nothing checks arguments.
  * --------------------------------------------------------------------------------------------- */
 
-/* "name (value) rest" */
-static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
-                             const char *rest)
-{
-    put_field(why, name, value);
-    return bad(why, status, rest);
-}
-
-/* "name[index] (value) rest" */
-static attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
-                             const char *rest)
-{
-    put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-static attn_status bad_number(text *why, const char *name, float value, const char *rest)
-{
-    put(why, name);
-    put(why, " (");
-    put_float(why, value);
-    put(why, ")");
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-typedef struct size_rule {
-    const char *name;
-    size_t offset;
-    int64_t least, most;
-} size_rule;
-
-/* A size beyond this cannot be the count of anything in memory. */
-#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 #define SIZE_RULE(field, least, most) { #field, offsetof(attn_params, field), least, most }
 
@@ -1514,30 +1407,13 @@ static const size_rule enum_rules[] = { /* int fields */
     SIZE_RULE(num_workers, 0, 65536),
 };
 
-static attn_status bad_range(text *why, const size_rule *rule, int64_t value)
-{
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, low ? " must be at least " : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
-}
-
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    int r;
-    for (r = 0; r < COUNT_OF(size_rules); r++) {
-        int64_t value;
-        memcpy(&value, (const char *)p + size_rules[r].offset, sizeof value);
-        if (value < size_rules[r].least || value > size_rules[r].most)
-            return bad_range(why, &size_rules[r], value);
-    }
-    for (r = 0; r < COUNT_OF(enum_rules); r++) {
-        int value;
-        memcpy(&value, (const char *)p + enum_rules[r].offset, sizeof value);
-        if (value < enum_rules[r].least || value > enum_rules[r].most)
-            return bad_range(why, &enum_rules[r], value);
-    }
+    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
+    if (!status)
+        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    if (status)
+        return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
         put_field(why, "num_heads_q", p->num_heads_q);
         put(why, " must be a multiple of ");
@@ -1635,24 +1511,6 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
-static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
-                                    int64_t rows, text *why)
-{
-    int64_t b;
-    if (cu && cu[0] < 0)
-        return bad_entry(why, name, 0, cu[0], " must be at least 0");
-    for (b = 0; cu && b < batch; b++)
-        if (cu[b + 1] < cu[b])
-            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
-    if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
-    }
-    return ATTN_OK;
-}
-
 static attn_status check_lengths(const attn_params *p, text *why)
 {
     attn_status status;
@@ -1673,43 +1531,6 @@ static attn_status check_lengths(const attn_params *p, text *why)
             status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
     }
     return status;
-}
-
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
-static int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
-{
-    int64_t sum = 1;
-    int axis;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
-        if (count[axis] == 0)
-            return 0;
-        sum = plus(sum, times(count[axis] - 1, step));
-    }
-    return sum;
-}
-
-static attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch, int64_t heads,
-                                int64_t rows, int64_t columns, const ptrdiff_t stride[4], text *why)
-{
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
-    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
-        return ATTN_OK;
-    put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
 }
 
 static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
@@ -2111,19 +1932,6 @@ typedef struct call {
 
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
-
-static int64_t aligned(int64_t bytes)
-{
-    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
-static int64_t place(int64_t *at, int64_t count, size_t bytes_each)
-{
-    const int64_t offset = *at;
-    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
-    return offset;
-}
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {

@@ -765,6 +765,91 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+/* ---- sizes and strides */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+/* Products and sums of sizes stop at TOO_BIG instead of overflowing; what is in memory is below
+ * ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+#define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
+
+static inline int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+static inline ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
+ * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
+ * stride. */
+static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                                   int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++) {
+        if (stride[axis] == ATTN_STRIDE_BROADCAST || (varlen && axis == 0))
+            stride[axis] = 0;
+        else if (stride[axis] == 0)
+            stride[axis] = to_stride(packed[varlen][axis]);
+    }
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
 /* ---- text: sentences are built piece by piece into the caller's buffer; words of a text are
  * compared */
 
@@ -888,6 +973,135 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
 {
     put(why, rest);
     return status;
+}
+
+/* "name (value) rest" */
+static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                    const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* "name[index] (value) rest" */
+static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                    const char *rest)
+{
+    put(why, name);
+    put(why, "[");
+    put_int(why, index);
+    put(why, "] (");
+    put_int(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+{
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, low ? " must be at least " : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+/* Fields at their offsets from `base`: int64_t, or int. */
+static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int64_t value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                           int64_t rows, text *why)
+{
+    int64_t b;
+    if (cu && cu[0] < 0)
+        return bad_entry(why, name, 0, cu[0], " must be at least 0");
+    for (b = 0; cu && b < batch; b++)
+        if (cu[b + 1] < cu[b])
+            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+    if (cu && cu[batch] > rows) {
+        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
+        put_int(why, rows);
+        put(why, ")");
+        return ATTN_ERR_ARG;
+    }
+    return ATTN_OK;
+}
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    int64_t count[4];
+    count[0] = batch;
+    count[1] = heads;
+    count[2] = rows;
+    count[3] = columns;
+    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+        return ATTN_OK;
+    put(why, name);
+    put(why, ": ");
+    put_field(why, "batch", batch);
+    put(why, " x ");
+    put_field(why, "heads", heads);
+    put(why, " x ");
+    put_field(why, "rows", rows);
+    put(why, " x ");
+    put_field(why, "columns", columns);
+    put(why, " with its strides exceeds the address space");
+    return ATTN_ERR_OVERFLOW;
 }
 
 /* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to

@@ -1,6 +1,6 @@
 #!/bin/sh
-# single.sh - the library as one file: attn.h, attn.c, the files that build on it and attn_simd_*.c,
-# each once, to the output.
+# single.sh - the library as one file: attn.c, the files that build on it, attn_simd_*.c and the
+# headers of all of them, each once, to the output.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/single.sh attn.c attn_text.c attn_simd_avx2.c... > attn_single.c     (from the root)
@@ -29,10 +29,12 @@ function copy(file,    line) {
     while ((getline line < file) > 0) {
         if (line == "#include \"attn_simd.h\"")
             print "#include \"attn_single.c\""
-        else if (line != "#include \"attn.h\"")
+        else if (line !~ /^#include "attn[a-z_]*[.]h"$/)
             print line
-        else if (!header++)
-            copy("attn.h")
+        else if (!copied[line]++) {
+            split(line, part, "\"")
+            copy(part[2])
+        }
     }
     close(file)
 }

@@ -1,0 +1,1367 @@
+/* attn_cache.c - caches of keys and values: contiguous, ring, paged. The manual is attn_cache.h.
+ * Needs attn.c and attn_rope.c.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ *
+ * CONTENTS, bottom-up
+ *    1  Storage        strides, rows that are copied and converted
+ *    2  Shape          every rule about the fields that a user sets, memory
+ *    3  Rows and pages where a number lies; pages taken, shared, given back
+ *    4  Steps          every rule about new keys
+ *    5  Extending, writing
+ *    6  Trim and fork
+ *    7  Views and reading
+ *
+ * An entry is a sequence's own storage or, paged, a page. Page i of a sequence's table is there if
+ * and only if a key that is present lies in it. Functions that change a cache look at everything
+ * first: below the comment "from here on nothing can fail" nothing does.
+ */
+#ifndef ATTN_INTERNAL
+#define ATTN_INTERNAL
+#endif
+#include "attn_cache.h"
+
+/* ------------------------------------------------------------------------------------------------
+ * 1  Storage
+ * --------------------------------------------------------------------------------------------- */
+
+enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
+
+static const char *const side_names[CACHE_SIDES] = { "k", "v" };
+
+static int64_t width_of(int dtype)
+{
+    return dtype == ATTN_F32 ? 4 : 2;
+}
+
+static int64_t dim_of(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? c->head_dim : c->head_dim_v;
+}
+
+static int64_t entries_of(const attn_cache *c)
+{
+    return c->page_size ? c->num_pages : c->num_sequences;
+}
+
+static int64_t cache_entry_rows(const attn_cache *c)
+{
+    return c->page_size ? c->page_size : c->rows;
+}
+
+/* One layer of K or V: [entry, head, row, dim]. */
+static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
+{
+    attn_output o = side == CACHE_K ? c->k : c->v;
+    const ptrdiff_t stride = side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
+    o.data = (char *)o.data + layer * stride * width_of(o.dtype);
+    return o;
+}
+
+static attn_tensor tensor_from(const attn_output *o)
+{
+    attn_tensor t;
+    t.dtype = o->dtype;
+    t.stride_batch = o->stride_batch;
+    t.stride_head = o->stride_head;
+    t.stride_seq = o->stride_seq;
+    t.data = o->data;
+    return t;
+}
+
+/* Bytes from the first element to row `row` of this entry and head. */
+static ptrdiff_t bytes_to(const attn_tensor *t, int64_t entry, int64_t head, int64_t row)
+{
+    const ptrdiff_t elements = (ptrdiff_t)entry * t->stride_batch +
+                               (ptrdiff_t)head * t->stride_head + (ptrdiff_t)row * t->stride_seq;
+    return elements * (ptrdiff_t)width_of(t->dtype);
+}
+
+/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
+                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
+{
+    const size_t bytes = (size_t)(dim * width_of(to_dtype));
+    int64_t i;
+    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
+        memcpy(to, from, bytes * (size_t)count);
+        return;
+    }
+    for (i = 0; i < count; i++, to += to_step, from += from_step) {
+        if (to_dtype == from_dtype)
+            memcpy(to, from, bytes);
+        else
+            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
+    }
+}
+
+typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+    int64_t entry, row;
+} cache_place;
+
+/* All heads of `count` rows. */
+static void copy_rows(const attn_output *to, cache_place at, const attn_tensor *from,
+                      cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+{
+    const attn_tensor target = tensor_from(to);
+    int64_t h;
+    for (h = 0; h < heads; h++)
+        copy_row_run((char *)to->data + bytes_to(&target, at.entry, h, at.row), to->dtype,
+                     to->stride_seq * (ptrdiff_t)width_of(to->dtype),
+                     (const char *)from->data + bytes_to(from, from_at.entry, h, from_at.row),
+                     from->dtype, from->stride_seq * (ptrdiff_t)width_of(from->dtype), count, dim);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 2  Shape
+ * --------------------------------------------------------------------------------------------- */
+
+#define CACHE_RULE(field, least, most) { #field, offsetof(attn_cache, field), least, most }
+
+static const size_rule cache_counts[] = { /* numbers of sequences, pages and rows are int32_t */
+    CACHE_RULE(num_sequences, 1, INT32_MAX),
+    CACHE_RULE(num_layers, 0, MOST),
+    CACHE_RULE(num_heads_kv, 1, MOST),
+    CACHE_RULE(head_dim, 1, MOST),
+    CACHE_RULE(head_dim_v, 0, MOST),
+    CACHE_RULE(capacity, 1, INT32_MAX),
+    CACHE_RULE(page_size, 0, INT32_MAX),
+    CACHE_RULE(num_pages, 0, INT32_MAX),
+    CACHE_RULE(window_left, 0, INT32_MAX),
+};
+
+static const size_rule cache_enums[] = {
+    CACHE_RULE(layout, 0, ATTN_CACHE_NHD),
+    CACHE_RULE(k.dtype, 0, ATTN_BF16),
+    CACHE_RULE(v.dtype, 0, ATTN_BF16),
+};
+
+static attn_status check_fields(const attn_cache *c, text *why)
+{
+    attn_status status = check_counts(c, cache_counts, COUNT_OF(cache_counts), why);
+    if (!status)
+        status = check_enums(c, cache_enums, COUNT_OF(cache_enums), why);
+    if (status)
+        return status;
+    if (c->window_left && !c->ring)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
+                         " is set, but ring is 0: set ring = 1");
+    if (c->ring && c->window_left >= c->capacity) {
+        bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
+                  " of a ring must be below capacity");
+        put_field(why, "", c->capacity);
+        return ATTN_ERR_ARG;
+    }
+    if (c->num_pages && !c->page_size)
+        return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
+                         " is set, but page_size is 0");
+    return ATTN_OK;
+}
+
+/* The stride that was given, or the packed one. */
+static ptrdiff_t given_or(ptrdiff_t given, int64_t packed)
+{
+    return given ? given : to_stride(packed);
+}
+
+static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
+{
+    const int by_head = c->layout == ATTN_CACHE_HND;
+    const int64_t entry = times(times(c->num_heads_kv, cache_entry_rows(c)), dim);
+    o->stride_batch = given_or(o->stride_batch, entry);
+    o->stride_head = given_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
+    o->stride_seq = given_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
+    return given_or(layer, times(entries_of(c), entry));
+}
+
+/* Fills in every default. */
+static void resolve_cache(attn_cache *c)
+{
+    c->num_layers = max64(c->num_layers, 1);
+    c->head_dim_v = c->head_dim_v ? c->head_dim_v : c->head_dim;
+    c->pages_per_sequence = c->page_size ? (c->capacity - 1) / c->page_size + 1 : 0;
+    c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
+    if (c->page_size && !c->num_pages)
+        c->num_pages = times(c->num_sequences, c->pages_per_sequence);
+    c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
+    c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
+}
+
+static attn_status bad_broadcast(const char *name, const char *field, text *why)
+{
+    put(why, name);
+    put(why, field);
+    return bad(why, ATTN_ERR_ARG,
+               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+/* Rows of storage that is written must not share elements. */
+static attn_status check_written(const char *name, const attn_output *o, text *why)
+{
+    if (o->stride_batch == ATTN_STRIDE_BROADCAST)
+        return bad_broadcast(name, ".stride_batch", why);
+    if (o->stride_head == ATTN_STRIDE_BROADCAST)
+        return bad_broadcast(name, ".stride_head", why);
+    if (o->stride_seq == ATTN_STRIDE_BROADCAST)
+        return bad_broadcast(name, ".stride_seq", why);
+    return ATTN_OK;
+}
+
+typedef struct storage_axes { /* layers, entries, heads, rows */
+    int64_t count[4];
+    ptrdiff_t stride[4];
+    int64_t dim;
+} storage_axes;
+
+static storage_axes axes_of(const attn_cache *c, int side)
+{
+    const attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    storage_axes a;
+    a.count[0] = c->num_layers;
+    a.count[1] = entries_of(c);
+    a.count[2] = c->num_heads_kv;
+    a.count[3] = cache_entry_rows(c);
+    a.stride[0] = side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
+    a.stride[1] = o->stride_batch;
+    a.stride[2] = o->stride_head;
+    a.stride[3] = o->stride_seq;
+    a.dim = dim_of(c, side);
+    return a;
+}
+
+static int64_t distance(ptrdiff_t stride)
+{
+    return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
+}
+
+/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
+ * stride to the largest, has to step over all that the ones before it cover. */
+static int64_t span_of(const storage_axes *a)
+{
+    int64_t span = a->dim;
+    int n, axis, used = 0;
+    for (n = 0; n < 4; n++) {
+        int next = -1;
+        for (axis = 0; axis < 4; axis++)
+            if (!(used >> axis & 1) &&
+                (next < 0 || distance(a->stride[axis]) < distance(a->stride[next])))
+                next = axis;
+        used |= 1 << next;
+        if (a->count[next] == 1)
+            continue;
+        if (distance(a->stride[next]) < span)
+            return 0;
+        span = plus(span, times(a->count[next] - 1, distance(a->stride[next])));
+    }
+    return span;
+}
+
+static void put_storage(const attn_cache *c, int side, text *why)
+{
+    const storage_axes a = axes_of(c, side);
+    const char *const names[] = { "num_layers", c->page_size ? "num_pages" : "num_sequences",
+                                  "num_heads_kv", c->page_size ? "page_size" : "rows" };
+    int axis;
+    put(why, side_names[side]);
+    put(why, ": ");
+    for (axis = 0; axis < 4; axis++) {
+        put_field(why, names[axis], a.count[axis]);
+        put(why, axis < 3 ? " x " : "");
+    }
+}
+
+/* Storage as it was given, strides resolved in c. */
+static attn_status check_storage(const attn_cache *c, int side, text *why)
+{
+    const attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    const storage_axes a = axes_of(c, side);
+    const int64_t span = span_of(&a);
+    int axis;
+    attn_status status = check_written(side_names[side], o, why);
+    if (status)
+        return status;
+    if (a.stride[0] == ATTN_STRIDE_BROADCAST)
+        return bad_broadcast(side_names[side], "_stride_layer", why);
+    for (axis = 0; axis < 4 && !o->data; axis++)
+        if (a.stride[axis] < 0) {
+            put(why, side_names[side]);
+            return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
+        }
+    if (!span) {
+        put_storage(c, side, why);
+        return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
+    }
+    if (times(span, width_of(o->dtype)) < ADDRESS_LIMIT)
+        return ATTN_OK;
+    put_storage(c, side, why);
+    return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
+}
+
+/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+typedef struct cache_memory {
+    int64_t begin, end, lost, length, first_row, table, uses, free_pages, k, v;
+    int64_t bytes; /* of all, at any address */
+} cache_memory;
+
+static cache_memory place_cache(const attn_cache *c)
+{
+    const storage_axes k = axes_of(c, CACHE_K), v = axes_of(c, CACHE_V);
+    const int64_t n = c->num_sequences;
+    cache_memory m;
+    int64_t at = 0;
+    m.begin = place(&at, n, sizeof *c->begin);
+    m.end = place(&at, n, sizeof *c->end);
+    m.lost = place(&at, n, sizeof *c->lost);
+    m.length = place(&at, n, sizeof *c->length);
+    m.first_row = place(&at, n, sizeof *c->first_row);
+    m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
+    m.uses = place(&at, c->num_pages, sizeof *c->uses);
+    m.free_pages = place(&at, c->num_pages, sizeof *c->free_pages);
+    m.k = place(&at, c->k.data ? 0 : span_of(&k), (size_t)width_of(c->k.dtype));
+    m.v = place(&at, c->v.data ? 0 : span_of(&v), (size_t)width_of(c->v.dtype));
+    m.bytes = plus(at, ALIGNMENT - 1);
+    return m;
+}
+
+/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
+                               text *why)
+{
+    attn_status status;
+    if (!c)
+        return bad(why, ATTN_ERR_ARG, "cache is NULL");
+    status = check_fields(c, why);
+    if (status)
+        return status;
+    *resolved = *c;
+    resolve_cache(resolved);
+    if (resolved->rows > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
+                         " in whole pages must be at most 2147483647");
+    if (resolved->num_pages > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
+                         ", as many as all sequences can need, must be at most 2147483647");
+    status = check_storage(resolved, CACHE_K, why);
+    if (!status)
+        status = check_storage(resolved, CACHE_V, why);
+    if (status)
+        return status;
+    *m = place_cache(resolved);
+    if (m->bytes >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
+                         ": the cache would exceed the address space");
+    return ATTN_OK;
+}
+
+static attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
+static attn_status too_small_memory(size_t bytes, int64_t need, const char *rest, text *why)
+{
+    put_field(why, "memory: bytes", (int64_t)bytes);
+    put(why, " must be at least ");
+    put_int(why, need);
+    put(why, rest);
+    return ATTN_ERR_WORKSPACE;
+}
+
+static char *align_memory(void *memory)
+{
+    char *at = memory;
+    return at + (ALIGNMENT - (uintptr_t)at % ALIGNMENT) % ALIGNMENT;
+}
+
+ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_cache resolved;
+    cache_memory m;
+    attn_status status;
+    if (!bytes)
+        return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    status = check_shape(c, &resolved, &m, &why);
+    if (!status)
+        *bytes = (size_t)m.bytes;
+    return done(status, &why);
+}
+
+static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
+{
+    c->begin = (int64_t *)(void *)(at + m->begin);
+    c->end = (int64_t *)(void *)(at + m->end);
+    c->lost = (int64_t *)(void *)(at + m->lost);
+    c->length = (int32_t *)(void *)(at + m->length);
+    c->first_row = (int32_t *)(void *)(at + m->first_row);
+    c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
+    c->uses = c->page_size ? (int32_t *)(void *)(at + m->uses) : NULL;
+    c->free_pages = c->page_size ? (int32_t *)(void *)(at + m->free_pages) : NULL;
+    c->k.data = c->k.data ? c->k.data : at + m->k;
+    c->v.data = c->v.data ? c->v.data : at + m->v;
+}
+
+static void empty_cache(attn_cache *c)
+{
+    int64_t i;
+    for (i = 0; i < c->num_sequences; i++) {
+        c->begin[i] = c->end[i] = c->lost[i] = 0;
+        c->length[i] = c->first_row[i] = 0;
+    }
+    for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
+        c->table[i] = -1;
+    c->num_free = c->page_size ? c->num_pages : 0;
+    for (i = 0; i < c->num_free; i++) {
+        c->uses[i] = 0;
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+    }
+}
+
+ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const size_t room = memory ? bytes : 0;
+    attn_cache resolved;
+    cache_memory m;
+    const attn_status status = check_shape(c, &resolved, &m, &why);
+    if (status)
+        return status;
+    if ((uint64_t)room < (uint64_t)m.bytes)
+        return too_small_memory(room, m.bytes, "; attn_cache_size says how many", &why);
+    point_arrays(&resolved, &m, align_memory(memory));
+    empty_cache(&resolved);
+    *c = resolved;
+    return done(ATTN_OK, &why);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 3  Rows and pages
+ * --------------------------------------------------------------------------------------------- */
+
+static int32_t *table_of(const attn_cache *c, int64_t sequence)
+{
+    return c->table + sequence * c->pages_per_sequence;
+}
+
+/* Where a number lies, and how many more rows of the same entry follow it. */
+static cache_place find_row(const attn_cache *c, int64_t sequence, int64_t number, int64_t *rows)
+{
+    const int64_t row = number % c->rows;
+    cache_place at;
+    at.entry = c->page_size ? table_of(c, sequence)[row / c->page_size] : sequence;
+    at.row = c->page_size ? row % c->page_size : row;
+    *rows = cache_entry_rows(c) - at.row;
+    return at;
+}
+
+/* Places of a table, which go on from the last to the first. */
+typedef struct page_range {
+    int64_t first, count;
+} page_range;
+
+/* Those of numbers first .. first+count-1, count at most c->rows. */
+static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
+{
+    const int64_t row = first % c->rows;
+    page_range r;
+    r.first = row / c->page_size;
+    r.count = count ? (row % c->page_size + count - 1) / c->page_size + 1 : 0;
+    r.count = min64(r.count, c->pages_per_sequence);
+    return r;
+}
+
+static int64_t nth_page(const attn_cache *c, const page_range *r, int64_t n)
+{
+    return (r->first + n) % c->pages_per_sequence;
+}
+
+static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_table)
+{
+    const int64_t n = place_in_table - r->first;
+    return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
+}
+
+/* Sets numbers begin .. end-1 as present. */
+static void set_numbers(attn_cache *c, int64_t sequence, int64_t begin, int64_t end)
+{
+    c->begin[sequence] = begin;
+    c->end[sequence] = end;
+    c->length[sequence] = (int32_t)(end - begin);
+    c->first_row[sequence] = (int32_t)(begin % c->rows);
+}
+
+static int32_t take_page(attn_cache *c)
+{
+    const int32_t page = c->free_pages[--c->num_free];
+    c->uses[page] = 1;
+    return page;
+}
+
+static void leave_page(attn_cache *c, int32_t page)
+{
+    if (--c->uses[page] == 0)
+        c->free_pages[c->num_free++] = page;
+}
+
+/* These rows of all layers. */
+static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
+{
+    cache_place target = from;
+    int64_t layer;
+    int side;
+    target.entry = to;
+    for (layer = 0; layer < c->num_layers; layer++)
+        for (side = 0; side < CACHE_SIDES; side++) {
+            const attn_output o = layer_of(c, side, layer);
+            const attn_tensor t = tensor_from(&o);
+            copy_rows(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        }
+}
+
+/* Pages without a key of begin .. end-1 are given back. */
+static void drop_pages(attn_cache *c, int64_t sequence)
+{
+    const page_range kept = pages_of(c, c->begin[sequence], c->length[sequence]);
+    int32_t *table = table_of(c, sequence);
+    int64_t i;
+    for (i = 0; i < c->pages_per_sequence; i++)
+        if (table[i] >= 0 && !has_page(c, &kept, i)) {
+            leave_page(c, table[i]);
+            table[i] = -1;
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 4  Steps
+ * --------------------------------------------------------------------------------------------- */
+
+/* What one batch entry of a step brings. */
+typedef struct cache_part {
+    int64_t sequence, count;
+    int64_t batch, row; /* of k and v, where its rows begin */
+} cache_part;
+
+static cache_part part_of(const attn_cache_step *s, int64_t b)
+{
+    const int32_t *cu = s->cu_seqlens;
+    cache_part part;
+    part.sequence = entry32(s->sequences, b, b);
+    part.count = entry32(s->len, b, cu ? (int64_t)cu[b + 1] - cu[b] : s->seq_len);
+    part.batch = cu ? 0 : b;
+    part.row = entry32(cu, b, 0);
+    return part;
+}
+
+static attn_status check_cache(const attn_cache *c, text *why)
+{
+    if (!c)
+        return bad(why, ATTN_ERR_ARG, "cache is NULL");
+    if (!c->begin || c->rows < 1)
+        return bad(why, ATTN_ERR_ARG, "cache is not ready: call attn_cache_init first");
+    return ATTN_OK;
+}
+
+/* "name (value) must be from 0 to `most`" */
+static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
+{
+    if (value >= 0 && value <= most)
+        return ATTN_OK;
+    bad_field(why, ATTN_ERR_ARG, name, value, " must be from 0 to ");
+    put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_layer(const attn_cache *c, int64_t layer, text *why)
+{
+    return check_index("layer", layer, c->num_layers - 1, why);
+}
+
+static attn_status check_sequence(const attn_cache *c, const char *name, int64_t sequence,
+                                  text *why)
+{
+    return check_index(name, sequence, c->num_sequences - 1, why);
+}
+
+static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                                text *why)
+{
+    int64_t b;
+    if (batch < 0)
+        return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
+    if (!sequences && batch > c->num_sequences) {
+        bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at most num_sequences");
+        put_field(why, "", c->num_sequences);
+        return ATTN_ERR_ARG;
+    }
+    for (b = 0; sequences && b < batch; b++)
+        if (sequences[b] < 0 || sequences[b] >= c->num_sequences) {
+            bad_entry(why, "sequences", b, sequences[b], " must be from 0 to num_sequences - 1, ");
+            put_int(why, c->num_sequences - 1);
+            return ATTN_ERR_ARG;
+        }
+    return ATTN_OK;
+}
+
+/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
+{
+    int64_t b, i, top = -1;
+    for (b = 0; sequences && b < batch; b++) {
+        for (i = 0; sequences[b] <= top && i < b; i++)
+            if (sequences[i] == sequences[b])
+                return bad_entry(why, "sequences", b, sequences[b],
+                                 " is there twice: a step has each sequence once");
+        top = max64(top, sequences[b]);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_step(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    attn_status status;
+    int64_t b;
+    if (!s)
+        return bad(why, ATTN_ERR_ARG, "step is NULL");
+    if (s->seq_len < 0 || s->seq_len > MOST)
+        return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
+                         s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
+    status = check_chosen(c, s->sequences, s->batch, why);
+    if (!status)
+        status = check_distinct(s->sequences, s->batch, why);
+    if (!status && s->batch)
+        status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
+    for (b = 0; s->len && b < s->batch && !status; b++) {
+        const int64_t rows =
+            s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
+        if (s->len[b] < 0 || s->len[b] > rows) {
+            status = bad_entry(why, "len", b, s->len[b], " must be from 0 to ");
+            put_int(why, rows);
+        }
+    }
+    return status;
+}
+
+static void put_new_keys(const attn_cache *c, const cache_part *part, text *why)
+{
+    put(why, "sequence ");
+    put_int(why, part->sequence);
+    put(why, " with ");
+    put_int(why, c->length[part->sequence]);
+    put(why, " keys and ");
+    put_int(why, part->count);
+    put(why, " new ones: ");
+}
+
+static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
+{
+    const int64_t present = c->length[part->sequence];
+    const int64_t longest = c->rows - min64(c->window_left, present);
+    if (part->count <= (c->ring ? longest : c->capacity - present))
+        return ATTN_OK;
+    put_new_keys(c, part, why);
+    if (!c->ring)
+        return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
+    put_field(why, "a ring of rows", c->rows);
+    put(why, " with ");
+    put_field(why, "window_left", c->window_left);
+    put(why, " takes at most ");
+    put_int(why, longest);
+    return bad(why, ATTN_ERR_FULL, " in one step");
+}
+
+/* Whether all other sequences that have this page are earlier entries of the step and write to it,
+ * too: then they will have taken copies, and the page is left to entry b. */
+static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
+                        int32_t page)
+{
+    int64_t others = c->uses[page] - 1, e;
+    for (e = 0; e < b && others > 0; e++) {
+        const cache_part part = part_of(s, e);
+        const page_range r = pages_of(c, c->end[part.sequence], part.count);
+        others -= table_of(c, part.sequence)[i] == page && has_page(c, &r, i);
+    }
+    return others == 0;
+}
+
+/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
+{
+    const cache_part part = part_of(s, b);
+    const page_range r = pages_of(c, c->end[part.sequence], part.count);
+    int64_t needed = 0, n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t page = table_of(c, part.sequence)[i];
+        needed += page < 0 || !is_last_user(c, s, b, i, page);
+    }
+    return needed;
+}
+
+/* Whether the step fits, all of it. */
+static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    attn_status status = ATTN_OK;
+    int64_t b, needed = 0;
+    for (b = 0; b < s->batch && !status; b++) {
+        const cache_part part = part_of(s, b);
+        status = check_room(c, &part, why);
+    }
+    for (b = 0; c->page_size && b < s->batch && !status; b++)
+        needed += pages_needed(c, s, b);
+    if (status || needed <= c->num_free)
+        return status;
+    put_field(why, "num_free", c->num_free);
+    put(why, " of ");
+    put_field(why, "num_pages", c->num_pages);
+    put(why, " is too few: the step needs ");
+    put_int(why, needed);
+    return bad(why, ATTN_ERR_FULL, " pages");
+}
+
+/* k or v of a step with its strides resolved. */
+static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
+{
+    attn_tensor t = side == CACHE_K ? s->k : s->v;
+    RESOLVE_STRIDES(t, s->cu_seqlens != NULL, c->num_heads_kv, s->seq_len, dim_of(c, side));
+    return t;
+}
+
+/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
+{
+    if (dtype == ATTN_F32 || dtype == stored)
+        return ATTN_OK;
+    put(why, name);
+    bad_field(why, ATTN_ERR_ARG, ".dtype", dtype, " must be f32 (0) or as stored ");
+    put(why, "(");
+    put_int(why, stored);
+    put(why, ")");
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_input(const attn_cache *c, const attn_cache_step *s, int side, text *why)
+{
+    const attn_tensor t = input_of(c, s, side);
+    const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
+    const int64_t batch = s->cu_seqlens ? 1 : s->batch;
+    attn_status status =
+        check_dtype(side_names[side], t.dtype, side == CACHE_K ? c->k.dtype : c->v.dtype, why);
+    if (status)
+        return status;
+    if (!t.data && s->batch && s->seq_len) {
+        put(why, side_names[side]);
+        return bad(why, ATTN_ERR_ARG, ".data is NULL");
+    }
+    return check_extent(side_names[side], width_of(t.dtype), batch, c->num_heads_kv, s->seq_len,
+                        dim_of(c, side), stride, why);
+}
+
+/* First of the step's positions of a part: only with s->positions. */
+static const int64_t *positions_of(const attn_cache_step *s, const cache_part *part)
+{
+    return s->positions + part->batch * s->seq_len + part->row;
+}
+
+/* Positions that the rope has no angles for. */
+static attn_status check_position(const attn_rope *rope, int64_t position, text *why)
+{
+    const int64_t least = rope->cos ? 0 : -((int64_t)1 << 31);
+    const int64_t most = rope->cos ? rope->num_positions - 1 : (int64_t)1 << 31;
+    if (position >= least && position <= most)
+        return ATTN_OK;
+    put_field(why, "position", position);
+    put(why, " of a key must be from ");
+    put_int(why, least);
+    bad(why, ATTN_ERR_ARG, " to ");
+    put_int(why, most);
+    return bad(why, ATTN_ERR_ARG, ", those that the rope has");
+}
+
+/* Keys of the part have numbers from `first` on. */
+static attn_status check_positions(const attn_cache_step *s, const cache_part *part, int64_t first,
+                                   text *why)
+{
+    const int64_t *positions = s->positions ? positions_of(s, part) : NULL;
+    attn_status status = ATTN_OK;
+    int64_t i;
+    if (!part->count)
+        return ATTN_OK;
+    if (!positions) {
+        status = check_position(s->rope, first, why);
+        return status ? status : check_position(s->rope, first + part->count - 1, why);
+    }
+    for (i = 0; i < part->count && !status; i++)
+        status = check_position(s->rope, positions[i], why);
+    return status;
+}
+
+static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
+                              text *why)
+{
+    attn_rope_rows none;
+    attn_status status;
+    int64_t b;
+    if (s->positions && !s->rope)
+        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
+    if (!s->rope)
+        return ATTN_OK;
+    memset(&none, 0, sizeof none); /* no rows: only the rope itself is looked at */
+    none.num_heads = c->num_heads_kv;
+    none.head_dim = c->head_dim;
+    none.x.dtype = s->k.dtype;
+    none.y.dtype = c->k.dtype;
+    status = attn_rope_apply(s->rope, &none, why->at, why->left);
+    for (b = 0; b < s->batch && !status; b++) {
+        const cache_part part = part_of(s, b);
+        const int64_t end = c->end[part.sequence];
+        status = check_positions(s, &part, extended ? end - part.count : end, why);
+    }
+    return status;
+}
+
+static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, int extended,
+                                text *why)
+{
+    attn_status status = check_input(c, s, CACHE_K, why);
+    if (!status)
+        status = check_input(c, s, CACHE_V, why);
+    if (!status)
+        status = check_turning(c, s, extended, why);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 5  Extending, writing
+ * --------------------------------------------------------------------------------------------- */
+
+/* A page of its own for each place that new keys go to. */
+static void own_pages(attn_cache *c, const cache_part *part)
+{
+    const page_range r = pages_of(c, c->end[part->sequence], part->count);
+    int32_t *table = table_of(c, part->sequence);
+    int64_t n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t shared = table[i];
+        const cache_place whole = { shared, 0 };
+        if (shared >= 0 && c->uses[shared] == 1)
+            continue;
+        table[i] = take_page(c);
+        if (shared < 0)
+            continue;
+        copy_entry(c, whole, table[i], c->page_size);
+        leave_page(c, shared);
+    }
+}
+
+/* Numbers below end - rows make room: their rows are those of the new keys. */
+static void advance(attn_cache *c, const cache_part *part)
+{
+    const int64_t q = part->sequence, end = c->end[q] + part->count;
+    if (c->ring)
+        c->lost[q] = max64(c->lost[q], end - c->rows);
+    set_numbers(c, q, max64(c->begin[q], end - c->rows), end);
+}
+
+static void extend_all(attn_cache *c, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (c->page_size)
+            own_pages(c, &part);
+        advance(c, &part);
+    }
+}
+
+ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    return done(ATTN_OK, &why);
+}
+
+/* An explicit stride of 0 reads the same row again; a stride field of 0 would mean packed. */
+static ptrdiff_t as_field(ptrdiff_t stride)
+{
+    return stride ? stride : ATTN_STRIDE_BROADCAST;
+}
+
+/* `count` rows of k from t at `from`, turned, to o at `to`; their numbers begin at `number`, and
+ * positions (NULL = the numbers) are theirs. */
+static void write_turned(const attn_cache *c, const attn_rope *rope, const attn_output *o,
+                         cache_place to, const attn_tensor *t, cache_place from, int64_t count,
+                         int64_t number, const int64_t *positions)
+{
+    const attn_tensor target = tensor_from(o);
+    attn_rope_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.batch = 1;
+    rows.num_heads = c->num_heads_kv;
+    rows.seq_len = count;
+    rows.head_dim = c->head_dim;
+    rows.x = *t;
+    rows.x.stride_head = as_field(t->stride_head);
+    rows.x.stride_seq = as_field(t->stride_seq);
+    rows.x.data = (const char *)t->data + bytes_to(t, from.entry, 0, from.row);
+    rows.y = *o;
+    rows.y.data = (char *)o->data + bytes_to(&target, to.entry, 0, to.row);
+    rows.positions = positions;
+    rows.first = positions ? NULL : &number;
+    attn_rope_apply(rope, &rows, NULL, 0);
+}
+
+/* K or V of one batch entry: the last `count` numbers of its sequence, run by run. */
+static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                       const cache_part *part, int side)
+{
+    const attn_output o = layer_of(c, side, layer);
+    const attn_tensor t = input_of(c, s, side);
+    const int64_t first = c->end[part->sequence] - part->count;
+    const int turned = side == CACHE_K && s->rope;
+    int64_t done_rows = 0;
+    while (done_rows < part->count) {
+        int64_t rows;
+        const cache_place to = find_row(c, part->sequence, first + done_rows, &rows);
+        cache_place from;
+        from.entry = part->batch;
+        from.row = part->row + done_rows;
+        rows = min64(rows, part->count - done_rows);
+        if (turned)
+            write_turned(c, s->rope, &o, to, &t, from, rows, first + done_rows,
+                         s->positions ? positions_of(s, part) + done_rows : NULL);
+        else
+            copy_rows(&o, to, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        done_rows += rows;
+    }
+}
+
+static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        write_part(c, layer, s, &part, CACHE_K);
+        write_part(c, layer, s, &part, CACHE_V);
+    }
+}
+
+static attn_status check_extended(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (part.count > c->length[part.sequence]) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
+        }
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                                      char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_layer(c, layer, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_extended(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 1, &why);
+    if (status)
+        return status;
+    write_all(c, layer, s);
+    return done(ATTN_OK, &why);
+}
+
+ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status && c->num_layers != 1)
+        return bad_field(&why, ATTN_ERR_ARG, "num_layers", c->num_layers,
+                         ": call attn_cache_extend, then attn_cache_write for each layer");
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 0, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    write_all(c, 0, s);
+    return done(ATTN_OK, &why);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 6  Trim and fork
+ * --------------------------------------------------------------------------------------------- */
+
+/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+static attn_status check_present(const attn_cache *c, int64_t sequence, const char *first_name,
+                                 int64_t first, const char *end_name, int64_t end, text *why)
+{
+    if (first <= end && first >= c->begin[sequence] && end <= c->end[sequence])
+        return ATTN_OK;
+    put_field(why, first_name, first);
+    put(why, " and ");
+    put_field(why, end_name, end);
+    put(why, " must ascend from ");
+    put_int(why, c->begin[sequence]);
+    put(why, " to ");
+    put_int(why, c->end[sequence]);
+    put(why, ", the numbers present in sequence ");
+    put_int(why, sequence);
+    return ATTN_ERR_ARG;
+}
+
+/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. Not
+ * where the caller forgets all that the ring has lost, and more. */
+static attn_status check_rollback(const attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
+                                  text *why)
+{
+    const int64_t lost = c->lost[sequence];
+    if (begin == end || begin > lost || lost == 0 || lost <= end - c->window_left)
+        return ATTN_OK;
+    put_field(why, "end", end);
+    put(why, " must be at least ");
+    put_int(why, lost + c->window_left);
+    put(why, ": ");
+    put_field(why, "window_left", c->window_left);
+    put(why, " keys before it are needed, and the ring has overwritten those below ");
+    put_int(why, lost);
+    return ATTN_ERR_ARG;
+}
+
+ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const int restart = begin == 0 && end == 0;
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_sequence(c, "sequence", sequence, &why);
+    if (!status && !restart)
+        status = check_present(c, sequence, "begin", begin, "end", end, &why);
+    if (!status && !restart)
+        status = check_rollback(c, sequence, begin, end, &why);
+    if (status)
+        return status;
+    c->lost[sequence] = restart ? 0 : c->lost[sequence];
+    set_numbers(c, sequence, begin, end);
+    if (c->page_size)
+        drop_pages(c, sequence);
+    return done(ATTN_OK, &why);
+}
+
+static void share_pages(attn_cache *c, int64_t from, int64_t to)
+{
+    const page_range r = pages_of(c, c->begin[to], c->length[to]);
+    int64_t n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t page = table_of(c, from)[i];
+        table_of(c, to)[i] = page;
+        c->uses[page]++;
+    }
+}
+
+/* Keys of an unpaged cache have the same rows in both sequences. */
+static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
+{
+    int64_t number, rows;
+    for (number = c->begin[to]; number < c->end[to]; number += rows) {
+        const cache_place at = find_row(c, from, number, &rows);
+        rows = min64(rows, c->end[to] - number);
+        copy_entry(c, at, to, rows);
+    }
+}
+
+ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_sequence(c, "from", from, &why);
+    if (!status)
+        status = check_sequence(c, "to", to, &why);
+    if (!status && from == to)
+        return bad_field(&why, ATTN_ERR_ARG, "to", to, " must be another sequence than from");
+    if (!status && c->length[to])
+        return bad_field(&why, ATTN_ERR_ARG, "to", to,
+                         " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
+    if (!status)
+        status = check_present(c, from, "begin", c->begin[from], "end", end, &why);
+    if (!status)
+        status = check_rollback(c, from, c->begin[from], end, &why);
+    if (status)
+        return status;
+    set_numbers(c, to, c->begin[from], end);
+    c->lost[to] = c->lost[from];
+    if (c->page_size)
+        share_pages(c, from, to);
+    else
+        copy_keys(c, from, to);
+    return done(ATTN_OK, &why);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 7  Views and reading
+ * --------------------------------------------------------------------------------------------- */
+
+/* Offsets of a view's arrays in the caller's memory. */
+typedef struct view_memory {
+    int64_t key_base, kv_len, begin, table, bytes;
+} view_memory;
+
+static int64_t view_pages(const attn_cache *c)
+{
+    return c->page_size ? c->pages_per_sequence : 1;
+}
+
+static view_memory place_view(const attn_cache *c, int64_t batch)
+{
+    view_memory m;
+    int64_t at = 0;
+    m.key_base = place(&at, batch, sizeof(int64_t));
+    m.kv_len = place(&at, batch, sizeof(int32_t));
+    m.begin = place(&at, batch, sizeof(int32_t));
+    m.table = place(&at, times(batch, view_pages(c)), sizeof(int32_t));
+    m.bytes = plus(at, ALIGNMENT - 1);
+    return m;
+}
+
+static attn_status check_view_size(const attn_cache *c, int64_t batch, text *why)
+{
+    if (batch < 0)
+        return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
+    if (batch > MOST || place_view(c, batch).bytes >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "batch", batch,
+                         ": the view would exceed the address space");
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, size_t *bytes,
+                                          char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status && !bytes)
+        return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    if (!status)
+        status = check_view_size(c, batch, &why);
+    if (!status)
+        *bytes = (size_t)place_view(c, batch).bytes;
+    return done(status, &why);
+}
+
+/* What does not depend on which sequences are chosen. */
+static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
+{
+    const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
+    p->num_heads_kv = c->num_heads_kv;
+    p->seq_len_kv = c->rows;
+    p->head_dim = c->head_dim;
+    p->head_dim_v = c->head_dim_v;
+    p->k = tensor_from(&k);
+    p->v = tensor_from(&v);
+    p->kv_begin = NULL;
+    p->cu_seqlens_kv = NULL;
+    memset(&p->kv_rows, 0, sizeof p->kv_rows);
+    p->kv_rows.ring = c->rows;
+}
+
+static void view_all(const attn_cache *c, attn_params *p)
+{
+    p->kv_len = c->length;
+    p->key_base = c->begin;
+    p->kv_rows.begin = c->first_row;
+    p->kv_rows.table = c->table;
+    p->kv_rows.page_size = c->page_size;
+    p->kv_rows.num_pages = c->num_pages;
+}
+
+/* Of a cache that is not paged, each sequence is a page of its own. */
+static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                        attn_params *p, char *at)
+{
+    const view_memory m = place_view(c, batch);
+    int64_t *key_base = (int64_t *)(void *)(at + m.key_base);
+    int32_t *kv_len = (int32_t *)(void *)(at + m.kv_len);
+    int32_t *begin = (int32_t *)(void *)(at + m.begin);
+    int32_t *table = (int32_t *)(void *)(at + m.table);
+    const int64_t pages = view_pages(c);
+    int64_t b;
+    for (b = 0; b < batch; b++) {
+        const int32_t q = sequences[b];
+        key_base[b] = c->begin[q];
+        kv_len[b] = c->length[q];
+        begin[b] = c->first_row[q];
+        memcpy(table + b * pages, c->page_size ? table_of(c, q) : &q,
+               (size_t)pages * sizeof *table);
+    }
+    p->kv_len = kv_len;
+    p->key_base = key_base;
+    p->kv_rows.begin = begin;
+    p->kv_rows.table = table;
+    p->kv_rows.page_size = cache_entry_rows(c);
+    p->kv_rows.num_pages = entries_of(c);
+}
+
+/* Keys that all sequences of the view have in the same pages from the same number on. */
+static int64_t count_shared(const attn_cache *c, const attn_params *p)
+{
+    const int64_t pages = c->pages_per_sequence;
+    int64_t least = p->batch > 1 ? p->kv_len[0] : 0, keys, b;
+    const int64_t first = p->batch > 1 ? p->kv_rows.begin[0] : 0;
+    for (b = 1; b < p->batch; b++)
+        least = p->key_base[b] == p->key_base[0] ? min64(least, p->kv_len[b]) : 0;
+    for (keys = 0; keys < least; keys += c->page_size - (first + keys) % c->page_size) {
+        const int64_t i = (first + keys) % c->rows / c->page_size;
+        for (b = 1; b < p->batch; b++)
+            if (p->kv_rows.table[b * pages + i] != p->kv_rows.table[i])
+                return keys;
+    }
+    return min64(keys, least);
+}
+
+static attn_status check_window(const attn_cache *c, const attn_params *p, text *why)
+{
+    if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
+        return ATTN_OK;
+    bad_field(why, ATTN_ERR_ARG, "p.window_left", p->window_left, " must be from 0 to ");
+    put_int(why, c->window_left);
+    return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
+}
+
+/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+static void view_window(const attn_cache *c, attn_params *p)
+{
+    if (!c->ring || p->window || p->window_left || p->window_right)
+        return;
+    p->window = ATTN_WINDOW;
+    p->window_left = c->window_left;
+    p->window_right = -1;
+}
+
+static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
+                              int64_t batch, const attn_params *p, size_t room, text *why)
+{
+    attn_status status = check_cache(c, why);
+    if (!status && !p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (!status)
+        status = check_layer(c, layer, why);
+    if (!status)
+        status = check_view_size(c, batch, why);
+    if (!status)
+        status = check_chosen(c, sequences, batch, why);
+    if (!status)
+        status = check_window(c, p, why);
+    if (!status && sequences && room < (size_t)place_view(c, batch).bytes)
+        return too_small_memory(room, place_view(c, batch).bytes,
+                                "; attn_cache_view_size says how many", why);
+    return status;
+}
+
+ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
+                                     int64_t batch, attn_params *p, void *memory, size_t bytes,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const size_t room = memory ? bytes : 0;
+    const attn_status status = check_view(c, layer, sequences, batch, p, room, &why);
+    if (status)
+        return status;
+    p->batch = batch;
+    view_storage(c, layer, p);
+    if (sequences)
+        view_chosen(c, sequences, batch, p, align_memory(memory));
+    else
+        view_all(c, p);
+    p->shared_keys = c->page_size ? count_shared(c, p) : 0;
+    view_window(c, p);
+    return done(ATTN_OK, &why);
+}
+
+/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
+                              text *why)
+{
+    const int stored = side == CACHE_K ? c->k.dtype : c->v.dtype;
+    ptrdiff_t axes[4] = { 0, 0, 0, 1 };
+    attn_status status = check_written(side_names[side], o, why);
+    if (!status)
+        status = check_dtype(side_names[side], o->dtype, stored, why);
+    if (status)
+        return status;
+    RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
+    axes[1] = o->stride_head;
+    axes[2] = o->stride_seq;
+    return check_extent(side_names[side], width_of(o->dtype), 1, c->num_heads_kv, count,
+                        dim_of(c, side), axes, why);
+}
+
+static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t sequence,
+                      int64_t first, int64_t count, const attn_output *to)
+{
+    const attn_output o = layer_of(c, side, layer);
+    const attn_tensor t = tensor_from(&o);
+    int64_t done_rows = 0;
+    while (to->data && done_rows < count) {
+        int64_t rows;
+        const cache_place from = find_row(c, sequence, first + done_rows, &rows);
+        cache_place at;
+        at.entry = 0;
+        at.row = done_rows;
+        rows = min64(rows, count - done_rows);
+        copy_rows(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        done_rows += rows;
+    }
+}
+
+ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
+                                     int64_t first, int64_t count, const attn_output *k,
+                                     const attn_output *v, char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_output to[CACHE_SIDES];
+    attn_status status = check_cache(c, &why);
+    int side;
+    memset(to, 0, sizeof to);
+    to[CACHE_K] = k ? *k : to[CACHE_K];
+    to[CACHE_V] = v ? *v : to[CACHE_V];
+    if (!status)
+        status = check_layer(c, layer, &why);
+    if (!status)
+        status = check_sequence(c, "sequence", sequence, &why);
+    if (!status && (count < 0 || count > c->length[sequence]))
+        return check_index("count", count, c->length[sequence], &why);
+    if (!status)
+        status = check_present(c, sequence, "first", first, "first + count",
+                               min64(first, TOO_BIG) + count, &why);
+    for (side = 0; side < CACHE_SIDES && !status; side++)
+        status = check_read(c, side, count, &to[side], &why);
+    for (side = 0; side < CACHE_SIDES && !status; side++)
+        read_rows(c, side, layer, sequence, first, count, &to[side]);
+    return done(status, &why);
+}

@@ -1,0 +1,684 @@
+/* cache.c - attn_cache.h: random operations against a plain model, bits of attention over caches,
+ * every misuse.
+ * SPDX-License-Identifier: MIT
+ *
+ *     build/test cache [-- COUNT]       also: ATTN_CACHE=COUNT in the environment: operations
+ *
+ * The model keeps each sequence as an array of keys by their number, and pages as names: a key
+ * appended to a page that another sequence has, too, gives the page a new name. It decides what
+ * each operation must do, key by key. After each all keys are read, and everything that can be seen
+ * of lengths, tables and the free list is compared; an operation that must fail may change nothing.
+ */
+#include "test.h"
+
+#include "../attn_cache.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DEFAULT_OPERATIONS = 100000,
+    OPERATIONS_A_CASE = 500,
+    SEQUENCES = 5, LAYERS = 3, HEADS = 3, DIM = 4, /* at most */
+    NUMBERS = 1200, /* of a sequence, before it must start afresh */
+    ROWS = 320,     /* of a sequence */
+    VALUES = 1024,
+    WHY = 400
+};
+
+/* ---- model ----------------------------------------------------------------------------------- */
+
+typedef struct model_sequence {
+    int64_t begin, end, lost;
+    int32_t ids[NUMBERS]; /* what was appended as this number */
+    int32_t pages[ROWS];  /* names; -1 = none */
+} model_sequence;
+
+typedef struct model {
+    model_sequence q[SEQUENCES];
+    int32_t next_id, next_page;
+} model;
+
+static model now, trial;
+
+static void model_restart(model_sequence *q)
+{
+    q->begin = q->end = q->lost = 0;
+    for (int i = 0; i < ROWS; i++)
+        q->pages[i] = -1;
+}
+
+static void model_start(model *m)
+{
+    m->next_id = m->next_page = 0;
+    for (int i = 0; i < SEQUENCES; i++)
+        model_restart(&m->q[i]);
+}
+
+static int64_t page_of(const attn_cache *c, int64_t number)
+{
+    return number % c->rows / c->page_size;
+}
+
+static int model_is_shared(const attn_cache *c, const model *m, int32_t name)
+{
+    int users = 0;
+    for (int64_t q = 0; q < c->num_sequences; q++)
+        for (int64_t i = 0; i < c->pages_per_sequence; i++)
+            users += m->q[q].pages[i] == name;
+    return users > 1;
+}
+
+static void model_append(const attn_cache *c, model *m, int64_t sequence, int64_t count)
+{
+    model_sequence *q = &m->q[sequence];
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t number = q->end++, gone = number - c->rows;
+        q->ids[number] = m->next_id++;
+        if (c->ring && gone >= 0)
+            q->lost = gone + 1 > q->lost ? gone + 1 : q->lost;
+        if (gone >= q->begin)
+            q->begin = gone + 1;
+        if (c->page_size > 0) {
+            int32_t *page = &q->pages[page_of(c, number)];
+            if (*page < 0 || model_is_shared(c, m, *page))
+                *page = m->next_page++;
+        }
+    }
+}
+
+static int64_t model_pages(const attn_cache *c, const model *m)
+{
+    int64_t count = 0;
+    for (int64_t q = 0; q < c->num_sequences; q++)
+        for (int64_t i = 0; i < c->pages_per_sequence; i++) {
+            int is_first = m->q[q].pages[i] >= 0;
+            for (int64_t before = 0; before < q; before++)
+                is_first &= m->q[before].pages[i] != m->q[q].pages[i];
+            count += is_first;
+        }
+    return count;
+}
+
+/* Pages of numbers that are no longer there are given back. */
+static void model_drop(const attn_cache *c, model_sequence *q)
+{
+    int32_t kept[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        kept[i] = -1;
+    for (int64_t n = q->begin; n < q->end && c->page_size > 0; n++)
+        kept[page_of(c, n)] = q->pages[page_of(c, n)];
+    memcpy(q->pages, kept, sizeof kept);
+}
+
+/* ---- values: of a key that was appended, in every storage type -------------------------------- */
+
+static float values[VALUES];
+static uint32_t rounded[3][VALUES]; /* the bits of what is read back as f32, by attn_dtype */
+
+static void fill_values(void)
+{
+    static const uint32_t special[] = {
+        0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00000001u, 0x33000000u, 0x33000001u,
+        0x3f801000u, 0x3f803000u, 0x477fefffu, 0x477ff000u, 0x3f808000u, 0x3f818000u, 0x7f7fffffu};
+    enum { SPECIAL = sizeof special / sizeof *special };
+    for (int i = 0; i < VALUES; i++) {
+        values[i] = i < SPECIAL ? float_from_bits(special[i]) : rng_normal();
+        for (int dtype = 0; dtype < 3; dtype++) {
+            uint32_t stored[1];
+            dtype_store(dtype, stored, values[i]);
+            rounded[dtype][i] = float_bits(dtype_load(dtype, stored));
+        }
+    }
+}
+
+static int64_t value_at(int32_t id, int64_t layer, int side, int64_t h, int64_t d)
+{
+    return (id * 271 + layer * 83 + side * 41 + h * 13 + d) % VALUES;
+}
+
+/* ---- the cache under test --------------------------------------------------------------------- */
+
+static attn_cache cache, cache_before;
+static unsigned char *memory, *memory_before;
+static size_t memory_bytes;
+static char why[WHY];
+
+static void random_shape(attn_cache *c)
+{
+    static const int64_t page_sizes[] = {1, 5, 16, 256};
+    memset(c, 0, sizeof *c);
+    c->num_sequences = rng_int(1, SEQUENCES);
+    c->num_layers = rng_int(0, 2);
+    c->num_heads_kv = rng_int(1, HEADS);
+    c->head_dim = rng_int(1, DIM);
+    c->head_dim_v = rng_int(0, DIM);
+    c->capacity = rng_int(1, 24);
+    c->page_size = rng_chance(60) ? RNG_PICK(page_sizes) : 0;
+    c->layout = (int)rng_int(0, 1);
+    c->k.dtype = (int)rng_int(0, 2);
+    c->v.dtype = (int)rng_int(0, 2);
+    if (rng_chance(50)) {
+        c->ring = 1;
+        c->window_left = rng_int(0, c->capacity - 1);
+    }
+    if (c->page_size > 0 && rng_chance(50)) /* too few pages for all */
+        c->num_pages = rng_int(1, c->num_sequences * ((c->capacity - 1) / c->page_size + 1));
+}
+
+/* Storage of the caller's own, with gaps, some strides negative. */
+static void own_storage(attn_cache *c)
+{
+    const int64_t rows = c->page_size > 0 ? c->page_size : c->capacity;
+    const int64_t pages = c->page_size > 0 ? (c->capacity - 1) / c->page_size + 1 : 1;
+    const int64_t entries = c->page_size > 0 && c->num_pages > 0 ? c->num_pages
+                                                                 : pages * c->num_sequences;
+    const int64_t seq = DIM + 1, head = seq * rows + 3, entry = head * c->num_heads_kv + 2;
+    const int64_t layer = entry * entries + 1, total = layer * LAYERS;
+    const size_t bytes = (size_t)total * dtype_size(c->k.dtype);
+    unsigned char *data = test_alloc(bytes);
+    c->k.data = data + (size_t)(seq * (rows - 1)) * dtype_size(c->k.dtype);
+    c->k.stride_seq = (ptrdiff_t)-seq;
+    c->k.stride_head = (ptrdiff_t)head;
+    c->k.stride_batch = (ptrdiff_t)entry;
+    c->k_stride_layer = (ptrdiff_t)layer;
+}
+
+static int start_cache(void)
+{
+    random_shape(&cache);
+    if (rng_chance(20))
+        own_storage(&cache);
+    if (!CHECK(attn_cache_size(&cache, &memory_bytes, why, WHY) == ATTN_OK, "%s", why))
+        return 0;
+    memory = test_alloc(memory_bytes);
+    memory_before = test_alloc(memory_bytes);
+    model_start(&now);
+    return CHECK(attn_cache_init(&cache, memory, memory_bytes, why, WHY) == ATTN_OK, "%s", why) &&
+           CHECK(strcmp(why, "ok") == 0, "%s", why);
+}
+
+static void remember(void)
+{
+    cache_before = cache;
+    memcpy(memory_before, memory, memory_bytes);
+}
+
+static int is_unchanged(void)
+{
+    return memcmp(&cache, &cache_before, sizeof cache) == 0 &&
+           memcmp(memory, memory_before, memory_bytes) == 0;
+}
+
+/* ---- comparing with the model ------------------------------------------------------------------ */
+
+static const char *kind_text(void)
+{
+    static char text[300];
+    snprintf(text, sizeof text,
+             "sequences %d layers %d heads %d dims %d %d capacity %d page_size %d num_pages %d "
+             "ring %d window_left %d layout %d types %s %s",
+             (int)cache.num_sequences, (int)cache.num_layers, (int)cache.num_heads_kv,
+             (int)cache.head_dim, (int)cache.head_dim_v, (int)cache.capacity, (int)cache.page_size,
+             (int)cache.num_pages, cache.ring, (int)cache.window_left, cache.layout,
+             dtype_name(cache.k.dtype), dtype_name(cache.v.dtype));
+    return text;
+}
+
+static int64_t dim_of(int side)
+{
+    return side == 0 ? cache.head_dim : cache.head_dim_v;
+}
+
+/* All numbers of one layer of a sequence, read at once as f32. */
+static int keys_are_right(int64_t layer, int64_t sequence)
+{
+    static float read[2][HEADS * ROWS * DIM];
+    const model_sequence *q = &now.q[sequence];
+    const int64_t count = q->end - q->begin;
+    attn_output k = {0}, v = {0};
+    int64_t wrong = 0;
+    k.data = read[0];
+    v.data = read[1];
+    if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, &v, why, WHY) != ATTN_OK)
+        return 0;
+    for (int side = 0; side < 2; side++) {
+        const uint32_t *expected = rounded[side == 0 ? cache.k.dtype : cache.v.dtype];
+        const float *x = read[side];
+        for (int64_t h = 0; h < cache.num_heads_kv; h++)
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t d = 0; d < dim_of(side); d++)
+                    wrong += float_bits(*x++) !=
+                             expected[value_at(q->ids[q->begin + i], layer, side, h, d)];
+    }
+    return wrong == 0;
+}
+
+static int numbers_are_right(int64_t sequence)
+{
+    const model_sequence *q = &now.q[sequence];
+    return cache.begin[sequence] == q->begin && cache.end[sequence] == q->end &&
+           cache.lost[sequence] == q->lost && cache.length[sequence] == q->end - q->begin &&
+           cache.first_row[sequence] == q->begin % cache.rows;
+}
+
+/* Tables have a page where the model has a name, and the same page where the names are. */
+static int tables_are_right(void)
+{
+    const int64_t pages = cache.pages_per_sequence;
+    for (int64_t a = 0; a < cache.num_sequences; a++)
+        for (int64_t i = 0; i < pages; i++) {
+            const int32_t page = cache.table[a * pages + i], name = now.q[a].pages[i];
+            if ((page >= 0) != (name >= 0) || page < -1 || page >= cache.num_pages)
+                return 0;
+            for (int64_t b = 0; b < a && page >= 0; b++)
+                if ((cache.table[b * pages + i] == page) != (now.q[b].pages[i] == name))
+                    return 0;
+        }
+    return cache.num_free == cache.num_pages - model_pages(&cache, &now);
+}
+
+/* Every page is in use as often as tables say, at one place of them, or in the free list once. */
+static int pages_are_right(void)
+{
+    int32_t uses[SEQUENCES * ROWS] = {0}, place[SEQUENCES * ROWS];
+    const int64_t pages = cache.pages_per_sequence;
+    for (int64_t at = 0; at < cache.num_sequences * pages; at++) {
+        const int32_t page = cache.table[at];
+        if (page >= 0 && uses[page]++ > 0 && place[page] != at % pages)
+            return 0;
+        if (page >= 0)
+            place[page] = (int32_t)(at % pages);
+    }
+    for (int64_t i = 0; i < cache.num_pages; i++)
+        if (cache.uses[i] != uses[i])
+            return 0;
+    for (int64_t i = 0; i < cache.num_free; i++)
+        if (uses[cache.free_pages[i]]++ != 0)
+            return 0;
+    for (int64_t i = 0; i < cache.num_pages; i++)
+        if (uses[i] == 0)
+            return 0;
+    return 1;
+}
+
+static int compare_all(const char *after)
+{
+    int good = 1;
+    for (int64_t q = 0; q < cache.num_sequences && good; q++) {
+        good = CHECK(numbers_are_right(q), "after %s, sequence %d: %s", after, (int)q,
+                     kind_text());
+        for (int64_t layer = 0; layer < cache.num_layers && good; layer++)
+            good = CHECK(keys_are_right(layer, q), "after %s, layer %d of sequence %d: %s", after,
+                         (int)layer, (int)q, kind_text());
+    }
+    if (good && cache.page_size > 0)
+        good = CHECK(tables_are_right(), "after %s: %s", after, kind_text()) &&
+               CHECK(pages_are_right(), "after %s: %s", after, kind_text());
+    return good;
+}
+
+/* ---- views: element by element, as kv_rows of attn.h says where they lie ----------------------- */
+
+static const unsigned char *viewed(const attn_params *p, int side, int64_t b, int64_t h, int64_t j)
+{
+    const attn_tensor *t = side == 0 ? &p->k : &p->v;
+    const attn_rows *rows = &p->kv_rows;
+    const int64_t pages = rows->page_size > 0 ? (rows->ring - 1) / rows->page_size + 1 : 0;
+    int64_t row = rows->begin[b] + j, entry = b;
+    row -= row >= rows->ring ? rows->ring : 0;
+    if (rows->page_size > 0) {
+        entry = rows->table[b * pages + row / rows->page_size];
+        row %= rows->page_size;
+    }
+    return (const unsigned char *)t->data +
+           (entry * t->stride_batch + h * t->stride_head + row * t->stride_seq) *
+               (ptrdiff_t)dtype_size(t->dtype);
+}
+
+static int view_key_is_right(const attn_params *p, int64_t layer, int64_t b, int64_t sequence,
+                             int64_t j)
+{
+    const int32_t id = now.q[sequence].ids[now.q[sequence].begin + j];
+    for (int side = 0; side < 2; side++) {
+        const int dtype = side == 0 ? p->k.dtype : p->v.dtype;
+        for (int64_t h = 0; h < p->num_heads_kv; h++) {
+            const unsigned char *at = viewed(p, side, b, h, j);
+            for (int64_t d = 0; d < (side == 0 ? p->head_dim : p->head_dim_v); d++)
+                if (float_bits(dtype_load(dtype, at + (size_t)d * dtype_size(dtype))) !=
+                    rounded[dtype][value_at(id, layer, side, h, d)])
+                    return 0;
+        }
+    }
+    return 1;
+}
+
+static int64_t shared_in_model(const int32_t *chosen, int64_t batch)
+{
+    const model_sequence *first = &now.q[chosen[0]];
+    int64_t keys = 0;
+    if (batch < 2 || cache.page_size == 0)
+        return 0;
+    for (;; keys++)
+        for (int64_t b = 0; b < batch; b++) {
+            const model_sequence *q = &now.q[chosen[b]];
+            const int64_t number = first->begin + keys;
+            if (q->begin != first->begin || number >= q->end ||
+                q->pages[page_of(&cache, number)] != first->pages[page_of(&cache, number)])
+                return keys;
+        }
+}
+
+static int view_is_right(const attn_params *p, int64_t layer, const int32_t *chosen, int64_t batch)
+{
+    int good = p->batch == batch && p->num_heads_kv == cache.num_heads_kv &&
+               p->seq_len_kv == cache.rows && p->kv_rows.ring == cache.rows &&
+               p->head_dim == cache.head_dim && p->head_dim_v == cache.head_dim_v &&
+               p->kv_begin == NULL && p->cu_seqlens_kv == NULL && p->kv_rows.table_stride == 0;
+    for (int64_t b = 0; b < batch && good; b++) {
+        const model_sequence *q = &now.q[chosen[b]];
+        good = p->kv_len[b] == q->end - q->begin && p->key_base[b] == q->begin;
+        for (int64_t j = 0; j < p->kv_len[b] && good; j += 1 + rng_int(0, 5))
+            good = view_key_is_right(p, layer, b, chosen[b], j);
+    }
+    return good && p->shared_keys == (batch > 0 ? shared_in_model(chosen, batch) : 0);
+}
+
+static void check_view(void)
+{
+    static unsigned char room[1 << 14];
+    int32_t chosen[2 * SEQUENCES];
+    const int all = rng_chance(30);
+    const int64_t batch = rng_int(0, all ? cache.num_sequences : 2 * SEQUENCES);
+    const int64_t layer = rng_int(0, cache.num_layers - 1);
+    attn_params p = {0};
+    size_t need = 0;
+    for (int64_t b = 0; b < batch; b++)
+        chosen[b] = (int32_t)(all ? b : rng_int(0, cache.num_sequences - 1));
+    if (!CHECK(attn_cache_view_size(&cache, batch, &need, why, WHY) == ATTN_OK && need <= sizeof room,
+               "%s", why))
+        return;
+    memset(&p.kv_rows, 1, sizeof p.kv_rows);
+    p.kv_begin = chosen;
+    CHECK(attn_cache_view(&cache, layer, all ? NULL : chosen, batch, &p,
+                          all ? NULL : room + sizeof room - need, need, why, WHY) == ATTN_OK,
+          "%s", why);
+    CHECK(view_is_right(&p, layer, chosen, batch), "batch %d%s: %s", (int)batch,
+          all ? "" : ", chosen", kind_text());
+    CHECK(!cache.ring || (p.window == ATTN_WINDOW && p.window_left == cache.window_left &&
+                          p.window_right == -1),
+          "window %d %d", p.window, (int)p.window_left);
+}
+
+/* ---- operations -------------------------------------------------------------------------------- */
+
+typedef struct step {
+    attn_cache_step s;
+    int32_t sequences[SEQUENCES], len[SEQUENCES], cu[SEQUENCES + 1];
+    int64_t counts[SEQUENCES];
+} step;
+
+static unsigned char inputs[2][1 << 18];
+
+/* Which sequences, in any order, and how many keys of each. */
+static void choose_parts(step *t)
+{
+    for (int32_t i = 0; i < SEQUENCES; i++)
+        t->sequences[i] = i;
+    for (int64_t i = cache.num_sequences - 1; i > 0; i--) {
+        const int64_t other = rng_int(0, i);
+        const int32_t last = t->sequences[i];
+        t->sequences[i] = t->sequences[other];
+        t->sequences[other] = last;
+    }
+    t->s.batch = rng_int(0, cache.num_sequences);
+    for (int64_t b = 0; b < t->s.batch; b++)
+        t->counts[b] = rng_chance(10) ? rng_int(0, cache.rows < 40 ? cache.rows + 3 : 40)
+                                      : rng_int(0, rng_chance(50) ? 1 : 6);
+}
+
+static void choose_form(step *t)
+{
+    int64_t most = 0, sum = rng_int(0, 2);
+    for (int64_t b = 0; b < t->s.batch; b++) {
+        t->cu[b] = (int32_t)sum;
+        t->len[b] = (int32_t)t->counts[b];
+        sum += t->counts[b] + (b % 2);
+        most = t->counts[b] > most ? t->counts[b] : most;
+    }
+    t->cu[t->s.batch] = (int32_t)sum;
+    t->s.sequences = t->sequences;
+    t->s.len = t->len;
+    t->s.seq_len = most + rng_int(0, 1);
+    if (rng_chance(40)) {
+        t->s.cu_seqlens = t->cu;
+        t->s.seq_len = sum + rng_int(0, 2);
+    }
+}
+
+/* Packed, or as attn.h allows: rows with gaps, the last one first. */
+static void choose_layout(attn_tensor *t, const attn_cache_step *s, int side)
+{
+    const int64_t dim = dim_of(side), heads = cache.num_heads_kv;
+    const int64_t elements = (int64_t)sizeof inputs[0] / 4;
+    t->dtype = rng_chance(50) ? (side == 0 ? cache.k.dtype : cache.v.dtype) : ATTN_F32;
+    t->data = inputs[side];
+    if (rng_chance(50))
+        return;
+    t->stride_head = (ptrdiff_t)(dim + 1);
+    t->stride_seq = (ptrdiff_t)-(heads * (dim + 1));
+    t->stride_batch = (ptrdiff_t)(s->seq_len * heads * (dim + 1));
+    t->data = inputs[side] + (size_t)(elements / 8) * dtype_size(t->dtype);
+}
+
+static void fill_side(step *t, int64_t layer, int side, int32_t first_id)
+{
+    const attn_tensor *x = side == 0 ? &t->s.k : &t->s.v;
+    const int64_t dim = dim_of(side), heads = cache.num_heads_kv;
+    const int packed = t->s.cu_seqlens != NULL, given = x->stride_seq != 0;
+    const int64_t step_head = given ? x->stride_head : packed ? dim : t->s.seq_len * dim;
+    const int64_t step_seq = given ? x->stride_seq : packed ? heads * dim : dim;
+    const int64_t step_batch = given ? x->stride_batch : heads * t->s.seq_len * dim;
+    for (int64_t b = 0; b < t->s.batch; b++)
+        for (int64_t i = 0; i < t->counts[b]; i++, first_id++)
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t d = 0; d < dim; d++) {
+                    const int64_t at = (packed ? (t->cu[b] + i) * step_seq
+                                               : b * step_batch + i * step_seq) +
+                                       h * step_head + d;
+                    dtype_store(x->dtype,
+                                (unsigned char *)(size_t)x->data +
+                                    at * (ptrdiff_t)dtype_size(x->dtype),
+                                values[value_at(first_id, layer, side, h, d)]);
+                }
+}
+
+static void fill_inputs(step *t, int64_t layer, int32_t first_id)
+{
+    fill_side(t, layer, 0, first_id);
+    fill_side(t, layer, 1, first_id);
+}
+
+/* What must happen: the model with the step done is in `trial`. */
+static attn_status expected_append(const step *t)
+{
+    for (int64_t b = 0; b < t->s.batch; b++) {
+        const model_sequence *q = &now.q[t->sequences[b]];
+        const int64_t present = q->end - q->begin;
+        const int64_t kept = present < cache.window_left ? present : cache.window_left;
+        if (t->counts[b] > (cache.ring ? cache.rows - kept : cache.capacity - present))
+            return ATTN_ERR_FULL;
+    }
+    memcpy(&trial, &now, sizeof now);
+    for (int64_t b = 0; b < t->s.batch; b++)
+        model_append(&cache, &trial, t->sequences[b], t->counts[b]);
+    return model_pages(&cache, &trial) > cache.num_pages && cache.page_size > 0 ? ATTN_ERR_FULL
+                                                                               : ATTN_OK;
+}
+
+static attn_status run_append(step *t)
+{
+    const int32_t first_id = now.next_id;
+    attn_status status;
+    if (cache.num_layers == 1 && rng_chance(50)) {
+        fill_inputs(t, 0, first_id);
+        return attn_cache_append(&cache, &t->s, why, WHY);
+    }
+    status = attn_cache_extend(&cache, &t->s, why, WHY);
+    for (int64_t layer = 0; layer < cache.num_layers && status == ATTN_OK; layer++) {
+        fill_inputs(t, layer, first_id);
+        status = attn_cache_write(&cache, layer, &t->s, why, WHY);
+    }
+    return status;
+}
+
+static attn_status do_append(attn_status *expected)
+{
+    static step t;
+    memset(&t, 0, sizeof t);
+    choose_parts(&t);
+    choose_form(&t);
+    choose_layout(&t.s.k, &t.s, 0);
+    choose_layout(&t.s.v, &t.s, 1);
+    *expected = expected_append(&t);
+    if (*expected != ATTN_OK)
+        remember();
+    else
+        fill_inputs(&t, 0, 0);
+    {
+        const attn_status status = run_append(&t);
+        if (status == ATTN_OK && *expected == ATTN_OK)
+            memcpy(&now, &trial, sizeof now);
+        return status;
+    }
+}
+
+/* Where the ring has overwritten what a query at `end` would look at, and the caller has not said
+ * that it may be missing. */
+static int is_lost(const model_sequence *q, int64_t begin, int64_t end)
+{
+    return q->lost > 0 && begin < end && begin <= q->lost && q->lost > end - cache.window_left;
+}
+
+static attn_status do_trim(attn_status *expected)
+{
+    const int64_t sequence = rng_int(0, cache.num_sequences - 1), how = rng_int(0, 9);
+    model_sequence *q = &now.q[sequence];
+    int64_t begin = q->begin, end = q->end - rng_int(0, 4);
+    attn_status status;
+    if (how == 0)
+        begin = end = 0;
+    else if (how == 1)
+        begin = end;
+    else if (how < 4)
+        begin += rng_int(-1, 5), end = q->end;
+    else if (how == 4)
+        begin = rng_int(-2, q->end + 2), end = rng_int(-2, q->end + 2);
+    *expected = ATTN_OK;
+    if (begin != 0 || end != 0)
+        *expected = begin > end || begin < q->begin || end > q->end || is_lost(q, begin, end)
+                        ? ATTN_ERR_ARG : ATTN_OK;
+    if (*expected != ATTN_OK)
+        remember();
+    status = attn_cache_trim(&cache, sequence, begin, end, why, WHY);
+    if (*expected == ATTN_OK) {
+        q->lost = begin == 0 && end == 0 ? 0 : q->lost;
+        q->begin = begin;
+        q->end = end;
+        model_drop(&cache, q);
+    }
+    return status;
+}
+
+static attn_status do_fork(attn_status *expected)
+{
+    const int64_t from = rng_int(0, cache.num_sequences - 1);
+    const int64_t to = rng_int(0, cache.num_sequences - 1);
+    const model_sequence *source = &now.q[from];
+    model_sequence *q = &now.q[to];
+    const int64_t end = source->end - (rng_chance(50) ? 0 : rng_int(-1, 6));
+    attn_status status;
+    if (from != to && q->end > q->begin && rng_chance(80)) {
+        attn_cache_trim(&cache, to, 0, 0, why, WHY);
+        model_restart(q);
+    }
+    *expected = from == to || q->end > q->begin || end < source->begin || end > source->end ||
+                        is_lost(source, source->begin, end)
+                    ? ATTN_ERR_ARG : ATTN_OK;
+    if (*expected != ATTN_OK)
+        remember();
+    status = attn_cache_fork(&cache, from, to, end, why, WHY);
+    if (*expected == ATTN_OK) {
+        memcpy(q, source, sizeof *q);
+        q->end = end;
+        model_drop(&cache, q);
+    }
+    return status;
+}
+
+/* So that the model's arrays suffice. */
+static void restart_long_ones(void)
+{
+    for (int64_t i = 0; i < cache.num_sequences; i++)
+        if (now.q[i].end > NUMBERS - 64) {
+            CHECK(attn_cache_trim(&cache, i, 0, 0, why, WHY) == ATTN_OK, "%s", why);
+            model_restart(&now.q[i]);
+        }
+}
+
+static const struct operation {
+    const char *name;
+    int percent;
+    attn_status (*run)(attn_status *expected);
+} operations[] = {{"append", 65, do_append}, {"trim", 23, do_trim}, {"fork", 12, do_fork}};
+
+static const struct operation *pick_operation(void)
+{
+    int64_t at = rng_int(0, 99);
+    const struct operation *o = operations;
+    while (at >= o->percent)
+        at -= o++->percent;
+    return o;
+}
+
+static int one_operation(void)
+{
+    const struct operation *o = pick_operation();
+    attn_status expected, status;
+    restart_long_ones();
+    status = o->run(&expected);
+    if (!CHECK(status == expected, "%s: status %d, not %d: %s: %s", o->name, (int)status,
+               (int)expected, why, kind_text()))
+        return 0;
+    if (status != ATTN_OK && !CHECK(is_unchanged(), "%s failed and changed something: %s: %s",
+                                    o->name, why, kind_text()))
+        return 0;
+    return compare_all(o->name);
+}
+
+static int64_t wanted_operations(void)
+{
+    const char *given = T.argc > 0 ? T.argv[0] : getenv("ATTN_CACHE");
+    return given != NULL ? strtoll(given, NULL, 10) : DEFAULT_OPERATIONS;
+}
+
+static void test_operations(void)
+{
+    const int64_t cases = (wanted_operations() + OPERATIONS_A_CASE - 1) / OPERATIONS_A_CASE;
+    for (int64_t i = 0; i < cases; i++) {
+        if (!begin_case("%d random operations", OPERATIONS_A_CASE))
+            continue;
+        fill_values();
+        if (!start_cache())
+            continue;
+        for (int n = 0; n < OPERATIONS_A_CASE && one_operation(); n++)
+            if (n % 16 == 0)
+                check_view();
+    }
+}
+
+void test_cache(void)
+{
+    test_operations();
+}
