@@ -838,7 +838,7 @@ typedef struct problem {
 typedef struct sequence {
     int64_t b;
     int64_t q_row, q_len;   /* first row along the seq axis of q, o, lse; rows in use */
-    int64_t kv_row, kv_len; /* the same for k and v */
+    int64_t kv_row, kv_len; /* the same for k and v, before ring and pages: see key_at */
     int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
     int64_t offset;         /* pos(i) = i + offset */
     int64_t key_base;       /* n(j) = key_base + j */
@@ -862,7 +862,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     s.b = b;
     s.column = entry32(p->kv_begin, b, 0);
     s.q_row = entry32(p->cu_seqlens_q, b, 0);
-    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column;
+    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
     s.q_len = entry32(p->q_len, b, q_capacity(p, b));
     s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
     s.key_base = p->key_base ? p->key_base[b] : 0;
@@ -922,13 +922,36 @@ static void resolve_mask_strides(attn_mask *m)
     resolve_broadcast(&m->stride_kv);
 }
 
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : p->seq_len_kv;
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static void resolve_rows(attn_params *p)
+{
+    attn_rows *rows = &p->kv_rows;
+    if (rows->page_size && rows->table_stride == 0)
+        rows->table_stride = to_stride(table_entries(p));
+    resolve_broadcast(&rows->table_stride);
+}
+
 static void resolve_layouts(attn_params *p)
 {
-    const int varlen = p->cu_seqlens_q != NULL;
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
     const attn_block_mask *blocks = &p->block_mask;
+    resolve_rows(p);
     RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
-    RESOLVE_STRIDES(p->k, varlen, p->num_heads_kv, p->seq_len_kv, p->head_dim);
-    RESOLVE_STRIDES(p->v, varlen, p->num_heads_kv, p->seq_len_kv, p->head_dim_v);
+    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
+    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
     RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
     RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, p->seq_len_q, 1);
     if (varlen)
@@ -1031,6 +1054,35 @@ static int is_empty(const attn_params *p)
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
+/* Where key j of a sequence lies; this is the one place that knows. */
+typedef struct key_place {
+    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
+    int64_t behind;      /* so many rows, this one included, lie one after the other */
+    int64_t table_entry; /* that names the page */
+} key_place;
+
+static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+{
+    const attn_rows *rows = &p->kv_rows;
+    key_place at;
+    at.entry = s->b;
+    at.row = s->kv_row + j;
+    at.behind = INT64_MAX;
+    at.table_entry = 0;
+    if (rows->ring) {
+        at.row -= at.row >= rows->ring ? rows->ring : 0;
+        at.behind = rows->ring - at.row;
+    }
+    if (rows->page_size) {
+        const int64_t page = at.row / rows->page_size;
+        at.table_entry = s->b * rows->table_stride + page;
+        at.entry = rows->table[at.table_entry];
+        at.row -= page * rows->page_size;
+        at.behind = min64(at.behind, rows->page_size - at.row);
+    }
+    return at;
+}
+
 /* Number of a row among raw states: that of a packed lse. */
 static int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
@@ -1125,9 +1177,10 @@ static int segments_active(const attn_params *p)
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
                          int n, uint8_t *alive, int step)
 {
-    const int varlen = p->cu_seqlens_q != NULL;
-    const int32_t *q = p->q_segments + (varlen ? s->q_row : s->b * p->q_segments_stride);
-    const int32_t *kv = p->kv_segments + (varlen ? 0 : s->b * p->kv_segments_stride) + s->kv_row;
+    const int32_t *q =
+        p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+    const int32_t *kv = p->kv_segments + s->column +
+                        (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
     int t;
     for (t = 0; t < n; t++)
         alive[t * step] &= q[at->i] == kv[j0 + t];
@@ -1390,6 +1443,9 @@ static const size_rule size_rules[] = { /* int64_t fields */
     SIZE_RULE(block_mask.block_q, 0, MOST),
     SIZE_RULE(block_mask.block_k, 0, MOST),
     SIZE_RULE(logits.num_rows, 0, MOST),
+    SIZE_RULE(kv_rows.ring, 0, MOST),
+    SIZE_RULE(kv_rows.page_size, 0, MOST),
+    SIZE_RULE(kv_rows.num_pages, 0, MOST),
     SIZE_RULE(auto_naive_keys, 0, INT64_MAX),
 };
 
@@ -1448,8 +1504,11 @@ static attn_status check_numbers(const attn_params *p, text *why)
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
-    if (!p->cu_seqlens_q != !p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_ARG, "cu_seqlens_q and cu_seqlens_kv: give both or neither");
+    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
+        return bad(why, ATTN_ERR_ARG,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
     if (!p->q_segments != !p->kv_segments)
         return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
     if (p->shared_keys > p->seq_len_kv) {
@@ -1495,6 +1554,23 @@ static attn_status check_pairs_of_fields(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
+static attn_status check_rows(const attn_params *p, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    if (p->cu_seqlens_kv && (rows->ring || rows->begin || rows->page_size))
+        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
+    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                         " is set, but kv_rows.table is NULL");
+    if (!rows->page_size && rows->table)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
+                         " must be at least 1 when kv_rows.table is given");
+    if (!rows->page_size && rows->num_pages)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
+                         " is set, but kv_rows.page_size is 0");
+    return ATTN_OK;
+}
+
 typedef struct entry_rule {
     const char *name;
     const int32_t *array;
@@ -1533,6 +1609,51 @@ static attn_status check_lengths(const attn_params *p, text *why)
     return status;
 }
 
+/* The pages that hold the keys in use of one sequence are there. */
+static attn_status check_table(const attn_params *p, const sequence *s, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    int64_t j = 0;
+    while (j < s->kv_len) {
+        const key_place at = key_at(p, s, j);
+        if (at.entry < 0 || at.entry >= rows->num_pages) {
+            bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
+            put_field(why, "num_pages", rows->num_pages);
+            put(why, " - 1");
+            return ATTN_ERR_ARG;
+        }
+        j += at.behind;
+    }
+    return ATTN_OK;
+}
+
+/* Rows of every sequence lie inside the ring and in pages that exist. */
+static attn_status check_sequence_rows(const attn_params *p, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    attn_status status = ATTN_OK;
+    int64_t b;
+    for (b = 0; b < p->batch && !status && (rows->begin || rows->ring || rows->page_size); b++) {
+        const sequence s = sequence_of(p, b);
+        const int64_t begin = entry32(rows->begin, b, 0);
+        if (begin < 0 || (rows->ring && begin >= rows->ring)) {
+            status = bad_entry(why, "kv_rows.begin", b, begin,
+                               rows->ring ? " must be at least 0 and below kv_rows.ring"
+                                          : " must be at least 0");
+        } else if (rows->ring && s.column + s.kv_len > rows->ring) {
+            put_field(why, "kv_rows.ring", rows->ring);
+            put(why, " is below kv_begin + kv_len of sequence ");
+            put_field(why, "b", b);
+            put(why, ", ");
+            put_int(why, s.column + s.kv_len);
+            status = ATTN_ERR_ARG;
+        } else if (rows->page_size) {
+            status = check_table(p, &s, why);
+        }
+    }
+    return status;
+}
+
 static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
                                 int64_t heads, int64_t rows, int64_t columns, int needed,
                                 text *why)
@@ -1557,15 +1678,16 @@ static attn_status check_tensors(const attn_params *p, int need_data, text *why)
 {
     const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
     const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = p->seq_len_q, keys = p->seq_len_kv;
-    const int need_keys = need_data && keys > 0;
+    const int64_t rows = p->seq_len_q, keys = rows_of_entry(p);
+    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
+    const int need_keys = need_data && p->seq_len_kv > 0;
     const int need_values = need_keys && wants_values(p);
     attn_status status;
     status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
     if (!status)
-        status = check_tensor("k", &p->k, n, hkv, keys, p->head_dim, need_keys, why);
+        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
     if (!status)
-        status = check_tensor("v", &p->v, n, hkv, keys, p->head_dim_v, need_values, why);
+        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
     if (!status)
         status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
     if (!status)
@@ -1638,6 +1760,9 @@ static attn_status check_arrays(const attn_params *p, text *why)
     if (!status)
         status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1,
                              p->tree_stride, 0, 1, 0, why);
+    if (!status && p->kv_rows.page_size)
+        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1,
+                             table_entries(p), p->kv_rows.table_stride, 0, 0, 1, why);
     return status;
 }
 
@@ -1778,6 +1903,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
+        status = check_rows(&pr->p, why);
+    if (!status)
         status = check_output_strides(&pr->p, why);
     if (status)
         return status;
@@ -1791,6 +1918,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
         status = check_output_sizes(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
+    if (!status && need_data)
+        status = check_sequence_rows(&pr->p, why);
     if (!status && need_data)
         status = check_outputs(&pr->p, why);
     if (!status && need_data)
@@ -1845,6 +1974,7 @@ typedef struct plan {
     int64_t matrix_floats;   /* naive: logits, m and l of one head */
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
     int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
+    int as_they_lie[2];      /* f32 that does not alias: copied only where pages part it */
     /* offsets into a slot, in bytes */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, row_tiles;
@@ -1872,6 +2002,15 @@ typedef struct key_tile {
     int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
     int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
 } key_tile;
+
+/* Rows of K or V that the products before ask for, run by run. */
+typedef struct ahead_rows {
+    attn_ahead run;    /* rows that lie evenly; its lines: for the next product */
+    int64_t left;      /* lines of the run not asked for */
+    int64_t next, end; /* rows behind the run */
+    int64_t lines;     /* of the run and all behind it */
+    int which;
+} ahead_rows;
 
 /* A canonical block of keys inside a tile, cut short by the tile's ends. */
 typedef struct block {
@@ -1905,6 +2044,7 @@ typedef struct tile {
     int64_t lo, hi;   /* union of the lanes' ranges */
     int64_t all_from, all_to; /* and their intersection */
     int64_t alive_from;
+    int64_t blocks_from; /* the key at which the blocks begin */
     int64_t column, columns; /* of V: all of them, or those of a slice */
     int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
@@ -1992,20 +2132,28 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* 16-bit rows are widened once per item. So are f32 rows copied whose distance is a multiple of
- * 1 KiB: such rows compete for an eighth or less of an L1 cache, which costs up to 20 % of the
- * speed. Rows of the copy are an odd number of cache lines apart. */
-static int64_t copy_pitch(const attn_tensor *x, int64_t dim)
+/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
+ * cache, which costs up to 20 % of the speed. */
+static int row_aliases(const attn_tensor *x, int64_t dim)
+{
+    return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
+}
+
+/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
+ * the other. Rows of the copy are an odd number of cache lines apart. */
+static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    const int aliases = x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
-    return x->dtype != ATTN_F32 || aliases ? (plus(dim, line - 1) / line | 1) * line : 0;
+    const int scattered = p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
+    pl->as_they_lie[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
+    pl->pitch[which] =
+        scattered || !pl->as_they_lie[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
 }
 
 static void plan_copies(const problem *pr, plan *pl)
 {
-    pl->pitch[KEYS] = copy_pitch(&pr->p.k, pr->p.head_dim);
-    pl->pitch[VALUES] = copy_pitch(&pr->p.v, pr->p.head_dim_v);
+    plan_copy(&pr->p, pl, KEYS, &pr->p.k, pr->p.head_dim);
+    plan_copy(&pr->p, pl, VALUES, &pr->p.v, pr->p.head_dim_v);
 }
 
 static int has_copies(const plan *pl)
@@ -2441,61 +2589,115 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* Where row j of K or of the columns of V lies, in elements. */
-static int64_t key_row_at(const tile *t, int which, int64_t j)
+/* Row j of K or of the columns of V, in elements; *n becomes how many of n rows lie evenly. */
+static int64_t key_rows_at(const tile *t, int which, int64_t j, int64_t *n)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const int64_t column = which == KEYS ? 0 : t->column;
-    return ROW_AT(*x, &t->s, t->kv_head, t->s.kv_row + j) + column;
+    const key_place at = key_at(&t->pr->p, &t->s, j);
+    *n = min64(*n, at.behind);
+    return at.entry * x->stride_batch + t->kv_head * x->stride_head + at.row * x->stride_seq +
+           (which == KEYS ? 0 : t->column);
 }
 
-/* Row j of K or V, which lies in the open tile, and those behind it *stride floats apart. Few lanes
- * read V row after row, which compete for nothing, so that f32 rows need no copy (16 to 20 % of the
- * time of a step of decoding with interleaved heads). */
-static const float *key_rows(tile *t, int which, int64_t j, attn_lanes lanes, ptrdiff_t *stride)
+/* Whether the kernels read K or V where they lie, for such lanes and columns, if they do so evenly:
+ * f32 rows that do not alias; for few lanes, which read V row after row, so that nothing competes,
+ * those of V too (16 to 20 % of the time of a step of decoding with interleaved heads), and 16-bit
+ * rows. */
+static int read_in_place(const tile *t, int which, int64_t dim, attn_lanes lanes)
+{
+    const int few = are_few(t->pl->kernels, lanes);
+    if (key_tensor(t, which)->dtype != ATTN_F32)
+        return few && dim % 16 == 0;
+    return t->pl->as_they_lie[which] || (few && which == VALUES);
+}
+
+/* Rows j.. of the open tile become f32 rows `pitch` apart, up to those that are so already. */
+static void copy_rows(tile *t, int which, int64_t j, int64_t dim, int64_t pitch)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    key_tile *keys = t->keys;
+    int from = (int)(j - keys->j0), r = from;
+    while (r < keys->copied_from[which]) {
+        int64_t n = keys->copied_from[which] - r;
+        int64_t at = key_rows_at(t, which, keys->j0 + r, &n);
+        for (; n > 0; n--, r++, at += x->stride_seq)
+            load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, x->data, at, dim);
+    }
+    keys->copied_from[which] = from < r ? from : keys->copied_from[which];
+}
+
+/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart. */
+static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
+                             ptrdiff_t *stride)
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->columns;
-    const int in_place =
-        which == VALUES && x->dtype == ATTN_F32 && are_few(t->pl->kernels, lanes);
-    const int64_t pitch = in_place ? 0 : t->pl->pitch[which];
-    key_tile *keys = t->keys;
-    const int from = (int)(j - keys->j0);
-    int64_t at = key_row_at(t, which, j);
-    int r;
-    *stride = pitch ? (ptrdiff_t)pitch : x->stride_seq;
-    if (!pitch)
-        return (const float *)x->data + at;
-    for (r = from; r < keys->copied_from[which]; r++, at += x->stride_seq)
-        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, x->data, at, dim);
-    keys->copied_from[which] = from < r ? from : keys->copied_from[which];
-    return keys->copy[which] + from * pitch;
+    const int64_t pitch = t->pl->pitch[which];
+    int64_t even = n, at;
+    if (x->dtype == ATTN_F32 && read_in_place(t, which, dim, lanes)) {
+        at = key_rows_at(t, which, j, &even);
+        *stride = x->stride_seq;
+        if (even == n)
+            return (const float *)x->data + at;
+    }
+    copy_rows(t, which, j, dim, pitch);
+    *stride = (ptrdiff_t)pitch;
+    return t->keys->copy[which] + (j - t->keys->j0) * pitch;
 }
 
-/* Row j of K or V where kernels read such rows as they lie, for so few lanes; else NULL: key_rows
+/* Rows j..j+n-1 of K or V where kernels read 16-bit rows as they lie; else NULL: key_rows
  * serves. */
-static const uint16_t *rows_of_16(const tile *t, int which, int64_t j, int64_t dim,
+static const uint16_t *rows_of_16(const tile *t, int which, int64_t j, int n, int64_t dim,
                                   attn_lanes lanes)
 {
     const attn_tensor *x = key_tensor(t, which);
-    if (x->dtype == ATTN_F32 || dim % 16 || !are_few(t->pl->kernels, lanes))
+    int64_t even = n, at;
+    if (x->dtype == ATTN_F32 || !read_in_place(t, which, dim, lanes))
         return NULL;
-    return (const uint16_t *)x->data + key_row_at(t, which, j);
+    at = key_rows_at(t, which, j, &even);
+    return even == n ? (const uint16_t *)x->data + at : NULL;
+}
+
+/* Lines of cache that a row takes. */
+static int64_t row_lines(const tile *t, int which, int64_t *bytes)
+{
+    *bytes = (int64_t)storages[key_tensor(t, which)->dtype].bytes *
+             (which == KEYS ? t->pr->p.head_dim : t->columns);
+    return ceil_div(*bytes, ALIGNMENT);
 }
 
 /* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. */
-static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
+static ahead_rows rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
-    const attn_tensor *x = key_tensor(t, which);
-    const int64_t each = (int64_t)storages[x->dtype].bytes;
-    attn_ahead a = { NULL, 0, 0, 0, 0, 0 };
-    if (j >= end)
-        return a;
-    a.row = (const char *)x->data + each * key_row_at(t, which, j);
-    a.stride = (ptrdiff_t)(each * x->stride_seq);
-    a.bytes = each * (which == KEYS ? t->pr->p.head_dim : t->columns);
-    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
+    static const attn_ahead none = { NULL, 0, 0, 0, 0, 0 };
+    ahead_rows a;
+    int64_t bytes;
+    a.run = none;
+    a.which = which;
+    a.left = 0;
+    a.next = j;
+    a.end = end;
+    a.lines = j < end ? (end - j) * row_lines(t, which, &bytes) : 0;
     return a;
+}
+
+/* What the next product is to ask for: at most `lines` of the rows, and not beyond those that lie
+ * evenly. */
+static attn_ahead *ask(const tile *t, ahead_rows *a, int64_t lines)
+{
+    const attn_tensor *x = key_tensor(t, a->which);
+    const int64_t each = (int64_t)storages[x->dtype].bytes;
+    if (a->left == 0 && a->next < a->end) {
+        int64_t n = a->end - a->next, at = key_rows_at(t, a->which, a->next, &n);
+        a->run.row = (const char *)x->data + each * at;
+        a->run.at = 0;
+        a->run.stride = (ptrdiff_t)(each * x->stride_seq);
+        a->left = n * row_lines(t, a->which, &a->run.bytes);
+        a->next += n;
+    }
+    a->run.lines = min64(lines, a->left);
+    a->left -= a->run.lines;
+    return &a->run;
 }
 
 /* ---- visibility of a tile */
@@ -2612,6 +2814,7 @@ static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
     t->block_count = 0;
+    t->blocks_from = j0;
     for (; begin < n; begin = end, end += ATTN_BLOCK) {
         block *b = &t->blocks[t->block_count++];
         end = end < n ? end : n;
@@ -2755,12 +2958,12 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
-    k_16 = n % ATTN_BLOCK == 0 ? rows_of_16(t, KEYS, j0, p->head_dim, lanes) : NULL;
+    k_16 = n % ATTN_BLOCK == 0 ? rows_of_16(t, KEYS, j0, n, p->head_dim, lanes) : NULL;
     if (k_16) {
         kernels->qk_16(s, t->qt, k_16, p->k.stride_seq, p->k.dtype, n, p->head_dim, lanes, beside,
                        ahead);
     } else {
-        k = key_rows(t, KEYS, j0, lanes, &stride);
+        k = key_rows(t, KEYS, j0, n, lanes, &stride);
         kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
     }
     for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
@@ -3042,18 +3245,40 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
     const attn_kernels *kernels = t->pl->kernels;
     const attn_tensor *x = &t->pr->p.v;
     const int64_t dim = t->columns;
-    const uint16_t *v_16 = t->dead < 0 ? NULL : rows_of_16(t, VALUES, j0, dim, lanes);
+    const uint16_t *v_16 = t->dead < 0 ? NULL : rows_of_16(t, VALUES, j0, n, dim, lanes);
     const float *v;
     ptrdiff_t stride;
     if (v_16) {
         kernels->pv_16(o, probabilities, v_16, x->stride_seq, x->dtype, n, dim, lanes, ahead);
         return;
     }
-    v = key_rows(t, VALUES, j0, lanes, &stride);
+    v = key_rows(t, VALUES, j0, n, lanes, &stride);
     if (t->dead < 0)
         kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
     else
         kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+}
+
+/* Where the keys of block i begin in the tile. */
+static int block_begin(const tile *t, int i)
+{
+    return i ? t->blocks[i - 1].end : 0;
+}
+
+/* Of blocks first..end-1, which one product of few lanes could take, those whose rows are read
+ * where they lie: all, unless pages or a ring part them; all too where the first one is parted, as
+ * then all are copied. */
+static int end_of_run(const tile *t, int which, int first, int end)
+{
+    const int begin = block_begin(t, first);
+    const int64_t j = t->blocks_from + begin, behind = key_at(&t->pr->p, &t->s, j).behind;
+    const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->columns;
+    int i = end;
+    if (!read_in_place(t, which, dim, t->blocks[first].lanes))
+        return end;
+    while (i > first && t->blocks[i - 1].end - begin > behind)
+        i--;
+    return i > first ? i : end;
 }
 
 /* The block behind those whose logits come in one step, from `first` on: with few lanes all that
@@ -3061,12 +3286,12 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int most = are_few(t->pl->kernels, lanes) ? t->block_count : first + 1;
+    const int few = are_few(t->pl->kernels, lanes), most = few ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
            t->blocks[end].lanes.end == lanes.end)
         end++;
-    return end;
+    return few ? end_of_run(t, KEYS, first, end) : end;
 }
 
 /* Blocks of a tile whose logits come in one step; all 0 before the first. */
@@ -3089,12 +3314,6 @@ static int take_step(const tile *t, key_step *st)
         st->lanes = t->blocks[st->first].lanes;
     } while (st->lanes.begin == st->lanes.end);
     return 1;
-}
-
-/* Where the keys of block i begin in the tile. */
-static int block_begin(const tile *t, int i)
-{
-    return i ? t->blocks[i - 1].end : 0;
 }
 
 /* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
@@ -3137,18 +3356,17 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
  * exponentials of the last block of a step run beside the logits of the next step. */
-static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
+static void add_blocks(tile *t, int64_t j0, int class, ahead_rows *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
-    const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
     int i;
     while (take_step(t, &st)) {
-        ahead->lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL,
+                    ask(t, ahead, ahead->lines * (st.end - st.begin) / keys));
         ready.n = 0;
         for (i = st.first; i < st.next; i++) {
             finish_ready(kernels, &ready);
@@ -3160,24 +3378,26 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
  * between them in one step. */
-static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
+static void add_values(tile *t, float *o, int64_t j0, ahead_rows *ahead)
 {
-    const int rows = t->pl->rows;
-    const int64_t lines = ahead->lines;
+    const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
     int begin = 0, i = 0;
     while (i < t->block_count) {
         const attn_lanes lanes = t->blocks[i].lanes;
-        int end = t->blocks[i].end;
+        const int first = i;
+        int n;
         if (t->blocks[i].raised)
             t->pl->kernels->rescale(o, t->alpha + i * rows, t->columns);
         for (i++; i < t->block_count && !t->blocks[i].raised &&
                   t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
              i++)
-            end = t->blocks[i].end;
-        ahead->lines = lines * (end - begin) / t->blocks[t->block_count - 1].end;
+            continue;
+        i = are_few(t->pl->kernels, lanes) ? end_of_run(t, VALUES, first, i) : i;
+        n = t->blocks[i - 1].end - begin;
         if (lanes.begin < lanes.end)
-            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes, ahead);
-        begin = end;
+            add_products(t, o, t->s_tile + begin * rows, j0 + begin, n, lanes,
+                         ask(t, ahead, ahead->lines * n / keys));
+        begin += n;
     }
 }
 
@@ -3190,8 +3410,8 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     const int leads = t->pl->ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
-    attn_ahead v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
-    attn_ahead k = rows_ahead(t, KEYS, next, end);
+    ahead_rows v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    ahead_rows k = rows_ahead(t, KEYS, next, end);
     if (class == ATTN_TILE_EMPTY)
         return;
     t->keys->asked = max64(t->keys->asked, next);
@@ -3578,7 +3798,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
-        attn_ahead next = rows_ahead(t, VALUES, at.to, end);
+        ahead_rows next = rows_ahead(t, VALUES, at.to, end);
         if (t->block_count == 0)
             continue;
         open_keys(t, at.from, (int)(at.to - at.from));
@@ -4171,7 +4391,8 @@ ATTN_API const char *attn_status_string(attn_status status)
                                          "sizes exceed the address space",
                                          "workspace too small",
                                          "not supported",
-                                         "callback failed" };
+                                         "callback failed",
+                                         "cache full" };
     const int s = (int)status;
     return s >= 0 && s < COUNT_OF(names) ? names[s] : "unknown status";
 }
@@ -4471,10 +4692,10 @@ static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows
 
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch;
+    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
     return tensor_bytes(p->q.dtype, n, p->num_heads_q, p->seq_len_q, p->head_dim) +
-           tensor_bytes(p->k.dtype, n, p->num_heads_kv, p->seq_len_kv, p->head_dim) +
-           tensor_bytes(p->v.dtype, n, p->num_heads_kv, p->seq_len_kv, p->head_dim_v) +
+           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, p->seq_len_kv, p->head_dim) +
+           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, p->seq_len_kv, p->head_dim_v) +
            tensor_bytes(p->o.dtype, n, p->num_heads_q, p->seq_len_q,
                         p->o.data ? p->head_dim_v : 0) +
            tensor_bytes(ATTN_F32, n, p->num_heads_q, p->seq_len_q, p->lse.data ? 1 : 0);

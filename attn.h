@@ -201,10 +201,10 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* Where the keys of a sequence lie, if not one after the other from the first row of its batch
- * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r lies in
- * the batch entry; or, paged, is slot r % page_size of page table[b*table_stride + r / page_size],
- * and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch between pages,
- * shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
+ * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r
+ * lies in the batch entry; or, paged, is slot r % page_size of page table[b*table_stride +
+ * r / page_size], and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch
+ * between pages, shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
 typedef struct attn_rows {
     int64_t ring;           /* ring buffer: so many rows, then they start over; 0 = off */
     const int32_t *begin;   /* [batch] row of column 0, below ring; NULL = 0 */
@@ -311,7 +311,8 @@ typedef struct attn_params {
     const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
                                    * kv_begin + j of k, v, bias, masks and kv_segments */
     const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
-    const int32_t *cu_seqlens_kv; /* [batch + 1]; NULL with cu_seqlens_q: k and v are not packed */
+    const int32_t *cu_seqlens_kv; /* [batch + 1], with cu_seqlens_q; without it k and v are not
+                                   * packed, and kv_len must be given */
     const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
     attn_rows kv_rows;            /* caches: where the keys lie; all 0 = one after the other */
     int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K

@@ -314,7 +314,7 @@ static int call(void *argument)
 static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i)
 {
     const attn_tensor o = {p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq, NULL};
-    return oracle_offset(p, &o, 1, p->num_heads_q, p->seq_len_q, p->head_dim_v, b, h, i);
+    return oracle_row_offset(p, &o, p->head_dim_v, b, h, i);
 }
 
 /* Row `row` of all rows in use, heads before rows in either layout, against the oracle; NaN is

@@ -16,7 +16,7 @@
 
 enum {
     BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
-    WORKSPACE = 1 << 20
+    PAGE_COUNT = 4, WORKSPACE = 1 << 20
 };
 
 /* ---- a right call with everything that a row may break --------------------------------------- */
@@ -26,6 +26,7 @@ typedef struct arrays {
     int32_t q_offset[BATCH], prefix[BATCH], q_segments[BATCH * SEQ_Q], kv_segments[BATCH * SEQ_KV];
     int32_t tree[BATCH * SEQ_Q], rows[2], row_offsets[SEQ_Q + 1], columns[SEQ_Q];
     int64_t key_base[BATCH];
+    int32_t begin[BATCH], table[BATCH * 3];
     uint8_t bitmap[64];
 } arrays;
 
@@ -48,6 +49,7 @@ enum {
     PLAIN = 0, LENGTHS = 1, VARLEN = 2, WINDOW = 4, OFFSET = 8, SEGMENTS = 16, TREE = 32,
     BITMAP = 64, CSR = 128, LOGITS = 256, PARTIAL = 512, ROWS = 1024, NO_OUTPUT = 2048,
     BASE = 4096,
+    RING = 16384, PAGES = 32768,
     LATE = 8192 /* only attn_forward and attn_check look: data need not be there to ask for sizes */
 };
 
@@ -66,6 +68,8 @@ static void fill_arrays(void)
     list.cu_q[1] = 2, list.cu_q[2] = SEQ_Q;
     list.cu_kv[1] = 3, list.cu_kv[2] = SEQ_KV;
     list.rows[1] = SEQ_Q - 1;
+    for (int i = 0; i < BATCH * 3; i++)
+        list.table[i] = i * PAGE_COUNT / (BATCH * 3);
 }
 
 static void add_lengths(attn_params *p, int with)
@@ -81,6 +85,15 @@ static void add_lengths(attn_params *p, int with)
     }
     if (with & BASE)
         p->key_base = list.key_base;
+    if (with & RING) {
+        p->kv_rows.ring = SEQ_KV;
+        p->kv_rows.begin = list.begin;
+    }
+    if (with & PAGES) {
+        p->kv_rows.page_size = 3;
+        p->kv_rows.num_pages = PAGE_COUNT;
+        p->kv_rows.table = list.table;
+    }
 }
 
 static void add_masks(attn_params *p, int with)
@@ -200,6 +213,20 @@ static const row rows[] = {
     {FIELD(kv_begin), AT_I32, 1, 8, LENGTHS, ARG, NULL},
     {FIELD(cu_seqlens_q), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_q"},
     {FIELD(cu_seqlens_kv), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
+    {FIELD(kv_rows.ring), TO_I64, 0, -1, PLAIN, ARG, NULL},
+    {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len"},
+    {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv"},
+    {FIELD(kv_rows.begin), AT_I32, 1, -1, RING | LATE, ARG, NULL},
+    {FIELD(kv_rows.begin), AT_I32, 1, SEQ_KV + 1, RING | LATE, ARG, "below kv_rows.ring"},
+    {FIELD(kv_rows.page_size), TO_I64, 0, -1, PAGES, ARG, NULL},
+    {FIELD(kv_rows.page_size), TO_I64, 0, 0, PAGES, ARG, "kv_rows.page_size (0)"},
+    {FIELD(kv_rows.page_size), TO_I64, 0, 3, PLAIN, ARG, "kv_rows.table is NULL"},
+    {FIELD(kv_rows.num_pages), TO_I64, 0, -1, PAGES, ARG, NULL},
+    {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PLAIN, ARG, "kv_rows.page_size is 0"},
+    {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PAGES | LATE, ARG, "kv_rows.table"},
+    {FIELD(kv_rows.table), TO_NULL, 0, 0, PAGES, ARG, "kv_rows.table"},
+    {FIELD(kv_rows.table), AT_I32, 4, -1, PAGES | LATE, ARG, "kv_rows.table[4] (-1)"},
+    {FIELD(kv_rows.table), AT_I32, 2, 4, PAGES | LATE, ARG, "num_pages (4) - 1"},
     {FIELD(cu_seqlens_q), AT_I32, 0, -1, VARLEN, ARG, NULL},
     {FIELD(cu_seqlens_q), AT_I32, 1, 6, VARLEN, ARG, "cu_seqlens_q[2] (5)"},
     {FIELD(cu_seqlens_q), AT_I32, 2, 9, VARLEN, ARG, NULL},

@@ -133,6 +133,25 @@ static void set_kv_len(test_problem *t)
     t->p.kv_len = length;
 }
 
+/* ---- where the keys lie ---------------------------------------------------------------------- */
+
+static const int64_t page_sizes[] = {1, 5, 16, 16, 32, 48, 256};
+
+static void set_paged(test_problem *t)
+{
+    problem_scatter(t, RNG_PICK(page_sizes), 0);
+}
+
+static void set_ring(test_problem *t)
+{
+    problem_scatter(t, 0, 1);
+}
+
+static void set_paged_ring(test_problem *t)
+{
+    problem_scatter(t, RNG_PICK(page_sizes), 1);
+}
+
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
 /* Document ids: runs of random length, so that edges fall anywhere. */
@@ -150,10 +169,11 @@ static void set_segments(test_problem *t)
 {
     const int gap = t->p.cu_seqlens_q == NULL && rng_chance(50) ? 3 : 0;
     const int64_t stride_q = t->p.seq_len_q + gap, stride_kv = t->p.seq_len_kv + gap;
-    const int64_t entries = t->p.cu_seqlens_q != NULL ? 1 : t->p.batch;
-    int32_t *q = new_ints(entries * stride_q), *kv = new_ints(entries * stride_kv);
-    random_runs(q, entries * stride_q);
-    random_runs(kv, entries * stride_kv);
+    const int64_t count_q = (t->p.cu_seqlens_q != NULL ? 1 : t->p.batch) * stride_q;
+    const int64_t count_kv = (t->p.cu_seqlens_kv != NULL ? 1 : t->p.batch) * stride_kv;
+    int32_t *q = new_ints(count_q), *kv = new_ints(count_kv);
+    random_runs(q, count_q);
+    random_runs(kv, count_kv);
     t->p.q_segments = q;
     t->p.kv_segments = kv;
     t->p.q_segments_stride = gap != 0 ? (ptrdiff_t)stride_q : 0;
@@ -585,6 +605,9 @@ const feature features[] = {
     {"kv_begin", "kv_begin", NULL, set_kv_begin},
     {"kv_len", "kv_len", NULL, set_kv_len},
     {"key_base", "key_base", NULL, set_key_base},
+    {"paged", "rows", NULL, set_paged},
+    {"ring", "rows", NULL, set_ring},
+    {"paged_ring", "rows", NULL, set_paged_ring},
     {"causal", "causal", NULL, set_causal},
     {"causal_top", "causal", NULL, set_causal_top},
     {"causal_off", "causal", NULL, set_causal_offset},

@@ -139,17 +139,42 @@ static ptrdiff_t step(ptrdiff_t given, int64_t packed)
     return given != 0 ? given : (ptrdiff_t)packed;
 }
 
-ptrdiff_t oracle_offset(const attn_params *p, const attn_tensor *t, int is_q, int64_t heads,
-                        int64_t rows, int64_t dim, int64_t b, int64_t h, int64_t s)
+ptrdiff_t oracle_row_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
+                            int64_t h, int64_t i)
 {
-    if (p->cu_seqlens_q != NULL) {
-        const int64_t token = s + (is_q ? token_q(p, b) : token_kv(p, b));
-        return (ptrdiff_t)token * step(t->stride_seq, heads * dim) +
+    const int64_t heads = p->num_heads_q, rows = p->seq_len_q;
+    if (p->cu_seqlens_q != NULL)
+        return (ptrdiff_t)(token_q(p, b) + i) * step(t->stride_seq, heads * dim) +
                (ptrdiff_t)h * step(t->stride_head, dim);
-    }
     return (ptrdiff_t)b * step(t->stride_batch, heads * rows * dim) +
            (ptrdiff_t)h * step(t->stride_head, rows * dim) +
-           (ptrdiff_t)s * step(t->stride_seq, dim);
+           (ptrdiff_t)i * step(t->stride_seq, dim);
+}
+
+ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
+                            int64_t kv_head, int64_t j)
+{
+    const attn_rows *place = &p->kv_rows;
+    const int64_t heads = p->num_heads_kv != 0 ? p->num_heads_kv : p->num_heads_q;
+    int64_t rows = p->seq_len_kv, row = first_key(p, b) + j, entry = b;
+    if (place->begin != NULL)
+        row += place->begin[b];
+    if (place->ring > 0) {
+        rows = place->ring;
+        row %= rows;
+    }
+    if (place->page_size > 0) {
+        entry = place->table[b * step(place->table_stride, (rows - 1) / place->page_size + 1) +
+                             row / place->page_size];
+        rows = place->page_size;
+        row %= rows;
+    }
+    if (p->cu_seqlens_kv != NULL)
+        return (ptrdiff_t)(token_kv(p, b) + row) * step(t->stride_seq, heads * dim) +
+               (ptrdiff_t)kv_head * step(t->stride_head, dim);
+    return (ptrdiff_t)entry * step(t->stride_batch, heads * rows * dim) +
+           (ptrdiff_t)kv_head * step(t->stride_head, rows * dim) +
+           (ptrdiff_t)row * step(t->stride_seq, dim);
 }
 
 /* ---- masks: one small question each ---------------------------------------------------------- */
@@ -197,13 +222,13 @@ static int64_t token_index(int64_t b, int64_t s, ptrdiff_t stride, int64_t packe
 
 static int segment_shows(const attn_params *p, const pair_at *a)
 {
-    const int varlen = p->cu_seqlens_q != NULL;
     int64_t q, kv;
     if (p->q_segments == NULL)
         return 1;
-    q = token_index(a->b, a->i, p->q_segments_stride, p->seq_len_q, token_q(p, a->b), varlen);
+    q = token_index(a->b, a->i, p->q_segments_stride, p->seq_len_q, token_q(p, a->b),
+                    p->cu_seqlens_q != NULL);
     kv = token_index(a->b, a->column, p->kv_segments_stride, p->seq_len_kv, token_kv(p, a->b),
-                     varlen);
+                     p->cu_seqlens_kv != NULL);
     return p->q_segments[q] == p->kv_segments[kv];
 }
 
@@ -309,10 +334,8 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
                         double *magnitude)
 {
     const int64_t kv_head = h / (p->num_heads_q / heads_kv(p));
-    const ptrdiff_t q = oracle_offset(p, &p->q, 1, p->num_heads_q, p->seq_len_q, p->head_dim, b, h,
-                                      i);
-    const ptrdiff_t k = oracle_offset(p, &p->k, 0, heads_kv(p), p->seq_len_kv, p->head_dim, b,
-                                      kv_head, first_key(p, b) + j);
+    const ptrdiff_t q = oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
+    const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, b, kv_head, j);
     double sum = 0, sum_abs = 0;
     for (int64_t d = 0; d < p->head_dim; d++) {
         const double product = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d) *
@@ -512,8 +535,7 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
         if (weight < 0)
             continue;
         v = oracle_load(p->v.dtype, p->v.data,
-                        oracle_offset(p, &p->v, 0, heads_kv(p), p->seq_len_kv, dim_v(p), b, head,
-                                      first_key(p, b) + j) + (ptrdiff_t)d);
+                        oracle_key_offset(p, &p->v, dim_v(p), b, head, j) + (ptrdiff_t)d);
         o += weight * v;
         o_abs += weight * fabs(v);
         o_error += weight * fabs(v) * s->errors[j];

@@ -66,10 +66,12 @@ int oracle_kept(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j
 double oracle_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j, int stage,
                     double *error);
 
-/* Offset of element (b, h, s, d = 0) of a tensor of this many heads, rows and columns, in elements;
- * is_q: whether rows are counted by cu_seqlens_q or by cu_seqlens_kv. */
-ptrdiff_t oracle_offset(const attn_params *p, const attn_tensor *t, int is_q, int64_t heads,
-                        int64_t rows, int64_t dim, int64_t b, int64_t h, int64_t s);
+/* Offset of row i of head h in a tensor like q or o, in elements. */
+ptrdiff_t oracle_row_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
+                            int64_t h, int64_t i);
+/* The same of key j in a tensor like k or v, kv_rows included. */
+ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
+                            int64_t kv_head, int64_t j);
 
 /* One element of a storage type. */
 double oracle_load(int dtype, const void *data, ptrdiff_t index);

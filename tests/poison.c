@@ -43,9 +43,7 @@ static int64_t heads_kv(const attn_params *p)
 static ptrdiff_t key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
                             int64_t h, int64_t j)
 {
-    const int64_t column = j + (p->kv_begin != NULL ? p->kv_begin[b] : 0);
-    return oracle_offset(p, t, 0, heads_kv(p), p->seq_len_kv, dim, b,
-                         h / (p->num_heads_q / heads_kv(p)), column);
+    return oracle_key_offset(p, t, dim, b, h / (p->num_heads_q / heads_kv(p)), j);
 }
 
 static uint8_t kind(double x)
@@ -105,7 +103,7 @@ static void expect_row(expectation *e, int64_t b, int64_t h, int64_t i)
     const attn_params *p = &e->dirty.p;
     const int64_t row = row_of(e, b, h, i), dim_v = e->clean.o.dim;
     const ptrdiff_t q =
-        oracle_offset(p, &p->q, 1, p->num_heads_q, p->seq_len_q, p->head_dim, b, h, i);
+        oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
     const uint8_t q_kinds = kinds_in(p->q.dtype, p->q.data, q, p->head_dim);
     for (int64_t j = 0; j < oracle_keys(p, b); j++) {
         ptrdiff_t v;

@@ -303,7 +303,7 @@ static void compare_o(comparison *c)
     o.stride_batch = p->o.stride_batch;
     o.stride_head = p->o.stride_head;
     o.stride_seq = p->o.stride_seq;
-    at = oracle_offset(p, &o, 1, p->num_heads_q, p->seq_len_q, c->dim_v, c->b, c->h, c->i);
+    at = oracle_row_offset(p, &o, c->dim_v, c->b, c->h, c->i);
     for (int64_t d = 0; d < c->dim_v; d++) {
         const double value = oracle_load(p->o.dtype, p->o.data, at + (ptrdiff_t)d);
         const double expected = c->expected.o[d], tolerance = c->expected.o_tolerance[d];

@@ -1,0 +1,123 @@
+/* scatter.c - the keys of a problem moved to where caches keep them: pages, a ring, both.
+ * SPDX-License-Identifier: MIT
+ *
+ * What no key in use needs holds NaN, and pages without one are -1 in the table.
+ */
+#include "oracle.h"
+#include "test.h"
+
+#include <string.h>
+
+/* 0..count-1 in random order. */
+static int32_t *shuffled(int64_t count)
+{
+    int32_t *list = test_alloc((size_t)count * sizeof *list);
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t at = rng_int(0, n);
+        list[n] = list[at];
+        list[at] = (int32_t)n;
+    }
+    return list;
+}
+
+static int64_t first_column(const attn_params *p, int64_t b)
+{
+    return p->kv_begin != NULL ? p->kv_begin[b] : 0;
+}
+
+/* Rows of a sequence, before pages. */
+static int64_t row_of(const attn_rows *rows, int64_t b, int64_t column)
+{
+    const int64_t row = column + (rows->begin != NULL ? rows->begin[b] : 0);
+    return rows->ring > 0 ? row % rows->ring : row;
+}
+
+static void choose_begin(attn_rows *rows, int64_t batch, int64_t most)
+{
+    int32_t *begin = test_alloc((size_t)batch * sizeof *begin);
+    for (int64_t b = 0; b < batch; b++)
+        begin[b] = (int32_t)rng_int(0, most);
+    rows->begin = begin;
+}
+
+/* A table with other pages between, and -1 where no key in use lies. */
+static void choose_pages(attn_params *p, int64_t page_size, int64_t count)
+{
+    attn_rows *rows = &p->kv_rows;
+    const int64_t each = count > 0 ? (count - 1) / page_size + 1 : 0, gap = rng_int(0, 2);
+    const int64_t pages = p->batch * each;
+    const int32_t *order = shuffled(pages + 3);
+    int32_t *table = test_alloc((size_t)(p->batch * (each + gap)) * sizeof *table);
+    for (int64_t n = 0; n < p->batch * (each + gap); n++)
+        table[n] = -1;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t j = 0; j < oracle_keys(p, b); j++) {
+            const int64_t page = row_of(rows, b, first_column(p, b) + j) / page_size;
+            table[b * (each + gap) + page] = order[b * each + page];
+        }
+    rows->page_size = page_size;
+    rows->num_pages = pages + 3;
+    rows->table = table;
+    rows->table_stride = gap > 0 || rows->ring == 0 ? (ptrdiff_t)(each + gap) : 0;
+}
+
+/* Copies the keys in use to a tensor of their own, which becomes *t. */
+static void move_keys(const attn_params *from, const attn_params *to, test_tensor *t,
+                      int64_t rows)
+{
+    static const int64_t layouts[] = {LAYOUT_PACKED, LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_PADDED,
+                                      LAYOUT_QKV, LAYOUT_NEGATIVE_SEQ, LAYOUT_NEGATIVE};
+    const attn_rows *place = &to->kv_rows;
+    const int paged = place->page_size > 0;
+    int64_t each = place->table_stride;
+    test_tensor old = *t;
+    if (paged && each == 0)
+        each = (rows - 1) / place->page_size + 1;
+    tensor_make(t, old.dtype, (int)RNG_PICK(layouts), paged ? place->num_pages : to->batch,
+                old.heads, paged ? place->page_size : rows, old.dim);
+    for (int64_t b = 0; b < to->batch; b++)
+        for (int64_t j = 0; j < oracle_keys(to, b); j++) {
+            const int64_t column = first_column(to, b) + j, row = row_of(place, b, column);
+            const int packed = from->cu_seqlens_kv != NULL;
+            const int64_t old_row = column + (packed ? from->cu_seqlens_kv[b] : 0);
+            int64_t entry = b, slot = row;
+            if (paged) {
+                entry = place->table[b * each + row / place->page_size];
+                slot = row % place->page_size;
+            }
+            for (int64_t h = 0; h < old.heads; h++)
+                for (int64_t d = 0; d < old.dim; d++)
+                    tensor_set(t, entry, h, slot, d,
+                               tensor_get(&old, packed ? 0 : b, h, old_row, d));
+        }
+    tensor_remember(t);
+}
+
+void problem_scatter(test_problem *t, int64_t page_size, int ring)
+{
+    const attn_params from = t->p;
+    attn_params *p = &t->p;
+    int64_t rows = p->seq_len_kv + rng_int(0, 20);
+    if (p->cu_seqlens_kv != NULL) {
+        int32_t *length = test_alloc((size_t)p->batch * sizeof *length);
+        for (int64_t b = 0; b < p->batch; b++)
+            length[b] = (int32_t)oracle_keys(&from, b);
+        p->kv_len = length;
+        p->cu_seqlens_kv = NULL;
+    }
+    memset(&p->kv_rows, 0, sizeof p->kv_rows);
+    if (ring) {
+        p->kv_rows.ring = rows > 0 ? rows : 1;
+        choose_begin(&p->kv_rows, p->batch, p->kv_rows.ring - 1);
+    } else if (page_size > 0) {
+        choose_begin(&p->kv_rows, p->batch, rows - p->seq_len_kv);
+    }
+    if (page_size > 0)
+        choose_pages(p, page_size, rows);
+    else if (!ring)
+        rows = p->seq_len_kv;
+    move_keys(&from, p, &t->k, rows);
+    move_keys(&from, p, &t->v, rows);
+    p->k = tensor_input(&t->k);
+    p->v = tensor_input(&t->v);
+}
