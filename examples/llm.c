@@ -25,14 +25,14 @@
 
 enum {
     SYMBOLS = 96, /* ' ' to '~', and the end of a line */
-    WIDTH = 64,
+    WIDTH = 48,
     LAYERS = 4,
     HEADS_Q = 4,
     HEADS_KV = 2,
     HEAD_DIM = 16,
     WIDTH_Q = HEADS_Q * HEAD_DIM,
     WIDTH_KV = HEADS_KV * HEAD_DIM,
-    HIDDEN = 160,
+    HIDDEN = 96,
     WINDOW = 24,   /* tokens that every other layer looks back */
     LONGEST = 256, /* tokens of a text */
     CHUNK = 16,    /* tokens of a prompt that the ring gets at a time */
@@ -244,25 +244,21 @@ typedef struct step {
 
 /* ---- attention: of new rows over these rows, or over what a cache has */
 
-static attn_tensor rows_of(const float *x, int n, int heads)
+/* [batch, token, head, dim], as products leave them; n tokens each */
+static void set_input(attn_tensor *t, const float *x, int n, int heads)
 {
-    attn_tensor t = {0}; /* [batch, token, head, dim], as products leave them */
-    t.stride_batch = (ptrdiff_t)n * heads * HEAD_DIM;
-    t.stride_seq = heads * HEAD_DIM;
-    t.stride_head = HEAD_DIM;
-    t.data = x;
-    return t;
+    t->stride_batch = (ptrdiff_t)n * heads * HEAD_DIM;
+    t->stride_seq = heads * HEAD_DIM;
+    t->stride_head = HEAD_DIM;
+    t->data = x;
 }
 
-static attn_output rows_to(float *x, int n, int heads)
+static void set_output(attn_output *t, float *x, int n, int heads)
 {
-    const attn_tensor from = rows_of(x, n, heads);
-    attn_output t = {0};
-    t.stride_batch = from.stride_batch;
-    t.stride_seq = from.stride_seq;
-    t.stride_head = from.stride_head;
-    t.data = x;
-    return t;
+    t->stride_batch = (ptrdiff_t)n * heads * HEAD_DIM;
+    t->stride_seq = heads * HEAD_DIM;
+    t->stride_head = HEAD_DIM;
+    t->data = x;
 }
 
 static const attn_rope rope; /* base 10000, half-split, all of the head */
@@ -274,22 +270,20 @@ static void turn(const step *in, float *x, int heads)
     r.num_heads = heads;
     r.seq_len = in->n;
     r.head_dim = HEAD_DIM;
-    r.x = rows_of(x, in->n, heads);
-    r.y = rows_to(x, in->n, heads);
+    set_input(&r.x, x, in->n, heads);
+    set_output(&r.y, x, in->n, heads);
     r.first = in->first;
     must(attn_rope_apply(&rope, &r, why, sizeof why));
 }
 
-static attn_cache_step cache_step(const step *in, const float *k, const float *v)
+static void set_step(attn_cache_step *s, const step *in, const float *k, const float *v)
 {
-    attn_cache_step s = {0};
-    s.batch = in->batch;
-    s.sequences = in->sequences;
-    s.seq_len = in->n;
-    s.k = rows_of(k, in->n, HEADS_KV);
-    s.v = rows_of(v, in->n, HEADS_KV);
-    s.rope = &rope;
-    return s;
+    s->batch = in->batch;
+    s->sequences = in->sequences;
+    s->seq_len = in->n;
+    set_input(&s->k, k, in->n, HEADS_KV);
+    set_input(&s->v, v, in->n, HEADS_KV);
+    s->rope = &rope;
 }
 
 /* Stores this layer's keys and values; *p then says what is there. */
@@ -299,8 +293,9 @@ static void look_up(const store *s, int layer, const step *in, const float *k, c
     static char memory[4096]; /* for the lengths and tables of chosen sequences */
     const int two = s->how->caches == 2;
     const attn_cache *c = &s->cache[two && is_local(layer)];
-    const attn_cache_step added = cache_step(in, k, v);
     const int64_t at = two ? layer / 2 : layer;
+    attn_cache_step added = {0};
+    set_step(&added, in, k, v);
     must(attn_cache_write(c, at, &added, why, sizeof why));
     must(attn_cache_view(c, at, in->sequences, in->batch, p, memory, sizeof memory, why,
                          sizeof why));
@@ -313,8 +308,8 @@ static void look_here(const step *in, float *k, const float *v, attn_params *p)
     p->num_heads_kv = HEADS_KV;
     p->seq_len_kv = in->n;
     p->head_dim = HEAD_DIM;
-    p->k = rows_of(k, in->n, HEADS_KV);
-    p->v = rows_of(v, in->n, HEADS_KV);
+    set_input(&p->k, k, in->n, HEADS_KV);
+    set_input(&p->v, v, in->n, HEADS_KV);
 }
 
 static void attend(const store *s, int layer, const step *in, float *q, float *k, const float *v,
@@ -334,8 +329,8 @@ static void attend(const store *s, int layer, const step *in, float *q, float *k
         look_here(in, k, v, &p);
     p.num_heads_q = HEADS_Q;
     p.seq_len_q = in->n;
-    p.q = rows_of(q, in->n, HEADS_Q);
-    p.o = rows_to(o, in->n, HEADS_Q);
+    set_input(&p.q, q, in->n, HEADS_Q);
+    set_output(&p.o, o, in->n, HEADS_Q);
     p.impl = s->how->impl;
     attn_check(&p, workspace, sizeof workspace, why, sizeof why);
     must(attn_forward(&p, workspace, sizeof workspace));
@@ -348,8 +343,9 @@ static void transform(const model *m, store *s, const step *in, const unsigned c
 {
     static float x[LONGEST * WIDTH], y[LONGEST * WIDTH], o[LONGEST * WIDTH_Q];
     static float q[LONGEST * WIDTH_Q], k[LONGEST * WIDTH_KV], v[LONGEST * WIDTH_KV];
-    const attn_cache_step added = cache_step(in, k, v);
     const int rows = in->batch * in->n;
+    attn_cache_step added = {0};
+    set_step(&added, in, k, v);
     for (int i = 0; i < s->how->caches; i++)
         must(attn_cache_extend(&s->cache[i], &added, why, sizeof why));
     for (int r = 0; r < rows; r++)
@@ -568,13 +564,13 @@ static int compare(text answers[][2])
 
 int main(int argc, char **argv)
 {
-    static const char shared[] = "Answer as briefly as you can, in plain words, and never repeat "
-                                 "what was said before. ";
+    static const char shared[] =
+        "Answer as briefly as you can, in plain words, without repeating. ";
     static model m;
     static text answers[MODES][2];
-    const char *questions[2] = {argc > 1 ? argv[1] : "Who are you?", "What is a cache good for?"};
-    int more = argc > 2 ? atoi(argv[2]) : 40;
-    make_model(&m, 1);
+    const char *questions[2] = {argc > 1 ? argv[1] : "Who are you?", "What is a cache for?"};
+    int more = argc > 2 ? atoi(argv[2]) : 20;
+    make_model(&m, 12);
     printf("a model of %d weights, %d layers of width %d, %d query and %d key heads of %d;\n"
            "every other layer looks back %d tokens only\n",
            (int)(sizeof m / sizeof *m.norm), LAYERS, WIDTH, HEADS_Q, HEADS_KV, HEAD_DIM, WINDOW);

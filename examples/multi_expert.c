@@ -115,22 +115,19 @@ static void take_in(rows *r, int layer, const float *o)
 
 /* ---- the attention that they share */
 
-static attn_tensor rows_of(const float *x, int heads) /* [token, head, dim] */
+/* [token, head, dim] */
+static void set_input(attn_tensor *t, const float *x, int heads)
 {
-    attn_tensor t = {0};
-    t.stride_seq = heads * HEAD_DIM;
-    t.stride_head = HEAD_DIM;
-    t.data = x;
-    return t;
+    t->stride_seq = heads * HEAD_DIM;
+    t->stride_head = HEAD_DIM;
+    t->data = x;
 }
 
-static attn_output rows_to(float *x, int heads)
+static void set_output(attn_output *t, float *x, int heads)
 {
-    attn_output t = {0};
-    t.stride_seq = heads * HEAD_DIM;
-    t.stride_head = HEAD_DIM;
-    t.data = x;
-    return t;
+    t->stride_seq = heads * HEAD_DIM;
+    t->stride_head = HEAD_DIM;
+    t->data = x;
 }
 
 static void turn(float *x, int heads, int64_t first, int n)
@@ -140,8 +137,8 @@ static void turn(float *x, int heads, int64_t first, int n)
     r.num_heads = heads;
     r.seq_len = n;
     r.head_dim = HEAD_DIM;
-    r.x = rows_of(x, heads);
-    r.y = rows_to(x, heads);
+    set_input(&r.x, x, heads);
+    set_output(&r.y, x, heads);
     r.first = &first;
     must(attn_rope_apply(&rope, &r, why, sizeof why));
 }
@@ -153,8 +150,8 @@ static void attend(attn_params *p, int layer, const float *q, int n, float *o)
     static char workspace[1 << 20];
     p->num_heads_q = HEADS_Q;
     p->seq_len_q = n;
-    p->q = rows_of(q, HEADS_Q);
-    p->o = rows_to(o, HEADS_Q);
+    set_input(&p->q, q, HEADS_Q);
+    set_output(&p->o, o, HEADS_Q);
     p->causal = 1;
     p->prefix = prefix;
     if (layer % 2 == 1) {
@@ -168,15 +165,13 @@ static void attend(attn_params *p, int layer, const float *q, int n, float *o)
 
 /* ---- with a cache: new rows, after those that it has */
 
-static attn_cache_step step_of(const rows *r, const float *k, const float *v)
+static void set_step(attn_cache_step *s, const rows *r, const float *k, const float *v)
 {
-    attn_cache_step s = {0};
-    s.batch = 1;
-    s.seq_len = r->n;
-    s.k = rows_of(k, HEADS_KV);
-    s.v = rows_of(v, HEADS_KV);
-    s.rope = &rope;
-    return s;
+    s->batch = 1;
+    s->seq_len = r->n;
+    set_input(&s->k, k, HEADS_KV);
+    set_input(&s->v, v, HEADS_KV);
+    s->rope = &rope;
 }
 
 /* All layers; `attention` (may be NULL) keeps what each gave. */
@@ -184,7 +179,8 @@ static void pass_cached(attn_cache *c, rows *r, float (*attention)[ACTION * WIDT
 {
     static float q[PREFIX * WIDTH_Q], k[PREFIX * WIDTH_KV], v[PREFIX * WIDTH_KV];
     static float o[PREFIX * WIDTH_Q];
-    const attn_cache_step s = step_of(r, k, v);
+    attn_cache_step s = {0};
+    set_step(&s, r, k, v);
     must(attn_cache_extend(c, &s, why, sizeof why));
     for (int layer = 0; layer < LAYERS; layer++) {
         attn_params p = {0};
@@ -215,8 +211,8 @@ static void pass_whole(rows *prefix, rows *action, float (*attention)[ACTION * W
         p.num_heads_kv = HEADS_KV;
         p.seq_len_kv = LENGTH;
         p.head_dim = HEAD_DIM;
-        p.k = rows_of(k, HEADS_KV);
-        p.v = rows_of(v, HEADS_KV);
+        set_input(&p.k, k, HEADS_KV);
+        set_input(&p.v, v, HEADS_KV);
         attend(&p, layer, q, LENGTH, o);
         memcpy(attention[layer], o + PREFIX * WIDTH_Q, sizeof attention[layer]);
         take_in(prefix, layer, o);
