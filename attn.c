@@ -317,7 +317,11 @@ static void ask_ahead(attn_ahead *a)
         a->at += ALIGNMENT;
         if (a->at >= a->bytes) {
             a->at = 0;
-            a->row += a->stride;
+            a->row += a->rows.stride;
+            if (--a->rows.first == 0) {
+                a->row = *++a->rows.run;
+                a->rows.first = a->rows.each;
+            }
         }
     }
 }
@@ -1054,33 +1058,55 @@ static int is_empty(const attn_params *p)
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
-/* Where key j of a sequence lies; this is the one place that knows. */
+/* Where a key of a sequence lies: this and the two functions below are all that knows. */
 typedef struct key_place {
+    int64_t in_sequence; /* row, before pages */
+    int64_t table_entry; /* that names the page */
     int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
     int64_t behind;      /* so many rows, this one included, lie one after the other */
-    int64_t table_entry; /* that names the page */
 } key_place;
+
+/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+{
+    at->entry = rows->table[at->table_entry];
+    at->row = slot;
+    at->behind = min64(at->behind, rows->page_size - slot);
+}
 
 static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
-    at.entry = s->b;
-    at.row = s->kv_row + j;
-    at.behind = INT64_MAX;
+    at.in_sequence = s->kv_row + j;
+    if (rows->ring && at.in_sequence >= rows->ring)
+        at.in_sequence -= rows->ring;
+    at.behind = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
     at.table_entry = 0;
-    if (rows->ring) {
-        at.row -= at.row >= rows->ring ? rows->ring : 0;
-        at.behind = rows->ring - at.row;
-    }
+    at.entry = s->b;
+    at.row = at.in_sequence;
     if (rows->page_size) {
         const int64_t page = at.row / rows->page_size;
         at.table_entry = s->b * rows->table_stride + page;
-        at.entry = rows->table[at.table_entry];
-        at.row -= page * rows->page_size;
-        at.behind = min64(at.behind, rows->page_size - at.row);
+        enter_page(rows, &at, at.row - page * rows->page_size);
     }
     return at;
+}
+
+/* The place behind those that lie one after the other: key_at without a division. */
+static void next_place(const attn_params *p, const sequence *s, key_place *at)
+{
+    const attn_rows *rows = &p->kv_rows;
+    at->in_sequence += at->behind;
+    at->table_entry++;
+    if (rows->ring && at->in_sequence == rows->ring) {
+        at->in_sequence = 0;
+        at->table_entry = s->b * rows->table_stride;
+    }
+    at->behind = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (rows->page_size)
+        enter_page(rows, at, 0);
 }
 
 /* Number of a row among raw states: that of a packed lse. */
@@ -1613,18 +1639,18 @@ static attn_status check_lengths(const attn_params *p, text *why)
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
-    int64_t j = 0;
-    while (j < s->kv_len) {
-        const key_place at = key_at(p, s, j);
-        if (at.entry < 0 || at.entry >= rows->num_pages) {
-            bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
-            put_field(why, "num_pages", rows->num_pages);
-            put(why, " - 1");
-            return ATTN_ERR_ARG;
-        }
+    key_place at = key_at(p, s, 0);
+    int64_t j = at.behind;
+    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->kv_len) {
+        next_place(p, s, &at);
         j += at.behind;
     }
-    return ATTN_OK;
+    if (at.entry >= 0 && at.entry < rows->num_pages)
+        return ATTN_OK;
+    bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
+    put_field(why, "num_pages", rows->num_pages);
+    put(why, " - 1");
+    return ATTN_ERR_ARG;
 }
 
 /* Rows of every sequence lie inside the ring and in pages that exist. */
@@ -1647,7 +1673,7 @@ static attn_status check_sequence_rows(const attn_params *p, text *why)
             put(why, ", ");
             put_int(why, s.column + s.kv_len);
             status = ATTN_ERR_ARG;
-        } else if (rows->page_size) {
+        } else if (rows->page_size && s.kv_len > 0) {
             status = check_table(p, &s, why);
         }
     }
@@ -1665,12 +1691,6 @@ static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t 
     }
     return check_extent(name, (int64_t)storages[t->dtype].bytes, batch, heads, rows, columns,
                         stride, why);
-}
-
-static attn_tensor as_tensor(const attn_output *o)
-{
-    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
-    return t;
 }
 
 /* The resolved tensors fit into memory and are there. */
@@ -1764,28 +1784,6 @@ static attn_status check_arrays(const attn_params *p, text *why)
         status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1,
                              table_entries(p), p->kv_rows.table_stride, 0, 0, 1, why);
     return status;
-}
-
-/* As given, before the strides are resolved. */
-static attn_status check_output_strides(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        ptrdiff_t stride;
-    } strides[] = { { "o.stride_batch", p->o.stride_batch },
-                    { "o.stride_head", p->o.stride_head },
-                    { "o.stride_seq", p->o.stride_seq },
-                    { "lse.stride_batch", p->lse.stride_batch },
-                    { "lse.stride_head", p->lse.stride_head },
-                    { "lse.stride_seq", p->lse.stride_seq } };
-    int i;
-    for (i = 0; i < COUNT_OF(strides); i++)
-        if (strides[i].stride == ATTN_STRIDE_BROADCAST) {
-            put(why, strides[i].name);
-            return bad(why, ATTN_ERR_ARG,
-                       " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-        }
-    return ATTN_OK;
 }
 
 static attn_status check_output_sizes(const attn_params *p, text *why)
@@ -1905,7 +1903,9 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_rows(&pr->p, why);
     if (!status)
-        status = check_output_strides(&pr->p, why);
+        status = check_output_strides("o", &pr->p.o, why);
+    if (!status)
+        status = check_output_strides("lse", &pr->p.lse, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
@@ -1977,7 +1977,7 @@ typedef struct plan {
     int as_they_lie[2];      /* f32 that does not alias: copied only where pages part it */
     /* offsets into a slot, in bytes */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
-    int64_t matrix, row_tiles;
+    int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
@@ -2003,15 +2003,6 @@ typedef struct key_tile {
     int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
 } key_tile;
 
-/* Rows of K or V that the products before ask for, run by run. */
-typedef struct ahead_rows {
-    attn_ahead run;    /* rows that lie evenly; its lines: for the next product */
-    int64_t left;      /* lines of the run not asked for */
-    int64_t next, end; /* rows behind the run */
-    int64_t lines;     /* of the run and all behind it */
-    int which;
-} ahead_rows;
-
 /* A canonical block of keys inside a tile, cut short by the tile's ends. */
 typedef struct block {
     int end;
@@ -2035,6 +2026,7 @@ typedef struct tile {
     block *blocks;
     uint8_t *alive;   /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
     float *matrix;    /* naive: this head's logits */
+    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
     sequence s;
     int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
     int64_t kv_head;
@@ -2044,7 +2036,6 @@ typedef struct tile {
     int64_t lo, hi;   /* union of the lanes' ranges */
     int64_t all_from, all_to; /* and their intersection */
     int64_t alive_from;
-    int64_t blocks_from; /* the key at which the blocks begin */
     int64_t column, columns; /* of V: all of them, or those of a slice */
     int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
@@ -2132,6 +2123,12 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
+/* Whether the rows of a sequence may lie in several places. */
+static int is_scattered(const attn_params *p)
+{
+    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
+}
+
 /* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
  * cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
@@ -2144,10 +2141,9 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    const int scattered = p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
     pl->as_they_lie[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
     pl->pitch[which] =
-        scattered || !pl->as_they_lie[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
+        is_scattered(p) || !pl->as_they_lie[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
 }
 
 static void plan_copies(const problem *pr, plan *pl)
@@ -2177,6 +2173,7 @@ static void plan_slot(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
     const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -2190,6 +2187,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
     pl->alive = place(&at, rows * keys, sizeof(uint8_t));
+    pl->operand_runs = place(&at, run_count, sizeof(const char *));
+    pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
@@ -2434,6 +2433,8 @@ static void set_scratch(tile *t, char *slot)
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);
     t->matrix = (float *)(void *)(slot + pl->matrix);
+    t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
+    t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
 }
 
 static tile *row_tile(const plan *pl, char *slot, int index)
@@ -2589,115 +2590,118 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* Row j of K or of the columns of V, in elements; *n becomes how many of n rows lie evenly. */
-static int64_t key_rows_at(const tile *t, int which, int64_t j, int64_t *n)
+/* That row of K or of the columns of V. */
+static const char *row_of(const tile *t, int which, const key_place *at)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const key_place at = key_at(&t->pr->p, &t->s, j);
-    *n = min64(*n, at.behind);
-    return at.entry * x->stride_batch + t->kv_head * x->stride_head + at.row * x->stride_seq +
-           (which == KEYS ? 0 : t->column);
+    const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
+                            at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
+    return (const char *)x->data + element * (int64_t)storages[x->dtype].bytes;
 }
 
-/* Whether the kernels read K or V where they lie, for such lanes and columns, if they do so evenly:
- * f32 rows that do not alias; for few lanes, which read V row after row, so that nothing competes,
- * those of V too (16 to 20 % of the time of a step of decoding with interleaved heads), and 16-bit
- * rows. */
-static int read_in_place(const tile *t, int which, int64_t dim, attn_lanes lanes)
+/* Elements of such a row. */
+static int64_t row_dim(const tile *t, int which)
 {
-    const int few = are_few(t->pl->kernels, lanes);
-    if (key_tensor(t, which)->dtype != ATTN_F32)
-        return few && dim % 16 == 0;
-    return t->pl->as_they_lie[which] || (few && which == VALUES);
+    return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* Rows j.. of the open tile become f32 rows `pitch` apart, up to those that are so already. */
-static void copy_rows(tile *t, int which, int64_t j, int64_t dim, int64_t pitch)
+/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
+    const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
+    const int64_t stride = x->stride_seq * (int64_t)storages[x->dtype].bytes;
     key_tile *keys = t->keys;
-    int from = (int)(j - keys->j0), r = from;
-    while (r < keys->copied_from[which]) {
-        int64_t n = keys->copied_from[which] - r;
-        int64_t at = key_rows_at(t, which, keys->j0 + r, &n);
-        for (; n > 0; n--, r++, at += x->stride_seq)
-            load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, x->data, at, dim);
+    const int from = (int)(j - keys->j0), end = keys->copied_from[which];
+    key_place at = key_at(&t->pr->p, &t->s, j);
+    const char *row = row_of(t, which, &at);
+    int64_t left = at.behind;
+    int r;
+    for (r = from; r < end; r++, row += stride, left--) {
+        if (left == 0) {
+            next_place(&t->pr->p, &t->s, &at);
+            row = row_of(t, which, &at);
+            left = at.behind;
+        }
+        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
     }
-    keys->copied_from[which] = from < r ? from : keys->copied_from[which];
+    keys->copied_from[which] = from < end ? from : end;
 }
 
-/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart. */
+/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
+ * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
+ * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
 static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
                              ptrdiff_t *stride)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->columns;
-    const int64_t pitch = t->pl->pitch[which];
-    int64_t even = n, at;
-    if (x->dtype == ATTN_F32 && read_in_place(t, which, dim, lanes)) {
-        at = key_rows_at(t, which, j, &even);
-        *stride = x->stride_seq;
-        if (even == n)
-            return (const float *)x->data + at;
-    }
-    copy_rows(t, which, j, dim, pitch);
-    *stride = (ptrdiff_t)pitch;
-    return t->keys->copy[which] + (j - t->keys->j0) * pitch;
+    const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
+    const key_place at = key_at(&t->pr->p, &t->s, j);
+    *stride = x->stride_seq;
+    if (at.behind >= n && x->dtype == ATTN_F32 && (t->pl->as_they_lie[which] || few_values))
+        return (const float *)(const void *)row_of(t, which, &at);
+    copy_rows(t, which, j);
+    *stride = (ptrdiff_t)t->pl->pitch[which];
+    return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Rows j..j+n-1 of K or V where kernels read 16-bit rows as they lie; else NULL: key_rows
- * serves. */
-static const uint16_t *rows_of_16(const tile *t, int which, int64_t j, int n, int64_t dim,
-                                  attn_lanes lanes)
+/* Lists where rows j..j+n-1 of K or V lie. 0 if their runs are not of one length, but for the first
+ * and the last. */
+static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
+                     attn_runs *runs)
 {
     const attn_tensor *x = key_tensor(t, which);
-    int64_t even = n, at;
-    if (x->dtype == ATTN_F32 || !read_in_place(t, which, dim, lanes))
-        return NULL;
-    at = key_rows_at(t, which, j, &even);
-    return even == n ? (const uint16_t *)x->data + at : NULL;
-}
-
-/* Lines of cache that a row takes. */
-static int64_t row_lines(const tile *t, int which, int64_t *bytes)
-{
-    *bytes = (int64_t)storages[key_tensor(t, which)->dtype].bytes *
-             (which == KEYS ? t->pr->p.head_dim : t->columns);
-    return ceil_div(*bytes, ALIGNMENT);
-}
-
-/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. */
-static ahead_rows rows_ahead(const tile *t, int which, int64_t j, int64_t end)
-{
-    static const attn_ahead none = { NULL, 0, 0, 0, 0, 0 };
-    ahead_rows a;
-    int64_t bytes;
-    a.run = none;
-    a.which = which;
-    a.left = 0;
-    a.next = j;
-    a.end = end;
-    a.lines = j < end ? (end - j) * row_lines(t, which, &bytes) : 0;
-    return a;
-}
-
-/* What the next product is to ask for: at most `lines` of the rows, and not beyond those that lie
- * evenly. */
-static attn_ahead *ask(const tile *t, ahead_rows *a, int64_t lines)
-{
-    const attn_tensor *x = key_tensor(t, a->which);
-    const int64_t each = (int64_t)storages[x->dtype].bytes;
-    if (a->left == 0 && a->next < a->end) {
-        int64_t n = a->end - a->next, at = key_rows_at(t, a->which, a->next, &n);
-        a->run.row = (const char *)x->data + each * at;
-        a->run.at = 0;
-        a->run.stride = (ptrdiff_t)(each * x->stride_seq);
-        a->left = n * row_lines(t, a->which, &a->run.bytes);
-        a->next += n;
+    key_place at = key_at(&t->pr->p, &t->s, j);
+    int64_t left = n, count = 0, run = 0;
+    int even = 1;
+    runs->dtype = x->dtype;
+    runs->stride = (ptrdiff_t)(x->stride_seq * (int64_t)storages[x->dtype].bytes);
+    runs->first = runs->each = n;
+    runs->run = list;
+    for (;; next_place(&t->pr->p, &t->s, &at)) {
+        even &= count < 2 || run == runs->each;
+        run = min64(left, at.behind);
+        list[count++] = row_of(t, which, &at);
+        if (count <= 2)
+            *(count == 1 ? &runs->first : &runs->each) = run;
+        even &= run <= runs->each;
+        left -= run;
+        if (left == 0)
+            break;
     }
-    a->run.lines = min64(lines, a->left);
-    a->left -= a->run.lines;
-    return &a->run;
+    list[count] = list[count - 1];
+    return even;
+}
+
+/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
+ * those that key_rows would have to copy. */
+static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
+{
+    const plan *pl = t->pl;
+    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+        return 0;
+    if (which == VALUES)
+        return list_runs(t, which, j, n, t->operand_runs, runs);
+    if (n % ATTN_BLOCK || (floats && !pl->as_they_lie[which]))
+        return 0;
+    return list_runs(t, which, j, n, t->operand_runs, runs) &&
+           (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
+}
+
+/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
+ * call for this slot. */
+static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
+{
+    attn_ahead a;
+    memset(&a, 0, sizeof a);
+    if (j >= end)
+        return a;
+    list_runs(t, which, j, end - j, t->ahead_runs, &a.rows);
+    a.row = *a.rows.run;
+    a.bytes = row_dim(t, which) * (int64_t)storages[a.rows.dtype].bytes;
+    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
+    return a;
 }
 
 /* ---- visibility of a tile */
@@ -2814,7 +2818,6 @@ static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
     t->block_count = 0;
-    t->blocks_from = j0;
     for (; begin < n; begin = end, end += ATTN_BLOCK) {
         block *b = &t->blocks[t->block_count++];
         end = end < n ? end : n;
@@ -2950,7 +2953,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
 {
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
-    const uint16_t *k_16;
+    attn_runs runs;
     const float *k;
     ptrdiff_t stride;
     int m;
@@ -2958,10 +2961,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
-    k_16 = n % ATTN_BLOCK == 0 ? rows_of_16(t, KEYS, j0, n, p->head_dim, lanes) : NULL;
-    if (k_16) {
-        kernels->qk_16(s, t->qt, k_16, p->k.stride_seq, p->k.dtype, n, p->head_dim, lanes, beside,
-                       ahead);
+    if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
+        kernels->qk_few(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
     } else {
         k = key_rows(t, KEYS, j0, n, lanes, &stride);
         kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
@@ -3243,13 +3244,12 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    const attn_tensor *x = &t->pr->p.v;
     const int64_t dim = t->columns;
-    const uint16_t *v_16 = t->dead < 0 ? NULL : rows_of_16(t, VALUES, j0, n, dim, lanes);
+    attn_runs runs;
     const float *v;
     ptrdiff_t stride;
-    if (v_16) {
-        kernels->pv_16(o, probabilities, v_16, x->stride_seq, x->dtype, n, dim, lanes, ahead);
+    if (t->dead >= 0 && few_runs(t, VALUES, j0, n, lanes, &runs)) {
+        kernels->pv_few(o, probabilities, &runs, n, dim, lanes, ahead);
         return;
     }
     v = key_rows(t, VALUES, j0, n, lanes, &stride);
@@ -3265,33 +3265,23 @@ static int block_begin(const tile *t, int i)
     return i ? t->blocks[i - 1].end : 0;
 }
 
-/* Of blocks first..end-1, which one product of few lanes could take, those whose rows are read
- * where they lie: all, unless pages or a ring part them; all too where the first one is parted, as
- * then all are copied. */
-static int end_of_run(const tile *t, int which, int first, int end)
+static int is_whole(const tile *t, int i)
 {
-    const int begin = block_begin(t, first);
-    const int64_t j = t->blocks_from + begin, behind = key_at(&t->pr->p, &t->s, j).behind;
-    const int64_t dim = which == KEYS ? t->pr->p.head_dim : t->columns;
-    int i = end;
-    if (!read_in_place(t, which, dim, t->blocks[first].lanes))
-        return end;
-    while (i > first && t->blocks[i - 1].end - begin > behind)
-        i--;
-    return i > first ? i : end;
+    return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* The block behind those whose logits come in one step, from `first` on: with few lanes all that
- * have the same ones, so that the kernel may read K in its own order. */
+/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
+ * ones that have the same ones, so that the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int few = are_few(t->pl->kernels, lanes), most = few ? t->block_count : first + 1;
+    const int more = are_few(t->pl->kernels, lanes) && is_whole(t, first);
+    const int most = more ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
-           t->blocks[end].lanes.end == lanes.end)
+           t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
         end++;
-    return few ? end_of_run(t, KEYS, first, end) : end;
+    return end;
 }
 
 /* Blocks of a tile whose logits come in one step; all 0 before the first. */
@@ -3356,17 +3346,18 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 
 /* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
  * exponentials of the last block of a step run beside the logits of the next step. */
-static void add_blocks(tile *t, int64_t j0, int class, ahead_rows *ahead)
+static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
     attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
+    const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
     int i;
     while (take_step(t, &st)) {
+        ahead->lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL,
-                    ask(t, ahead, ahead->lines * (st.end - st.begin) / keys));
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
         ready.n = 0;
         for (i = st.first; i < st.next; i++) {
             finish_ready(kernels, &ready);
@@ -3378,26 +3369,24 @@ static void add_blocks(tile *t, int64_t j0, int class, ahead_rows *ahead)
 
 /* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
  * between them in one step. */
-static void add_values(tile *t, float *o, int64_t j0, ahead_rows *ahead)
+static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
-    const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
+    const int rows = t->pl->rows;
+    const int64_t lines = ahead->lines;
     int begin = 0, i = 0;
     while (i < t->block_count) {
         const attn_lanes lanes = t->blocks[i].lanes;
-        const int first = i;
-        int n;
+        int end = t->blocks[i].end;
         if (t->blocks[i].raised)
             t->pl->kernels->rescale(o, t->alpha + i * rows, t->columns);
         for (i++; i < t->block_count && !t->blocks[i].raised &&
                   t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
              i++)
-            continue;
-        i = are_few(t->pl->kernels, lanes) ? end_of_run(t, VALUES, first, i) : i;
-        n = t->blocks[i - 1].end - begin;
+            end = t->blocks[i].end;
+        ahead->lines = lines * (end - begin) / t->blocks[t->block_count - 1].end;
         if (lanes.begin < lanes.end)
-            add_products(t, o, t->s_tile + begin * rows, j0 + begin, n, lanes,
-                         ask(t, ahead, ahead->lines * n / keys));
-        begin += n;
+            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes, ahead);
+        begin = end;
     }
 }
 
@@ -3410,20 +3399,21 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     const int leads = t->pl->ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
-    ahead_rows v = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
-    ahead_rows k = rows_ahead(t, KEYS, next, end);
+    attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
         return;
     t->keys->asked = max64(t->keys->asked, next);
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    add_blocks(t, j0, class, &v);
+    ahead = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    add_blocks(t, j0, class, &ahead);
     if (!values)
         return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    add_values(t, state_o(t, t->state), j0, &k);
+    ahead = rows_ahead(t, KEYS, next, end);
+    add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
 /* The tile of keys j0..end-1 enters the states of `count` row tiles. */
@@ -3798,7 +3788,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
-        ahead_rows next = rows_ahead(t, VALUES, at.to, end);
+        attn_ahead next = rows_ahead(t, VALUES, at.to, end);
         if (t->block_count == 0)
             continue;
         open_keys(t, at.from, (int)(at.to - at.from));

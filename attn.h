@@ -544,7 +544,7 @@ struct attn_backend {
                        size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 2
+#define ATTN_KERNEL_ABI 3
 
 #ifdef __cplusplus
 }
@@ -596,15 +596,24 @@ typedef struct attn_exp {
 
 #define ATTN_CALM 60.0f
 
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
 /* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
  * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
-    const char *row;
-    ptrdiff_t stride; /* bytes between rows */
-    int64_t bytes;    /* of a row that are read */
-    int64_t at;       /* of this row, asked for already */
+    attn_runs rows;  /* run: the present one, first: so many rows are left of it */
+    const char *row; /* the present one */
+    int64_t bytes;   /* of a row that are read */
+    int64_t at;      /* of this row, asked for already */
     int64_t lines;
-    int64_t each;     /* the kernel's own: lines asked for in one go */
+    int64_t each;    /* the kernel's own: lines asked for in one go */
 } attn_ahead;
 
 /* What running_max says about a block. */
@@ -672,13 +681,12 @@ struct attn_kernels {
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, qk writes every
      * lane: one without a query gets a zero if K is finite. 0 = never. */
     int few;
-    /* qk and pv up to `few` lanes, of rows as they lie in a 16-bit storage type: NULL if few is 0.
-     * head_dim, head_dim_v and the keys of qk_16 are multiples of 16. */
-    void (*qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
-                  int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                  attn_ahead *ahead);
-    void (*pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
-                  int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
+    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
+     * head_dim, head_dim_v and, for qk_few, the keys and those of each run are multiples of 16. */
+    void (*qk_few)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                   attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_few)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                   attn_lanes lanes, attn_ahead *ahead);
 };
 
 #endif /* ATTN_KERNEL_API */
@@ -820,6 +828,12 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
     return offset;
 }
 
+/* A stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
 /* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
  * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
  * stride. */
@@ -829,12 +843,8 @@ static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t head
     const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
                                    { 0, dim, times(heads, dim) } };
     int axis;
-    for (axis = 0; axis < 3; axis++) {
-        if (stride[axis] == ATTN_STRIDE_BROADCAST || (varlen && axis == 0))
-            stride[axis] = 0;
-        else if (stride[axis] == 0)
-            stride[axis] = to_stride(packed[varlen][axis]);
-    }
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
 }
 
 /* Both tensor types hold the three strides in a row, by name: this is where they become an
@@ -850,6 +860,18 @@ static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t head
         (tensor).stride_head = stride[1];                                                          \
         (tensor).stride_seq = stride[2];                                                           \
     } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Of one element. */
+static inline size_t bytes_of(int dtype)
+{
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+}
 
 /* ---- text: sentences are built piece by piece into the caller's buffer; words of a text are
  * compared */
@@ -1047,6 +1069,28 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
             return bad_range(why, &rules[r], value);
     }
     return ATTN_OK;
+}
+
+/* name: of an output, field: its stride, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
+                                              text *why)
+{
+    if (stride != ATTN_STRIDE_BROADCAST)
+        return ATTN_OK;
+    put(why, name);
+    put(why, field);
+    return bad(why, ATTN_ERR_ARG,
+               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
+{
+    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_head", o->stride_head, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    return status;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,

@@ -29,11 +29,6 @@ enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
 
 static const char *const side_names[CACHE_SIDES] = { "k", "v" };
 
-static int64_t width_of(int dtype)
-{
-    return dtype == ATTN_F32 ? 4 : 2;
-}
-
 static int64_t dim_of(const attn_cache *c, int side)
 {
     return side == CACHE_K ? c->head_dim : c->head_dim_v;
@@ -54,19 +49,8 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = side == CACHE_K ? c->k : c->v;
     const ptrdiff_t stride = side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
-    o.data = (char *)o.data + layer * stride * width_of(o.dtype);
+    o.data = (char *)o.data + (ptrdiff_t)layer * stride * (ptrdiff_t)bytes_of(o.dtype);
     return o;
-}
-
-static attn_tensor tensor_from(const attn_output *o)
-{
-    attn_tensor t;
-    t.dtype = o->dtype;
-    t.stride_batch = o->stride_batch;
-    t.stride_head = o->stride_head;
-    t.stride_seq = o->stride_seq;
-    t.data = o->data;
-    return t;
 }
 
 /* Bytes from the first element to row `row` of this entry and head. */
@@ -74,14 +58,14 @@ static ptrdiff_t bytes_to(const attn_tensor *t, int64_t entry, int64_t head, int
 {
     const ptrdiff_t elements = (ptrdiff_t)entry * t->stride_batch +
                                (ptrdiff_t)head * t->stride_head + (ptrdiff_t)row * t->stride_seq;
-    return elements * (ptrdiff_t)width_of(t->dtype);
+    return elements * (ptrdiff_t)bytes_of(t->dtype);
 }
 
 /* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
                          int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
 {
-    const size_t bytes = (size_t)(dim * width_of(to_dtype));
+    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
     int64_t i;
     if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
         memcpy(to, from, bytes * (size_t)count);
@@ -103,13 +87,13 @@ typedef struct cache_place { /* rows row, row + 1, ... of an entry */
 static void copy_rows(const attn_output *to, cache_place at, const attn_tensor *from,
                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const attn_tensor target = tensor_from(to);
+    const attn_tensor target = as_tensor(to);
     int64_t h;
     for (h = 0; h < heads; h++)
         copy_row_run((char *)to->data + bytes_to(&target, at.entry, h, at.row), to->dtype,
-                     to->stride_seq * (ptrdiff_t)width_of(to->dtype),
+                     to->stride_seq * (ptrdiff_t)bytes_of(to->dtype),
                      (const char *)from->data + bytes_to(from, from_at.entry, h, from_at.row),
-                     from->dtype, from->stride_seq * (ptrdiff_t)width_of(from->dtype), count, dim);
+                     from->dtype, from->stride_seq * (ptrdiff_t)bytes_of(from->dtype), count, dim);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -136,6 +120,19 @@ static const size_rule cache_enums[] = {
     CACHE_RULE(v.dtype, 0, ATTN_BF16),
 };
 
+/* As given: rows of storage that is written must not share elements. */
+static attn_status check_given_strides(const attn_cache *c, text *why)
+{
+    attn_status status = check_output_strides("k", &c->k, why);
+    if (!status)
+        status = check_output_strides("v", &c->v, why);
+    if (!status)
+        status = check_output_stride("k", "_stride_layer", c->k_stride_layer, why);
+    if (!status)
+        status = check_output_stride("v", "_stride_layer", c->v_stride_layer, why);
+    return status;
+}
+
 static attn_status check_fields(const attn_cache *c, text *why)
 {
     attn_status status = check_counts(c, cache_counts, COUNT_OF(cache_counts), why);
@@ -155,23 +152,17 @@ static attn_status check_fields(const attn_cache *c, text *why)
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
-    return ATTN_OK;
-}
-
-/* The stride that was given, or the packed one. */
-static ptrdiff_t given_or(ptrdiff_t given, int64_t packed)
-{
-    return given ? given : to_stride(packed);
+    return check_given_strides(c, why);
 }
 
 static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
 {
     const int by_head = c->layout == ATTN_CACHE_HND;
     const int64_t entry = times(times(c->num_heads_kv, cache_entry_rows(c)), dim);
-    o->stride_batch = given_or(o->stride_batch, entry);
-    o->stride_head = given_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
-    o->stride_seq = given_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
-    return given_or(layer, times(entries_of(c), entry));
+    o->stride_batch = stride_or(o->stride_batch, entry);
+    o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
+    o->stride_seq = stride_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
+    return stride_or(layer, times(entries_of(c), entry));
 }
 
 /* Fills in every default. */
@@ -185,26 +176,6 @@ static void resolve_cache(attn_cache *c)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
-}
-
-static attn_status bad_broadcast(const char *name, const char *field, text *why)
-{
-    put(why, name);
-    put(why, field);
-    return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-}
-
-/* Rows of storage that is written must not share elements. */
-static attn_status check_written(const char *name, const attn_output *o, text *why)
-{
-    if (o->stride_batch == ATTN_STRIDE_BROADCAST)
-        return bad_broadcast(name, ".stride_batch", why);
-    if (o->stride_head == ATTN_STRIDE_BROADCAST)
-        return bad_broadcast(name, ".stride_head", why);
-    if (o->stride_seq == ATTN_STRIDE_BROADCAST)
-        return bad_broadcast(name, ".stride_seq", why);
-    return ATTN_OK;
 }
 
 typedef struct storage_axes { /* layers, entries, heads, rows */
@@ -270,18 +241,13 @@ static void put_storage(const attn_cache *c, int side, text *why)
     }
 }
 
-/* Storage as it was given, strides resolved in c. */
+/* Strides are resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const attn_output *o = side == CACHE_K ? &c->k : &c->v;
     const storage_axes a = axes_of(c, side);
     const int64_t span = span_of(&a);
     int axis;
-    attn_status status = check_written(side_names[side], o, why);
-    if (status)
-        return status;
-    if (a.stride[0] == ATTN_STRIDE_BROADCAST)
-        return bad_broadcast(side_names[side], "_stride_layer", why);
     for (axis = 0; axis < 4 && !o->data; axis++)
         if (a.stride[axis] < 0) {
             put(why, side_names[side]);
@@ -291,7 +257,7 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
         put_storage(c, side, why);
         return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
     }
-    if (times(span, width_of(o->dtype)) < ADDRESS_LIMIT)
+    if (times(span, (int64_t)bytes_of(o->dtype)) < ADDRESS_LIMIT)
         return ATTN_OK;
     put_storage(c, side, why);
     return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
@@ -317,8 +283,8 @@ static cache_memory place_cache(const attn_cache *c)
     m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
     m.uses = place(&at, c->num_pages, sizeof *c->uses);
     m.free_pages = place(&at, c->num_pages, sizeof *c->free_pages);
-    m.k = place(&at, c->k.data ? 0 : span_of(&k), (size_t)width_of(c->k.dtype));
-    m.v = place(&at, c->v.data ? 0 : span_of(&v), (size_t)width_of(c->v.dtype));
+    m.k = place(&at, c->k.data ? 0 : span_of(&k), bytes_of(c->k.dtype));
+    m.v = place(&at, c->v.data ? 0 : span_of(&v), bytes_of(c->v.dtype));
     m.bytes = plus(at, ALIGNMENT - 1);
     return m;
 }
@@ -517,7 +483,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
     for (layer = 0; layer < c->num_layers; layer++)
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
-            const attn_tensor t = tensor_from(&o);
+            const attn_tensor t = as_tensor(&o);
             copy_rows(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
         }
 }
@@ -756,8 +722,8 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
         put(why, side_names[side]);
         return bad(why, ATTN_ERR_ARG, ".data is NULL");
     }
-    return check_extent(side_names[side], width_of(t.dtype), batch, c->num_heads_kv, s->seq_len,
-                        dim_of(c, side), stride, why);
+    return check_extent(side_names[side], (int64_t)bytes_of(t.dtype), batch, c->num_heads_kv,
+                        s->seq_len, dim_of(c, side), stride, why);
 }
 
 /* First of the step's positions of a part: only with s->positions. */
@@ -905,7 +871,7 @@ static void write_turned(const attn_cache *c, const attn_rope *rope, const attn_
                          cache_place to, const attn_tensor *t, cache_place from, int64_t count,
                          int64_t number, const int64_t *positions)
 {
-    const attn_tensor target = tensor_from(o);
+    const attn_tensor target = as_tensor(o);
     attn_rope_rows rows;
     memset(&rows, 0, sizeof rows);
     rows.batch = 1;
@@ -1182,8 +1148,8 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->seq_len_kv = c->rows;
     p->head_dim = c->head_dim;
     p->head_dim_v = c->head_dim_v;
-    p->k = tensor_from(&k);
-    p->v = tensor_from(&v);
+    p->k = as_tensor(&k);
+    p->v = as_tensor(&v);
     p->kv_begin = NULL;
     p->cu_seqlens_kv = NULL;
     memset(&p->kv_rows, 0, sizeof p->kv_rows);
@@ -1309,7 +1275,7 @@ static attn_status check_read(const attn_cache *c, int side, int64_t count, attn
 {
     const int stored = side == CACHE_K ? c->k.dtype : c->v.dtype;
     ptrdiff_t axes[4] = { 0, 0, 0, 1 };
-    attn_status status = check_written(side_names[side], o, why);
+    attn_status status = check_output_strides(side_names[side], o, why);
     if (!status)
         status = check_dtype(side_names[side], o->dtype, stored, why);
     if (status)
@@ -1317,7 +1283,7 @@ static attn_status check_read(const attn_cache *c, int side, int64_t count, attn
     RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
     axes[1] = o->stride_head;
     axes[2] = o->stride_seq;
-    return check_extent(side_names[side], width_of(o->dtype), 1, c->num_heads_kv, count,
+    return check_extent(side_names[side], (int64_t)bytes_of(o->dtype), 1, c->num_heads_kv, count,
                         dim_of(c, side), axes, why);
 }
 
@@ -1325,7 +1291,7 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t sequ
                       int64_t first, int64_t count, const attn_output *to)
 {
     const attn_output o = layer_of(c, side, layer);
-    const attn_tensor t = tensor_from(&o);
+    const attn_tensor t = as_tensor(&o);
     int64_t done_rows = 0;
     while (to->data && done_rows < count) {
         int64_t rows;

@@ -122,7 +122,8 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
 
 /* Makes room for the keys of *s (k, v, rope, positions are not looked at): ends advance, pages are
  * taken and shared ones copied, a ring loses its oldest. ATTN_ERR_FULL if capacity or pages do not
- * suffice for all of them. */
+ * suffice for all of them, or if a ring would lose what the step's first query looks at: a step has
+ * at most rows - window_left keys of a sequence. */
 ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
                                        size_t why_bytes);
 
@@ -137,7 +138,8 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
 /* Keeps of a sequence only numbers begin .. end-1, which must be present: the next key gets number
  * end. Rolls back (end), forgets the oldest (begin), and empties, (begin, begin); (0, 0) is always
  * allowed and starts afresh. A ring refuses to go back where a query at `end` would look at keys
- * that were overwritten. Pages without a key are given back. */
+ * that were overwritten, unless `begin` forgets more than those, or all. Pages without a key are
+ * given back. */
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
                                      char *why, size_t why_bytes);
 
@@ -152,11 +154,11 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
 
 /* Sets those fields of *p that say what is cached: batch, num_heads_kv, seq_len_kv (= rows, also
  * for a workspace that serves for good), head_dim, head_dim_v, k, v, kv_len, key_base, kv_rows,
- * kv_begin and cu_seqlens_kv (NULL); shared_keys, if sequences share their first pages; of a ring
- * the window, if off, and else its left side must not exceed c->window_left. Entry b is
- * sequences[b], in any order, NULL = 0, 1, ..., which needs no memory; else the arrays lie in
- * memory, of any alignment. They are those of the cache at this moment: take a new view after
- * every change. */
+ * kv_begin and cu_seqlens_kv (NULL); shared_keys (of a paged cache the keys in pages with which all
+ * entries begin, else 0: set it afterwards if you know of more); of a ring the window, if off, and
+ * else its left side must not exceed c->window_left. Entry b is sequences[b], in any order, NULL =
+ * 0, 1, ..., which needs no memory; else the arrays lie in memory, of any alignment. They are those
+ * of the cache at this moment: take a new view after every change. */
 ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
                                      int64_t batch, attn_params *p, void *memory, size_t bytes,
                                      char *why, size_t why_bytes);

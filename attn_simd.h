@@ -181,7 +181,11 @@ INLINE void FN(ask)(attn_ahead *a)
         a->at += 64;
         if (a->at >= a->bytes) {
             a->at = 0;
-            a->row += a->stride;
+            a->row += a->rows.stride;
+            if (--a->rows.first == 0) {
+                a->row = *++a->rows.run;
+                a->rows.first = a->rows.each;
+            }
         }
     }
 }
@@ -484,8 +488,8 @@ QK_TYPE(qk_bf16, ATTN_BF16)
  * keys that lie `apart` rows from each other, and the next block their neighbours: so each key of a
  * block begins a stream of whole rows, which memory serves faster than one row after the other (K
  * alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of 6 GB/s). */
-INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_stride, int dtype,
-                         int n, int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+INLINE int FN(qk_blocks)(float *s, const float *qt, const char *k, ptrdiff_t step, int dtype, int n,
+                          int64_t whole, attn_lanes lanes, attn_ahead *ahead)
 {
     static void (*const ways[3][4])(int, float *, ptrdiff_t, const float *, const char *,
                                     ptrdiff_t, int64_t, attn_ahead *) = {
@@ -493,7 +497,6 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_s
     };
     const int rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
     const int64_t lines = ahead ? ahead->lines : 0;
-    const ptrdiff_t step = k_stride * ELEMENT(dtype);
     int j = 0, i, apart;
     if (!rows || !whole)
         return 0;
@@ -504,7 +507,7 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const void *k, ptrdiff_t k_s
             if (ahead)
                 ahead->lines = lines * ATTN_BLOCK / n;
             ways[dtype][way](FN(first_of)(lanes), s + (j + i) * ROWS, apart * ROWS, qt,
-                             (const char *)k + (j + i) * step, apart * step, whole, ahead);
+                             k + (j + i) * step, apart * step, whole, ahead);
         }
     }
     return j;
@@ -553,7 +556,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
 {
     const int64_t whole = head_dim / 4 * 4;
     const int rows = FN(rows_of)(lanes);
-    const int keys = FN(qk_blocks)(s, qt, k, k_stride, ATTN_F32, n, whole, lanes, ahead);
+    const int keys = FN(qk_blocks)(s, qt, (const char *)k, k_stride * ELEMENT(ATTN_F32), ATTN_F32,
+                                   n, whole, lanes, ahead);
     const attn_lanes all = { 0, ROWS };
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
@@ -567,11 +571,20 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                rows ? all : lanes, beside, ahead);
 }
 
-static void FN(qk_16)(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
-                      int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                      attn_ahead *ahead)
+/* Run by run. */
+static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
-    FN(qk_blocks)(s, qt, k, k_stride, dtype, n, head_dim, lanes, ahead);
+    const int64_t lines = ahead ? ahead->lines : 0;
+    const char *const *run = k->run;
+    int64_t left = k->first;
+    int j, count;
+    for (j = 0; j < n; j += count, left = k->each, run++) {
+        count = left < n - j ? (int)left : n - j;
+        if (ahead)
+            ahead->lines = lines * count / n;
+        FN(qk_blocks)(s + j * ROWS, qt, *run, k->stride, k->dtype, count, head_dim, lanes, ahead);
+    }
     if (beside)
         FN(exp_few)(beside);
 }
@@ -595,9 +608,14 @@ INLINE void FN(get_columns)(vf *x, float *const *columns)
 
 /* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
 INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, const float *p,
-                        const char *v, ptrdiff_t step, int n, attn_ahead *ahead, int64_t calls)
+                        const attn_runs *k, int64_t column, int n, attn_ahead *ahead,
+                        int64_t calls)
 {
     enum { MOST = 8 };
+    const char *const *run = k->run;
+    const char *v = *run + column;
+    const ptrdiff_t step = k->stride;
+    int64_t left = k->first;
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
     int c, h, i, r;
@@ -608,7 +626,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
             EACH_OF_4 acc[c][4 * h + i] = x[i];
         }
     FN(pace)(ahead, calls * n);
-    for (p += at; n > 0; n--, v += step, p += ROWS) {
+    for (p += at; n > 0; n--, p += ROWS) {
         FN(ask)(ahead);
         EACH_COLUMN
             x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
@@ -616,6 +634,11 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
             const vf w = v_set1(p[r]);
             EACH_COLUMN
                 acc[c][r] = v_fma(w, x[c], acc[c][r]);
+        }
+        v += step;
+        if (--left == 0) {
+            v = *++run + column;
+            left = k->each;
         }
     }
     EACH_COLUMN
@@ -630,10 +653,10 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
 
 /* Each a function of its own, as those of Q K^T; `_last` for columns left over. */
 #define PV_ROWS(name, dtype, rows, vectors)                                                        \
-    OUTLINE void FN(name)(int at, float *o, const float *p, const char *v, ptrdiff_t step, int n,  \
-                          attn_ahead *ahead, int64_t calls)                                        \
+    OUTLINE void FN(name)(int at, float *o, const float *p, const attn_runs *v, int64_t column,    \
+                          int n, attn_ahead *ahead, int64_t calls)                                 \
     {                                                                                              \
-        FN(pv_rows)(dtype, rows, vectors, at, o, p, v, step, n, ahead, calls);                     \
+        FN(pv_rows)(dtype, rows, vectors, at, o, p, v, column, n, ahead, calls);                   \
     }
 #define PV_BOTH(name, dtype, rows, vectors)                                                        \
     PV_ROWS(name, dtype, rows, vectors)                                                            \
@@ -650,25 +673,23 @@ PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
 
 /* All whole vectors of columns; returns how many columns that are. */
-INLINE int64_t FN(pv_columns)(float *o, const float *p, const void *v, ptrdiff_t v_stride,
-                              int dtype, int n, int64_t head_dim_v, attn_lanes lanes,
-                              attn_ahead *ahead)
+INLINE int64_t FN(pv_columns)(float *o, const float *p, const attn_runs *v, int n,
+                              int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    static void (*const ways[6][4])(int, float *, const float *, const char *, ptrdiff_t, int,
+    static void (*const ways[6][4])(int, float *, const float *, const attn_runs *, int64_t, int,
                                     attn_ahead *, int64_t) = { PV_WAYS(pv_f32), PV_WAYS(pv_f16),
                                                                PV_WAYS(pv_bf16) };
     static const int widths[4] = { 8 * VL, 4 * VL, (FEW == 4 ? 2 : 4) * VL, 2 * VL };
     const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
-    const ptrdiff_t step = v_stride * ELEMENT(dtype);
-    const char *from = v;
+    const int dtype = v->dtype;
     int64_t d = 0;
     if (rows == 0)
         return 0;
     for (; d + widths[way] <= head_dim_v; d += widths[way])
-        ways[2 * dtype][way](at, o + d * ROWS, p, from + d * ELEMENT(dtype), step, n, ahead,
+        ways[2 * dtype][way](at, o + d * ROWS, p, v, d * ELEMENT(dtype), n, ahead,
                              (head_dim_v - d) / widths[way]);
     for (; d + VL <= head_dim_v; d += VL)
-        ways[2 * dtype + 1][way](at, o + d * ROWS, p, from + d * ELEMENT(dtype), step, n, ahead,
+        ways[2 * dtype + 1][way](at, o + d * ROWS, p, v, d * ELEMENT(dtype), n, ahead,
                                  (head_dim_v - d) / VL);
     return d;
 }
@@ -676,21 +697,22 @@ INLINE int64_t FN(pv_columns)(float *o, const float *p, const void *v, ptrdiff_t
 static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
 {
-    const int64_t d =
-        FN(pv_columns)(o, p, v, v_stride, ATTN_F32, n, head_dim_v, lanes, ahead);
+    const char *run[2] = { (const char *)v, (const char *)v };
+    const attn_runs rows = { ATTN_F32, v_stride * ELEMENT(ATTN_F32), n, n, run };
+    const int64_t d = FN(pv_columns)(o, p, &rows, n, head_dim_v, lanes, ahead);
     if (d < head_dim_v)
         FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
 }
 
-static void FN(pv_16)(float *o, const float *p, const uint16_t *v, ptrdiff_t v_stride, int dtype,
-                      int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void FN(pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                        attn_lanes lanes, attn_ahead *ahead)
 {
-    FN(pv_columns)(o, p, v, v_stride, dtype, n, head_dim_v, lanes, ahead);
+    FN(pv_columns)(o, p, v, n, head_dim_v, lanes, ahead);
 }
 #define QK qk_few
 #define PV pv_few
 #define EXP_BLOCK exp_few
-#define FEW_ONLY FEW, FN(qk_16), FN(pv_16)
+#define FEW_ONLY FEW, FN(qk_runs), FN(pv_runs)
 #else
 #define QK qk
 #define PV pv

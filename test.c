@@ -30,6 +30,7 @@ static const test_group groups[] = {
     {"stability", test_stability, 1, "finite in, finite out, at every scale; no FP exceptions"},
     {"outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows"},
     {"bits", test_bits, 1, "golden hashes of the canonical order"},
+    {"rope", test_rope, 0, "rotary embedding: exact values, formulas, laws, errors, golden hashes"},
     {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
     {"cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},

@@ -263,11 +263,23 @@ static attn_params with_workers(const attn_params *p, int *workers)
     return q;
 }
 
+/* Keys in pages, or in a ring. */
+static void check_scattered(const test_problem *a, const attn_params *shared)
+{
+    static const int64_t sizes[] = {1, 5, 16, 64};
+    test_problem b = *a;
+    const int paged = rng_chance(70);
+    b.p = *shared;
+    problem_scatter(&b, paged ? RNG_PICK(sizes) : 0, !paged || rng_chance(30));
+    check_same(a, &b.p, paged ? "paged" : "ring");
+}
+
 /* Everything that may change no bit, with equal keys in all entries. */
 static void check_equal_keys(const test_problem *a, const attn_params *shared)
 {
     attn_params p = *shared;
     int workers;
+    check_scattered(a, shared);
     check_same(a, &p, "shared");
     p.force_redo = 1;
     check_same(a, &p, "redo");

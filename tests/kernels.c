@@ -505,15 +505,42 @@ static void check_few_dead(const sizes *z)
     CHECK(1, "values of lanes that see no key");
 }
 
-/* Rows in a 16-bit storage type against the same rows widened. */
-static void check_few_16(const sizes *z)
+/* `count` rows of `bytes` each, `stride` apart, moved to runs of `first`, then `each` rows, every
+ * run with memory of its own that ends with its last row. */
+static attn_runs scatter_rows(const void *rows, int dtype, int count, int64_t stride, int64_t bytes,
+                              int64_t first, int64_t each)
 {
-    const int rows = tested->rows, bf16 = rng_chance(50), dtype = bf16 ? ATTN_BF16 : ATTN_F16;
+    const char **run = test_alloc((size_t)(count + 2) * sizeof *run);
+    attn_runs runs = {0};
+    int64_t done = 0, length = first, n;
+    int made = 0;
+    for (; done < count; done += n, length = each) {
+        char *to;
+        n = length < count - done ? length : count - done;
+        to = test_alloc_at((size_t)((n - 1) * stride + bytes), PLACE_PAGE_AFTER);
+        memcpy(to, (const char *)rows + done * stride, (size_t)((n - 1) * stride + bytes));
+        run[made++] = to;
+    }
+    run[made] = run[made - 1];
+    runs.dtype = dtype;
+    runs.stride = (ptrdiff_t)stride;
+    runs.first = first, runs.each = each;
+    runs.run = run;
+    return runs;
+}
+
+/* Rows as they lie, in several places and of any type, against the same rows widened. */
+static void check_few_runs(const sizes *z)
+{
+    static const int types[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+    const int rows = tested->rows, dtype = types[rng_int(0, 2)];
+    const int64_t size = (int64_t)dtype_size(dtype);
     const int n = (z->n + 15) / 16 * 16, block = (int)rng_int(1, 16);
     const int64_t dim = (z->dim + 15) / 16 * 16, stride = dim + rng_int(0, 9);
     const int64_t count = stride * (n - 1) + dim;
     const attn_lanes lanes = few_lanes();
-    uint16_t *half = test_alloc_at((size_t)count * sizeof *half, PLACE_PAGE_AFTER);
+    uint16_t *half = test_alloc((size_t)count * sizeof *half);
+    attn_runs k, v;
     float *wide = normal_matrix(count, 1), *qt = normal_matrix(dim * rows, 1);
     float *s = matrix((int64_t)n * rows), *right = matrix((int64_t)n * rows);
     float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
@@ -524,27 +551,33 @@ static void check_few_16(const sizes *z)
     memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
     memcpy(right_e_s, e_s, (size_t)(block * rows) * sizeof *o);
     memcpy(right_l, l, (size_t)rows * sizeof *o);
-    (bf16 ? tested->narrow_bf16 : tested->narrow_f16)(half, wide, count);
-    (bf16 ? tested->widen_bf16 : tested->widen_f16)(wide, half, count);
-    tested->qk_16(s, qt, half, stride, dtype, n, dim, lanes, &e, NULL);
+    if (dtype != ATTN_F32) {
+        (dtype == ATTN_BF16 ? tested->narrow_bf16 : tested->narrow_f16)(half, wide, count);
+        (dtype == ATTN_BF16 ? tested->widen_bf16 : tested->widen_f16)(wide, half, count);
+    }
+    k = scatter_rows(dtype == ATTN_F32 ? (void *)wide : half, dtype, n, stride * size, dim * size,
+                     16 * rng_int(1, 3), 16 * rng_int(1, 3));
+    v = scatter_rows(dtype == ATTN_F32 ? (void *)wide : half, dtype, n, stride * size, dim * size,
+                     rng_int(1, 40), rng_int(1, 20));
+    tested->qk_few(s, qt, &k, n, dim, lanes, &e, NULL);
     tested->qk(right, qt, wide, stride, n, dim, lanes, &right_e, NULL);
-    tested->pv_16(o, s, half, stride, dtype, n, dim, lanes, NULL);
+    tested->pv_few(o, s, &v, n, dim, lanes, NULL);
     tested->pv(right_o, right, wide, stride, n, dim, lanes, NULL);
-    CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_16, type %d", dtype);
-    CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_16, type %d", dtype);
-    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_16");
-    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_16");
+    CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_few, type %d", dtype);
+    CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_few, type %d", dtype);
+    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_few");
+    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_few");
 }
 
 static void check_few(const sizes *z)
 {
-    CHECK(tested->few < tested->rows && !tested->qk_16 == !tested->few &&
-              !tested->pv_16 == !tested->few, "few is %d", tested->few);
+    CHECK(tested->few < tested->rows && !tested->qk_few == !tested->few &&
+              !tested->pv_few == !tested->few, "few is %d", tested->few);
     if (!tested->few)
         return;
     check_few_qk(z);
     check_few_dead(z);
-    check_few_16(z);
+    check_few_runs(z);
 }
 
 static void check_maximum(const sizes *z)

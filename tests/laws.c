@@ -7,6 +7,7 @@
 #include "features.h"
 #include "laws.h"
 #include "oracle.h"
+#include "pool.h"
 #include "slices.h"
 
 #include <math.h>
@@ -471,6 +472,49 @@ static void law_layouts(int round)
     same(&a, &b, "layouts");
 }
 
+/* 0 = none. */
+static const int64_t page_sizes[] = {0, 1, 5, 16, 48, 256};
+
+/* Pages, a ring or both instead of one row after the other. */
+static void law_elsewhere(int round)
+{
+    static const char *const no_varlen[] = {"varlen", NULL}, *const no_ids[] = {"segments", NULL};
+    test_problem a, b;
+    make_background(&a, round % 3 == 0 ? "varlen" : NULL, 1, round % 2 != 0 ? no_varlen : no_ids);
+    twin(&a, &b);
+    problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
+    same(&a, &b, "keys elsewhere");
+}
+
+/* The same of a few rows, which read keys in place, with one worker and with five. */
+static void law_few_elsewhere(int round)
+{
+    static const int64_t dims[] = {16, 64, 80, 128}, bases[] = {0, 0, 3, 1021};
+    test_shape s = {.batch = rng_int(1, 2), .heads_kv = 2, .dtype_k = round % 3};
+    int64_t *base = test_alloc(2 * sizeof *base);
+    pool workers = pool_of(5, POOL_SHUFFLED, 0);
+    test_problem a, b;
+    s.heads_q = s.heads_kv * rng_int(1, 8);
+    s.seq_q = rng_int(1, 4);
+    s.seq_kv = rng_int(20, rng_chance(20) ? 3000 : 600);
+    s.dim = RNG_PICK(dims);
+    s.dim_v = RNG_PICK(dims);
+    s.dtype_v = rng_chance(30) ? (int)rng_int(0, 2) : s.dtype_k;
+    s.factor_q = rng_chance(50) ? 4.0f : 1.0f;
+    base[0] = RNG_PICK(bases);
+    base[1] = RNG_PICK(bases);
+    problem_make(&a, &s);
+    a.p.causal = 1;
+    a.p.key_base = rng_chance(50) ? base : NULL;
+    twin(&a, &b);
+    problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
+    same(&a, &b, "few rows");
+    b.p.num_workers = workers.workers;
+    b.p.parallel_for = pool_for;
+    b.p.parallel_user = &workers;
+    CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "few rows, five workers");
+}
+
 static void law_gqa(int round)
 {
     static const char *const no_varlen[] = {"varlen", "layout", NULL};
@@ -859,6 +903,8 @@ static const struct {
     {"full and empty tiles ask no mask", law_classifier, 20},
     {"neutral terms", law_neutral, 40},
     {"layouts", law_layouts, 30},
+    {"keys elsewhere", law_elsewhere, 96},
+    {"keys elsewhere, few rows", law_few_elsewhere, 96},
     {"GQA and repeated heads", law_gqa, 20},
     {"storage types and f32", law_storage, 20},
     {"row tiles that share copies", law_copies, 18},

@@ -7,7 +7,7 @@
 # 1. BUILD/attn_single.c alone in a folder compiles with every compiler at hand without a word: with
 #    no flags, and as strict C99 with all warnings. The CPU time is printed, not judged.
 # 2. Linked with the objects of the tests it has the kernel sets of BUILD/libattn.a, and passes the
-#    groups `bits`, with the golden hashes, and `kernels`.
+#    groups `bits` and `rope`, with the golden hashes, and `kernels`.
 # 3. Planted bugs are noticed: a set left out, and another coefficient in the vector kernels.
 #
 # COMPILE, LINK: commands for the build that runs (default cc -O2); RUN: an emulator.
@@ -134,7 +134,7 @@ if ! expected=$(names "$build/libattn.a") || [ -z "$expected" ]; then
     exit 1
 fi
 best=$(echo "$expected" | head -n 1)
-if ! same "$work/alone" "bits kernels" "" || [ -s "$work/why" ]; then
+if ! same "$work/alone" "bits kernels rope" "" || [ -s "$work/why" ]; then
     fail "the one file is another library: $(cat "$work/why")"
 else
     # shellcheck disable=SC2086 # in one line

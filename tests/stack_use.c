@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE
 #define ATTN_KERNEL_API
 #include "../attn.h"
+#include "../attn_rope.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -57,6 +58,27 @@ static void run_states(void)
     a.o = a.l + ROWS;
     attn_state_merge(&a, &a, &a);
     attn_state_finish(&params, &a);
+}
+
+/* 16-bit rows, of which not all elements turn: the longest way. */
+static void run_rope(void)
+{
+    static uint16_t x[ROWS * DIM];
+    attn_rope rope = { 0 };
+    attn_rope_rows rows = { 0 };
+    rope.dim = DIM - 2;
+    rope.scaling = ATTN_ROPE_YARN;
+    rope.original_length = 4096;
+    rows.batch = rows.num_heads = 1;
+    rows.seq_len = ROWS;
+    rows.head_dim = DIM;
+    rows.x.dtype = ATTN_F16;
+    rows.y.dtype = ATTN_BF16;
+    rows.x.data = x;
+    rows.y.data = everything[3];
+    if (attn_rope_apply(&rope, &rows, text, sizeof text) != ATTN_OK ||
+        attn_rope_table(&rope, DIM, 0, ROWS, everything[2], everything[3], NULL, 0) != ATTN_OK)
+        abort();
 }
 
 static void *start(void *call)
@@ -136,7 +158,8 @@ int main(int argc, char **argv)
     } calls[] = { { "attn_forward", run_forward },
                   { "attn_check", run_check },
                   { "attn_explain", run_explain },
-                  { "attn_state_finish", run_states } };
+                  { "attn_state_finish", run_states },
+                  { "attn_rope_apply", run_rope } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

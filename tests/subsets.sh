@@ -9,8 +9,8 @@
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
-# The files that build on the two, with exactly what they say they need: attn_merge.c without
-# attn.c, attn_text.c with it.
+# The files that build on the two, each level of them with exactly the files that it says it needs:
+# attn_merge.c without attn.c, attn_text.c with it, attn_rope.c with it.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -21,7 +21,8 @@ cd "$root" || exit 1
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-cp attn.c attn_merge.c attn_text.c attn.h "$work" || exit 1
+cp attn.c attn.h "$work" || exit 1
+portable=$(ls attn*.c | grep -v attn_simd)
 simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
@@ -122,6 +123,25 @@ int main(void)
         return 1;
     info.impl_name = info.kernels_name = info.backend_name = attn_impl_name(p.impl);
     printf("%d %.23s", p.num_workers, attn_info_format(&info, text, sizeof text));
+    return 0;
+}
+END
+cat > rope.c <<'END'
+#include "attn_rope.h"
+#include <stdio.h>
+int main(void)
+{
+    static float x[8] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f};
+    const int64_t position = 1000;
+    attn_rope rope = {0};
+    attn_rope_rows rows = {0};
+    rows.batch = rows.num_heads = rows.seq_len = 1;
+    rows.head_dim = 8;
+    rows.x.data = rows.y.data = x;
+    rows.first = &position;
+    if (attn_rope_apply(&rope, &rows, NULL, 0) != ATTN_OK)
+        return 1;
+    printf("%.9g %.9g", (double)x[0], (double)x[7]);
     return 0;
 }
 END
@@ -244,14 +264,48 @@ says()
     fi
 }
 
+# Levels: program | its files | what it prints.
+levels()
+{
+    cat <<TABLE
+merge.c|attn.h attn_merge.c|0.693147
+words.c|attn.h attn.c attn_text.c|3 impl              naive
+rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
+TABLE
+}
+
+# Makes the folder level with these files, the program, and the program static.c that includes the
+# sources instead.
+level_folder()
+{
+    rm -rf level
+    mkdir level
+    cp "$1" level/program.c
+    sources=
+    echo '#define ATTN_STATIC' > level/static.c
+    for file in $2; do
+        cp "$root/$file" level
+        case $file in *.c)
+            sources="$sources level/$file"
+            echo "#include \"$file\"" >> level/static.c ;;
+        esac
+    done
+    cat "$1" >> level/static.c
+}
+
 try_companions()
 {
     strict="-std=c99 -pedantic -Wall -Wextra -Werror"
-    for flags in "" "$strict -O2" "$strict -O3 -march=native"; do
-        says "$1 $flags, attn_merge.c alone" 0.693147 "$1" $flags merge.c attn_merge.c
-        says "$1 $flags, attn_text.c" "3 impl              naive" \
-            "$1" $flags words.c attn.c attn_text.c
-    done
+    levels > levels
+    while IFS='|' read -r program files wanted; do
+        level_folder "$program" "$files"
+        for flags in "" "$strict -O2" "$strict -O3 -march=native" "$strict -DATTN_PREFIX=my_"; do
+            # shellcheck disable=SC2086 # words
+            says "$1 $flags, $files" "$wanted" "$1" $flags level/program.c $sources
+        done
+        says "$1, included with ATTN_STATIC, $files" "$wanted" \
+            "$1" -O2 -Wno-unused-function level/static.c
+    done < levels
     if "$1" merge.c attn.c -o program >log 2>&1; then
         fail "$1: attn.c has what attn_merge.c is for"
     fi
@@ -488,7 +542,7 @@ least_seconds()
 try_times()
 {
     times=
-    for file in attn.c attn_merge.c attn_text.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
+    for file in $portable $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
         case $file in attn_simd*) most=10 ;; *) most=5 ;; esac
         if ! least_seconds "$1" "$file" "$most"; then
             fail "$1: $file does not compile"

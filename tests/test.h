@@ -68,6 +68,7 @@ void test_cascade(void);    /* tests/cascade.c   */
 void test_cache(void);      /* tests/cache.c     */
 void test_numerics(void);   /* tests/numerics.c  */
 void test_tuning(void);     /* tests/tuning.c    */
+void test_rope(void);       /* tests/rope.c      */
 
 /* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
  * returns nonzero when the folder cannot be read. */

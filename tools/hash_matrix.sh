@@ -4,14 +4,16 @@
 #
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
-# Builds attn.c, attn_merge.c, attn_text.c, the attn_simd_*.c files and tests/bits.c in each way of the table below, runs the
-# test group `bits` (each kernel set against tests/golden.h) and prints one line a build. The rest
-# of the test program is built once, plainly. A compiler or target that is not there is skipped and
-# said so. Fails when a build fails or differs. JOBS=N runs N builds at a time (default 2).
+# Builds the library (attn.c, attn_*.c) and the files of the test groups with golden hashes in each
+# way of the table below, runs these groups (`bits`: each kernel set against tests/golden.h) and
+# prints one line a build. The rest of the test program is built once, plainly. A compiler or target
+# that is not there is skipped and said so. Fails when a build fails or differs. JOBS=N runs N builds
+# at a time (default 2).
 
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/hash}
 jobs=${JOBS:-2}
+groups="bits rope"
 
 # compiler | options of attn.c and of linking | what may happen: `bits`, or `refuse` = also #error
 # that names an option to add
@@ -46,8 +48,8 @@ make_harness() {
     mkdir -p "$out" || exit 1
     {
         echo '#include "tests/test.h"'
-        sed -n 's/^    {"[a-z]*", test_\([a-z0-9_]*\), .*/\1/p' test.c | grep -v '^bits$' |
-            sed 's/.*/void test_&(void) { }/'
+        sed -n 's/^    {"[a-z]*", test_\([a-z0-9_]*\), .*/\1/p' test.c |
+            grep -vxE "$(echo "$groups" | tr ' ' '|')" | sed 's/.*/void test_&(void) { }/'
         echo 'int run_cases(const char *dir) { (void)dir; return 1; }'
     } > "$out/stubs.c"
 }
@@ -65,9 +67,16 @@ can_build() {
 
 # The library with compiler $1 and options $2 as $3.attn*.o.
 library() {
-    for file in attn attn_merge attn_text attn_simd_avx2 attn_simd_avx512 attn_simd_neon attn_simd_sse2; do
+    for file in attn*.c; do
         $1 $2 -DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2 \
-            -c $file.c -o "$3.$file.o" || return 1
+            -c "$file" -o "$3.${file%.c}.o" || return 1
+    done
+}
+
+# The groups with compiler $1 and options $2 as $3.group.*.o.
+group_objects() {
+    for group in $groups; do
+        $1 $2 -std=c99 -c "tests/$group.c" -o "$3.group.$group.o" || return 1
     done
 }
 
@@ -97,10 +106,11 @@ one() {
         if [ "$may" = refuse ] && grep -q '#error.*add -' "$at.log"; then
             result="refused, names the option to add"
         fi
-    elif $compiler $options -std=c99 -c tests/bits.c -o "$at.bits.o" >> "$at.log" 2>&1 &&
-        $compiler $options "$at".attn*.o "$at.bits.o" "$out/harness$target.o" -o "$at.test" -lm \
-            >> "$at.log" 2>&1; then
-        if OMP_NUM_THREADS=3 "$at.test" bits >> "$at.log" 2>&1; then
+    elif group_objects "$compiler" "$options" "$at" >> "$at.log" 2>&1 &&
+        $compiler $options "$at".attn*.o "$at".group.*.o "$out/harness$target.o" -o "$at.test" \
+            -lm >> "$at.log" 2>&1; then
+        # shellcheck disable=SC2086 # words
+        if OMP_NUM_THREADS=3 "$at.test" $groups >> "$at.log" 2>&1; then
             result="equal: $(tail -n 1 "$at.log")"
         fi
     fi

@@ -20,7 +20,7 @@
 cd "$(dirname "$0")/.." || exit 1
 list=tools/mutants.txt
 jobs=${JOBS:-2}
-library="attn.c attn_merge.c attn_text.c attn_simd_avx512.c attn_simd_avx2.c attn_simd_neon.c attn_simd_sse2.c"
+library=$(echo attn*.c)
 defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
 # gcc 12 takes 0.7 s for attn.c and 1.5 s for a SIMD file with -Og, 1.2 s and 2.5 s with -O1; with
 # -O0 the portable kernels would need up to 15 times as long.
@@ -228,7 +228,7 @@ out=${1:-build/mutants}
 [ $# -gt 0 ] && shift
 mkdir -p "$out/tree" || exit 1
 rm -rf "$out"/[0-9]* "$out/arm/test" # no verdict of an earlier run
-cp attn.h attn_simd.h $library "$out/tree" || exit 1
+cp attn*.h $library "$out/tree" || exit 1
 mutants "$list" > "$out/tree/list"
 chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")
 [ -n "$chosen" ] || { echo "mutants: no line contains any of: $*"; exit 1; }

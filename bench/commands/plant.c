@@ -74,20 +74,19 @@ static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_strid
         origin->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, NULL);
 }
 
-static void slow_qk_16(float *s, const float *qt, const uint16_t *k, ptrdiff_t k_stride, int dtype,
-                       int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                       attn_ahead *ahead)
+static void slow_qk_few(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
-    origin->qk_16(s, qt, k, k_stride, dtype, n, head_dim, lanes, beside, ahead);
+    origin->qk_few(s, qt, k, n, head_dim, lanes, beside, ahead);
     for (int i = repetitions(); i > 0; i--)
-        origin->qk_16(s, qt, k, k_stride, dtype, n, head_dim, lanes, NULL, NULL);
+        origin->qk_few(s, qt, k, n, head_dim, lanes, NULL, NULL);
 }
 
 const attn_kernels *plant_slow(const attn_kernels *right)
 {
     planted = *(origin = right);
     planted.qk = slow_qk;
-    if (planted.qk_16) planted.qk_16 = slow_qk_16;
+    if (planted.qk_few) planted.qk_few = slow_qk_few;
     rate = owed = 0;
     return &planted;
 }
