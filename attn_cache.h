@@ -27,7 +27,7 @@
  *   page table[row / page_size]; pages are taken from a free list when keys are appended, given
  *   back by trim, counted when sequences share them, copied before a shared one is written.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. What more rows than window_left + the longest step can be rolled back.
+ *   c.window_left keys. window_left + n rows take steps of n keys, and can roll back n.
  * Layers. All layers of a model share numbers, lengths and tables: attn_cache_extend once a step,
  *   then attn_cache_write and attn_cache_view for each layer. attn_cache_append is both for one.
  * Memory. None is allocated: attn_cache_size tells what attn_cache_init needs, with any alignment.
