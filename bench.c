@@ -6,6 +6,7 @@
  *     build/bench masks                    each mask and modifier against none
  *     build/bench --shape 1,32,8,512,512,128 --mask window --dtype f16 --threads 2
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
+ *     build/bench cache                    storage types, pages and rings of a KV cache; appending
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
  *     build/bench rank --quick             every path on a few cases, and which is the fastest
  *     build/bench llm --quick --phases     where the time goes: Q K^T, softmax, P V, merge

@@ -95,7 +95,7 @@ static int begin(const measure_plan *plan, const measure_job *job, int n, sample
     const double last = warm_up(plan, job->call, job->arg);
     s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
     if (s->calls > MAX_CALLS_PER_SAMPLE) s->calls = MAX_CALLS_PER_SAMPLE;
-    s->led_in = n > 1 && last > 0 && last < LED_IN_SECONDS;
+    s->led_in = !job->cold && n > 1 && last > 0 && last < LED_IN_SECONDS;
     return last >= 0;
 }
 

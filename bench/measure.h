@@ -45,7 +45,9 @@ typedef struct measure_result {
 typedef struct measure_job {
     measure_fn call;
     void *arg;
-    int against;           /* how many places before it the job stands that it is compared with */
+    int against;           /* how many places before it the job stands that it is compared with;
+                            * negative: behind it */
+    int cold;              /* nonzero: never led in: it finds the caches as the others leave them */
     measure_result result; /* written */
     double ratio_p50;      /* written: median, sample by sample, of its time / that job's */
 } measure_job;
@@ -60,8 +62,8 @@ int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result
 
 /* The same for n calls that are compared with one another: the first sample of each, then the
  * second of each and so on, so that a machine that slows down slows down all of them. A call below
- * 1 ms is led in by an untimed one: caches and sleeping threads are then as its own repetition
- * leaves them, not as the others do. min_time and max_time are for all together. */
+ * 1 ms is led in by an untimed one, unless its job is cold: caches and sleeping threads are then as
+ * its own repetition leaves them, not as the others do. min_time and max_time are for all together. */
 int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n);
 
 /* ---- suites */

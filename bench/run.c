@@ -3,7 +3,8 @@
  *
  * Order: make the buffers, fill them, one cold call, compare sampled rows with the double oracle,
  * only then warm-up and timing; of a group all but the timing first. Calls of few rows are bound by
- * memory: a plain loop that reads their K and V is timed in turn with them. */
+ * memory: a plain loop that reads their K and V is timed in turn with them. What a cache holds was
+ * appended from plain arrays, and the oracle reads these: it would notice a wrong page. */
 #include "run.h"
 
 #include <math.h>
@@ -14,11 +15,14 @@
 
 #include "../attn.h"
 #include "../tests/oracle.h"
+#include "cases/append.h"
+#include "cases/keys.h"
 #include "cases/masks.h"
 #include "cases/model.h"
 #include "cases/paths.h"
 #include "clock.h"
 #include "commands/plant.h"
+#include "machine/large.h"
 #include "machine/peak.h"
 #include "machine/reading.h"
 #include "machine/roof.h"
@@ -42,12 +46,14 @@ typedef struct bench_run {
     const bench_case *c;
     const bench_path *path;
     bench_model model;
-    attn_params p;
+    attn_params p, plain; /* plain: k and v as they were before a cache took them */
     mask_arrays mask;
+    keys_store keys;   /* empty: k and v are plain arrays */
+    append_job append; /* of a case that appends */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
-    int job; /* index of its call among the timed ones */
+    int job, roof_job; /* index of its call and of its reading loop among the timed ones */
     size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
     reading roof;        /* of K and V; threads 0 = the case has many rows */
@@ -82,7 +88,11 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     r->impl = path->impl;
     r->kernels = r->roof = "";
     r->dtype = case_dtype_name(c->dtype);
-    r->mask = mask_name(c->mask);
+    r->mask = c->appends ? "none" : mask_name(c->mask);
+    r->keys = case_keys_name(c->keys.kind);
+    r->k_dtype = case_dtype_name(case_k_dtype(c));
+    r->v_dtype = case_dtype_name(case_v_dtype(c));
+    r->page_size = c->keys.page_size;
     r->shares = c->shares;
     r->layout = case_layout_name(mask_layout(c));
     r->data = case_data_name(c->data);
@@ -118,6 +128,9 @@ static void set_strides(const bench_case *c, attn_params *p)
 static int contradicts(const bench_context *x, const bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
+    if (c->appends != path_appends(run->path))
+        return !skip(r, c->appends ? "this case appends to a cache: path append"
+                                   : "this case appends nothing to a cache");
     const int kernels = run->path->kernels && (c->kernels || x->kernels);
     const int threads = run->path->threads != PATH_GIVEN && c->threads;
     if (!kernels && !threads) return 0;
@@ -140,6 +153,7 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
     p->parallel_user = pool_of(x->workers, p->num_workers);
     if (p->parallel_for && !p->parallel_user) return skip(r, "threads cannot be had here");
+    if (c->appends) return 1;
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
@@ -159,8 +173,12 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     p->head_dim = c->head_dim;
     p->head_dim_v = c->head_dim_v;
     p->naive_whole = c->naive_whole;
-    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    p->q.dtype = p->o.dtype = c->dtype;
+    p->k.dtype = c->appends ? c->dtype : case_k_dtype(c); /* what is appended is yet to be stored */
+    p->v.dtype = c->appends ? c->dtype : case_v_dtype(c);
     set_strides(c, p);
+    /* attn_explain looks at the tensors' pointers as attn_forward would: any address serves. */
+    p->q.data = p->k.data = p->v.data = p->o.data = run->info.reasons;
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
     return set_path(x, run, r);
@@ -168,13 +186,13 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
 
 static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t dim, int dtype)
 {
-    return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim
-           * (size_t)(dtype == ATTN_F32 ? 4 : 2);
+    return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim * (size_t)case_width(dtype);
 }
 
 static double run_bytes(const bench_run *run)
 {
-    return run->model.tensor_bytes + mask_bytes(run->c) + (double)run->workspace_bytes;
+    return run->model.tensor_bytes + keys_cache_bytes(run->c) + mask_bytes(run->c)
+           + (double)run->workspace_bytes;
 }
 
 /* Those of the naive path: of all heads, or of a head for each worker. */
@@ -211,6 +229,7 @@ static void describe_cost(const bench_run *run, bench_result *r)
     const int naive = run->info.impl == ATTN_IMPL_NAIVE;
     r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
     r->matrix_share = model_matrix_share(&run->model, bytes);
+    r->shared_keys = run->p.shared_keys;
     if (!mask_reads_all(run->c->mask)) return; /* how much of k and v is read is not known */
     r->intensity = model_intensity(&run->model);
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
@@ -219,8 +238,7 @@ static void describe_cost(const bench_run *run, bench_result *r)
 static int size_up(bench_run *run, bench_result *r)
 {
     char text[160];
-    /* attn_explain looks at the tensors' pointers as attn_forward would: any address serves. */
-    run->p.q.data = run->p.k.data = run->p.v.data = run->p.o.data = run->info.reasons;
+    if (run->c->appends) return describe_cost(run, r), 1;
     const attn_status status = attn_explain(&run->p, &run->info);
     if (status != ATTN_OK) {
         attn_check(&run->p, run->info.reasons, (size_t)-1, text, sizeof text);
@@ -243,68 +261,137 @@ typedef struct tensor_sizes {
     size_t q, k, v, o;
 } tensor_sizes;
 
-static tensor_sizes sizes_of(const bench_case *c)
+static tensor_sizes sizes_of(const bench_run *run)
 {
+    const bench_case *const c = run->c;
+    const attn_params *const p = &run->plain;
     const tensor_sizes sizes = {
         tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype),
-        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, c->dtype),
-        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, c->dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, p->k.dtype),
+        tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, p->v.dtype),
         tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype)};
     return sizes;
+}
+
+/* The first keys of every batch entry become those of entry 0. */
+static void repeat_shared(const bench_case *c, const attn_tensor *t, void *data, int64_t dim)
+{
+    const size_t width = (size_t)case_width(t->dtype);
+    const size_t bytes = (size_t)(c->keys.shared * dim) * width;
+    for (int64_t b = 1; b < c->batch; b++)
+        for (int64_t h = 0; h < c->heads_kv; h++) {
+            char *const from = (char *)data + (size_t)(h * t->stride_head) * width;
+            memcpy(from + (size_t)(b * t->stride_batch) * width, from, bytes);
+        }
+}
+
+static void *filled(const bench_context *x, const bench_case *c, size_t bytes, int dtype, int which)
+{
+    void *const data = c->keys.typed ? large_alloc(bytes) : malloc(bytes);
+    if (data) data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
+    return data;
+}
+
+static void make_keys(const bench_context *x, const tensor_sizes *bytes, bench_run *run)
+{
+    const bench_case *const c = run->c;
+    run->k = filled(x, c, bytes->k, run->p.k.dtype, DATA_K);
+    run->v = filled(x, c, bytes->v, run->p.v.dtype, DATA_V);
+    if (!c->keys.shared || !run->k || !run->v) return;
+    repeat_shared(c, &run->p.k, run->k, c->head_dim);
+    repeat_shared(c, &run->p.v, run->v, c->head_dim_v);
 }
 
 /* NULL pointers stay where the system gives no memory. */
 static void make_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run)
 {
-    const bench_case *const c = run->c;
-    const size_t width = c->dtype == ATTN_F32 ? 4 : 2;
-    run->q = malloc(bytes->q);
-    run->k = malloc(bytes->k);
-    run->v = malloc(bytes->v);
+    run->q = filled(x, run->c, bytes->q, run->c->dtype, DATA_Q);
     run->o = malloc(bytes->o);
-    if (!run->q || !run->k || !run->v || !run->o) return;
-    data_fill(run->q, c->dtype, bytes->q / width, DATA_Q, c->data, x->seed);
-    data_fill(run->k, c->dtype, bytes->k / width, DATA_K, c->data, x->seed);
-    data_fill(run->v, c->dtype, bytes->v / width, DATA_V, c->data, x->seed);
+    make_keys(x, bytes, run);
 }
 
 /* Those of a run of the same shape; 0 = it has none. */
-static int share_tensors(bench_run *run, const bench_run *owner)
+static int share_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run,
+                         const bench_run *owner)
 {
     if (!owner || !owner->q) return 0;
     run->q = owner->q;
+    run->o = owner->o;
     run->k = owner->k;
     run->v = owner->v;
-    run->o = owner->o;
     run->owner = owner;
+    if (run->c->shares == SHARES_BUT_STORAGE) make_keys(x, bytes, run);
     return 1;
 }
 
-static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
-                        bench_result *r)
+static int no_memory(const bench_run *run, bench_result *r)
 {
-    const tensor_sizes bytes = sizes_of(run->c);
-    if (!run->c->shares || !share_tensors(run, first)) make_tensors(x, &bytes, run);
-    run->workspace = malloc(run->workspace_bytes + 1);
-    if (!run->q || !run->k || !run->v || !run->o || !run->workspace)
-        return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
-                    run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
+    return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
+                run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
+}
+
+/* Plain arrays, and a cache of them. */
+static int make_inputs(const bench_context *x, const bench_run *first, bench_run *run,
+                       bench_result *r)
+{
+    const bench_case *const c = run->c;
+    const tensor_sizes bytes = sizes_of(run);
+    char why[200];
+    if (!c->shares || !share_tensors(x, &bytes, run, first)) make_tensors(x, &bytes, run);
+    if (!run->q || !run->k || !run->v || !run->o) return no_memory(run, r);
     memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
     run->p.q.data = run->q;
     run->p.k.data = run->k;
     run->p.v.data = run->v;
     run->p.o.data = run->o;
-    if ((run->c->seq_q <= FEW_ROWS || run->c->threads) && mask_reads_all(run->c->mask)) {
-        const reading roof = {{run->k, run->v}, {bytes.k, bytes.v}, (int)r->threads,
-                              run->p.parallel_for, run->p.parallel_user, 0};
-        run->roof = roof;
-    }
+    run->plain = run->p;
+    if (c->appends)
+        return append_make(c, &run->plain, x->seed, &run->append, why, sizeof why)
+               || skip(r, "%s", why);
+    if (c->keys.kind == KEYS_PLAIN) return 1;
+    return (keys_make(c, x->seed, &run->keys, why, sizeof why)
+            && keys_fill(c, &run->plain, &run->keys, why, sizeof why))
+           || skip(r, "%s", why);
+}
+
+/* What the call reads: the plain arrays or the cache. */
+static int place_keys(const bench_context *x, bench_run *run, bench_result *r)
+{
+    const bench_case *const c = run->c;
+    char why[200];
+    if (c->keys.kind == KEYS_PLAIN || c->appends) return 1;
+    keys_plant(&run->keys, x->plant_pages);
+    if (!keys_view(c, &run->keys, &run->p, why, sizeof why)) return skip(r, "%s", why);
+    return size_up(run, r);
+}
+
+static void set_roof(bench_run *run, const bench_result *r)
+{
+    const bench_case *const c = run->c;
+    const double key = (double)(c->head_dim * case_width(run->p.k.dtype));
+    const double value = (double)(c->head_dim_v * case_width(run->p.v.dtype));
+    const double rows = case_stored_keys(c) * (double)c->heads_kv;
+    const reading roof = {{run->p.k.data, run->p.v.data},
+                          {(size_t)(rows * key), (size_t)(rows * value)}, (int)r->threads,
+                          run->p.parallel_for, run->p.parallel_user, 0};
+    if (c->appends || !mask_reads_all(c->mask)) return;
+    if (c->seq_q <= FEW_ROWS || c->threads) run->roof = roof;
+}
+
+static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
+                        bench_result *r)
+{
+    if (!make_inputs(x, first, run, r) || !place_keys(x, run, r)) return 0;
+    run->workspace = malloc(run->workspace_bytes + 1);
+    if (!run->workspace) return no_memory(run, r);
+    set_roof(run, r);
     return 1;
 }
 
 static int call(void *argument)
 {
     bench_run *const run = argument;
+    if (run->c->appends) return append_call(&run->append);
     return attn_forward(&run->p, run->workspace, run->workspace_bytes) != ATTN_OK;
 }
 
@@ -322,7 +409,7 @@ static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i
 static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
                       bench_result *r)
 {
-    const attn_params *const p = &run->p;
+    const attn_params *const p = &run->plain;
     oracle_result want = {0};
     int64_t b = 0;
     while (row >= p->num_heads_q * oracle_rows(p, b)) row -= p->num_heads_q * oracle_rows(p, b++);
@@ -358,12 +445,12 @@ static int sampled_rows(const bench_case *c)
 }
 
 /* First and last row and some evenly between, which step through heads and batch entries. */
-static int verify(const bench_run *run, bench_result *r)
+static int verify_rows(const bench_run *run, bench_result *r)
 {
     const int samples = sampled_rows(run->c);
     const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
     double *const o = malloc(bytes), *const tolerance = malloc(bytes);
-    const int64_t rows = rows_in_use(&run->p);
+    const int64_t rows = rows_in_use(&run->plain);
     int ok = o && tolerance;
     for (int i = 0; ok && i < samples; i++) {
         const int64_t row = (rows - 1) / (samples - 1) * i
@@ -372,7 +459,37 @@ static int verify(const bench_run *run, bench_result *r)
     }
     free(o);
     free(tolerance);
-    if (!ok) return skip(r, "no memory for the double oracle");
+    return ok || skip(r, "no memory for the double oracle");
+}
+
+static int verify_append(bench_run *run, bench_result *r)
+{
+    char why[200];
+    return append_verify(&run->append, &r->max_err, &r->err_tolerance, why, sizeof why)
+           || skip(r, "%s", why);
+}
+
+/* Where the keys lie changes no bit: keys in another order would be within the tolerance. */
+static int verify_bits(bench_run *run, bench_result *r)
+{
+    const size_t bytes = sizes_of(run).o;
+    void *const before = malloc(bytes);
+    if (!before) return no_memory(run, r);
+    memcpy(before, run->o, bytes);
+    run->plain.key_base = run->p.key_base;
+    const int done = attn_forward(&run->plain, run->workspace, run->workspace_bytes) == ATTN_OK;
+    const int same = done && !memcmp(before, run->o, bytes);
+    free(before);
+    if (!done) return skip(r, "the call with plain arrays failed");
+    return same || skip(r, WRONG ": other bits than with plain arrays; not timed");
+}
+
+static int verify(bench_run *run, bench_result *r)
+{
+    const bench_case *const c = run->c;
+    if (!(c->appends ? verify_append(run, r) : verify_rows(run, r))) return 0;
+    if (r->err_tolerance <= 1 && c->keys.kind != KEYS_PLAIN && !c->appends)
+        return verify_bits(run, r);
     if (r->err_tolerance <= 1) return 1;
     return skip(r, WRONG ": off by %.3g, %.3g times the tolerance; not timed", r->max_err,
                 r->err_tolerance);
@@ -388,12 +505,13 @@ int run_was_wrong(const bench_result *r)
 /* The call's rate and the reading loop's of the same moment. */
 static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
+    const measure_job *const timed = &jobs[run->job], *const loop = &jobs[run->roof_job];
     if (mask_reads_all(run->c->mask))
-        r->gbytes_per_s = run->model.kv_bytes / jobs[0].result.seconds.p50 * 1e-9;
-    if (jobs[0].against) r->speedup = 1 / jobs[0].ratio_p50;
+        r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
+    if (timed->against) r->speedup = 1 / timed->ratio_p50;
     if (!run->roof.threads) return;
-    r->read_gbytes_per_s = run->model.kv_bytes / jobs[1].result.seconds.p50 * 1e-9;
-    r->pct_read_bw = 100 * jobs[1].ratio_p50;
+    r->read_gbytes_per_s = run->model.kv_bytes / loop->result.seconds.p50 * 1e-9;
+    r->pct_read_bw = 100 * loop->ratio_p50;
 }
 
 /* A call on several threads leaves some idle: whether others had their CPUs is told by the reading
@@ -405,11 +523,10 @@ static double running_of(const bench_run *run, const measure_result *m)
     return run->roof.threads * (after < run->running_before ? after : run->running_before);
 }
 
-/* jobs: the run's call and, where it has one, its reading loop. */
 static void fill_result(const bench_context *x, const bench_run *run, const measure_job *jobs,
                         bench_result *r)
 {
-    const measure_result *const m = &jobs[0].result;
+    const measure_result *const m = &jobs[run->job].result;
     const double threads = roof_cpus(x, (int)r->threads); /* that can run at once */
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
@@ -423,7 +540,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
     r->pct_running = 100 * running_of(run, m) / threads;
-    r->tokens_per_s = (double)(rows_in_use(&run->p) / run->p.num_heads_q) / seconds;
+    r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
@@ -449,19 +566,47 @@ static double time_share(const bench_context *x)
     return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
 }
 
-/* The run's jobs: its call and, where it has one, its reading loop. How many. A run that borrows
- * tensors is compared with the call of their owner. */
-static int add_jobs(bench_run *run, measure_job *jobs)
+/* A step of decoding finds nothing of a layer's keys in the caches, since those of all other layers
+ * came between. Groups of caches are timed so: near 1 ms some would be led in, and others not. */
+static int reads_memory(const bench_run *run)
 {
-    const int against = run->owner ? run->job - run->owner->job : 0;
-    const measure_job timed = {.call = call, .arg = run, .against = against};
-    const measure_job roof = {.call = reading_run, .arg = &run->roof, .against = 1};
-    jobs[0] = timed;
-    if (!run->roof.threads) return 1;
+    const bench_case *const c = run->c;
+    return c->group && c->seq_q <= FEW_ROWS && !c->appends && c->keys.typed;
+}
+
+/* A run that borrows tensors is compared with the call of their owner. */
+static measure_job call_job(bench_run *run)
+{
+    const measure_job job = {.call = call, .arg = run, .cold = reads_memory(run),
+                             .against = run->owner ? run->job - run->owner->job : 0};
+    return job;
+}
+
+static measure_job loop_job(bench_run *run)
+{
+    const measure_job job = {.call = reading_run, .arg = &run->roof, .cold = reads_memory(run),
+                             .against = run->roof_job - run->job};
     reading_choose(&run->roof);
     if (run->roof.threads > 1) run->running_before = reading_running(&run->roof);
-    jobs[1] = roof;
-    return 2;
+    return job;
+}
+
+/* Calls and reading loops in turn, where there are loops. After a call comes the loop of the run
+ * half of the group away: right after its own call it would find in the last cache what the call
+ * had to fetch from memory, and several loops in a row would slow down the call behind them. */
+static int add_jobs(bench_run **runs, int n, measure_job *jobs)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        bench_run *const other = runs[(i + n / 2) % n];
+        runs[i]->job = count++;
+        if (other->roof.threads) other->roof_job = count++;
+    }
+    for (int i = 0; i < n; i++) {
+        jobs[runs[i]->job] = call_job(runs[i]);
+        if (runs[i]->roof.threads) jobs[runs[i]->roof_job] = loop_job(runs[i]);
+    }
+    return count;
 }
 
 /* Times the runs whose result has no reason to skip them. */
@@ -470,15 +615,15 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     measure_job jobs[2 * RUN_MAX_GROUP];
     measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
     double longest = 0;
-    int ready = 0, num_jobs = 0;
+    bench_run *timed_runs[RUN_MAX_GROUP];
+    int ready = 0;
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
-        runs[i].job = num_jobs;
-        num_jobs += add_jobs(&runs[i], &jobs[num_jobs]);
-        ready++;
+        timed_runs[ready++] = &runs[i];
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
+    const int num_jobs = add_jobs(timed_runs, ready, jobs);
     const double share = time_share(x);
     if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
     plan.min_time *= ready;
@@ -488,7 +633,7 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     for (int i = 0; i < n; i++) {
         bench_result *const r = &results[i];
         if (r->skipped[0]) continue;
-        if (timed) fill_result(x, &runs[i], &jobs[runs[i].job], r);
+        if (timed) fill_result(x, &runs[i], jobs, r);
         if (timed) continue;
         if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms);
@@ -503,7 +648,7 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     r->cold_ms = 1e3 * seconds;
     if (x->alone) r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0) x->pace[path_index(run->path)] = seconds / run->model.flops;
-    return seconds >= 0 ? 1 : skip(r, "attn_forward failed");
+    return seconds >= 0 ? 1 : skip(r, "the first call failed");
 }
 
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
@@ -521,17 +666,21 @@ static int within_time(const bench_context *x, const bench_run *run, bench_resul
  * beyond any tolerance. */
 static void spoil(bench_run *run, int row)
 {
-    const int64_t at = (row - 1) * run->c->head_dim_v * (run->c->dtype == ATTN_F32 ? 4 : 2);
-    char *const place = (char *)run->o + at;
+    const int appends = run->c->appends;
+    const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
+    const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
+    char *const data = appends ? run->append.store.cache.k.data : run->o;
+    char *const place = data + (row - 1) * dim * case_width(dtype);
     float first = 0;
-    attn_convert(&first, ATTN_F32, place, run->c->dtype, 1);
+    attn_convert(&first, ATTN_F32, place, dtype, 1);
     first += 1;
-    attn_convert(place, run->c->dtype, &first, ATTN_F32, 1);
+    attn_convert(place, dtype, &first, ATTN_F32, 1);
 }
 
 /* Faults that the command line asks for; before the first call. */
 static void plant(const bench_context *x, bench_run *run)
 {
+    if (run->c->appends) return;
     const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
     if (x->plant_wrong) run->p.kernels = plant_wrong(right, x->plant_wrong);
     else if (x->plant_slowdown > 0) run->p.kernels = plant_slow(right);
@@ -552,7 +701,11 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
     if (!within_memory(x, run, r)) return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);
     r->visible = run->model.pairs * 4 / run->model.logits_bytes;
-    if (!set_params(x, run, r) || !size_up(run, r)) return 0;
+    r->kv_token_bytes = (int64_t)run->model.kv_token_bytes;
+    r->kv_bytes = (int64_t)run->model.kv_bytes;
+    if (!set_params(x, run, r)) return 0;
+    run->plain = run->p;
+    if (!size_up(run, r)) return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
     plant(x, run);
     if (!make_buffers(x, first, run, r) || !cold_call(x, run, r)) return 0;
@@ -561,26 +714,30 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
     return verify(run, r);
 }
 
+/* Those that borrow tensors before their owner. */
 static void release(bench_run *run)
 {
-    if (!run->owner) {
-        free(run->q);
-        free(run->k);
-        free(run->v);
-        free(run->o);
-    }
+    const bench_run *const owner = run->owner;
+    if (!owner) free(run->q);
+    if (!owner) free(run->o);
+    if (!owner || run->k != owner->k) free(run->k);
+    if (!owner || run->v != owner->v) free(run->v);
     free(run->workspace);
+    keys_free(&run->keys);
+    append_free(&run->append);
     mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
 
-/* After the timed calls, so that these are as without. */
-static void add_phases(const bench_run *run, bench_result *r)
+/* After the timed calls, so that these are as without. In o there may be what a neighbour in the
+ * group wrote: one more call, for the bits to compare with. */
+static void add_phases(bench_run *run, bench_result *r)
 {
     phase_times t;
-    const tensor_sizes bytes = sizes_of(run->c);
+    const tensor_sizes bytes = sizes_of(run);
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
-    if (!phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
+    if (call(run)
+        || !phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
         return;
     }
@@ -610,8 +767,9 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     }
     time_them(context, runs, n, results);
     for (int i = 0; i < n; i++)
-        if (context->phases && !results[i].skipped[0]) add_phases(&runs[i], &results[i]);
-    for (int i = 0; i < n; i++) release(&runs[i]);
+        if (context->phases && !results[i].skipped[0] && !cases[i].appends)
+            add_phases(&runs[i], &results[i]);
+    for (int i = n; i-- > 0;) release(&runs[i]);
     context->runs_left -= n;
 }
 

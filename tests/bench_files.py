@@ -13,6 +13,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 
 try:
@@ -20,6 +21,7 @@ try:
 except ImportError:
     jsonschema = None
 
+WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
 SCHEMA = os.path.join(os.path.dirname(__file__), "..", "docs", "bench.schema.json")
 
 
@@ -75,7 +77,21 @@ def near(result, key, want, tolerance=1e-6):
         fail("%s: %s is %r, not %r" % (result["case"], key, result[key], want))
 
 
+def check_bytes(r):
+    """Of keys and values; batch entries share pages in one scenario alone, whose names say how many
+    keys: "b8 kv4096+256 f16 shared pages"."""
+    token = r["heads_kv"] * (r["head_dim"] * WIDTH[r["k_dtype"]]
+                             + r["head_dim_v"] * WIDTH[r["v_dtype"]])
+    near(r, "kv_token_bytes", token)
+    once = 0
+    if r["keys"] == "paged" and r["scenario"] == "shared":
+        once = int(re.search("kv([0-9]+)[+]", r["case"]).group(1))
+    near(r, "kv_bytes", token * (once + r["batch"] * (r["seq_kv"] - once)))
+
+
 def visible_pairs(r):
+    if r["mask"] == "none":
+        return 0
     if r["mask"] not in ("full", "causal"):
         return None
     last = [i + r["seq_kv"] - r["seq_q"] if r["mask"] == "causal" else r["seq_kv"] - 1
@@ -98,9 +114,10 @@ def share_of_peak(r, machine):
 def check_figures(document):
     """What follows from the shape, by formulas written here a second time."""
     for r in document["results"]:
-        width, element = r["head_dim"] + r["head_dim_v"], 4 if r["dtype"] == "f32" else 2
-        rows = r["batch"] * (r["heads_q"] * r["seq_q"] + r["heads_kv"] * r["seq_kv"])
+        width = r["head_dim"] + r["head_dim_v"]
         heads = r["batch"] * r["heads_q"]
+        q_and_o = heads * r["seq_q"] * width * WIDTH[r["dtype"]] if r["impl"] != "append" else 0
+        check_bytes(r)
         matrix = 4.0 * r["seq_q"] * r["seq_kv"]
         near(r, "matrix_share", r["workspace_bytes"] / (heads * matrix))
         if r["impl"] == "naive":
@@ -115,7 +132,8 @@ def check_figures(document):
         if pairs is None:
             continue
         flops = 2.0 * pairs * width
-        near(r, "intensity", flops / (rows * width * element))
+        near(r, "intensity", flops / (q_and_o + r["kv_bytes"]))
+        near(r, "gbytes_per_s", r["kv_bytes"] / r["ms_p50"] * 1e-6)
         near(r, "gflops", flops / r["ms_p50"] * 1e-6)
         bound = r["intensity"] * r["read_peak_gbytes_per_s"] < r["fma_peak_gflops"]
         if r["roof"] != ("memory" if bound else "compute"):
@@ -196,6 +214,9 @@ def damages(json_text, csv_text):
         ("a field too many", lambda d: replace(d, 1, "results", 0, "more")),
         ("a result that is a list", lambda d: replace(d, [], "results", 0)),
         ("another time than in the CSV", lambda d: replace(d, 123.25, "results", 0, "cold_ms")),
+        ("other bytes of a token", lambda d: replace(d, 4, "results", 0, "kv_token_bytes")),
+        ("other bytes of keys", lambda d: replace(d, 4, "results", 0, "kv_bytes")),
+        ("a storage type of keys", lambda d: replace(d, "f16", "results", 0, "k_dtype")),
         ("percentiles out of order", lambda d: replace(d, 0, "results", 0, "ms_p99")),
         ("other tokens per second", lambda d: replace(d, 1, "results", 0, "tokens_per_s")),
         ("another share of the peak", lambda d: replace(d, 0.01, "results", 0, "pct_fma_peak")),

@@ -46,6 +46,7 @@ expect "--wide shows more" says ' std ms .* err/tol'
 expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2
 expect "a preset" files preset latency --quick --iters 2
+expect "caches" files cache cache --quick --iters 2
 expect "what the machine is" files info info
 
 # ---- an older run
@@ -192,7 +193,7 @@ expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong 
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset info memory wrong odd; do
+    for name in plain threads pairs preset cache info memory wrong odd; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

@@ -11,7 +11,7 @@
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
     MAX_SERIES = 12
-    TEXTS = " preset scenario case impl kernels path dtype mask layout tuning roof "
+    TEXTS = " preset scenario case impl kernels path dtype k_dtype v_dtype keys mask layout tuning roof "
 }
 
 # ---- reading
@@ -162,6 +162,7 @@ function is_memory(r) { return t_of(r, "preset") == "memory" || n_of(r, "rss_gro
 
 # Whether a row is about length and of the kind: memory rows or others.
 function of_kind(r, kind) {
+    if (t_of(r, "impl") == "append") return 0
     return n_of(r, "seq_q") == n_of(r, "seq_kv") && is_memory(r) == (kind == "memory")
 }
 
@@ -376,8 +377,9 @@ function threads(    r, key, alone, many, most) {
 
 # ---- decode: rate of reading K and V by storage type
 
+# Caches have several rows of a shape and type, one for each place of the keys.
 function is_decode(r, only) {
-    return n_of(r, "seq_q") == 1 && n_of(r, "gbytes_per_s") > 0 && n_of(r, "threads") == 1 \
+    return t_of(r, "preset") != "cache" && n_of(r, "seq_q") == 1 && n_of(r, "gbytes_per_s") > 0 && n_of(r, "threads") == 1 \
         && t_of(r, "impl") != "naive" && (only == "" || t_of(r, "preset") == only)
 }
 

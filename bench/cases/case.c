@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "../../attn.h"
+
 const char *case_layout_name(case_layout layout)
 {
     static const char *const names[] = {"bhsd", "bshd"};
@@ -19,6 +21,38 @@ const char *case_dtype_name(int dtype)
 {
     static const char *const names[] = {"f32", "f16", "bf16"};
     return names[dtype];
+}
+
+const char *case_keys_name(keys_kind kind)
+{
+    static const char *const names[] = {"plain", "contiguous", "ring", "paged"};
+    return names[kind];
+}
+
+int case_k_dtype(const bench_case *c)
+{
+    return c->keys.typed ? c->keys.k_dtype : c->dtype;
+}
+
+int case_v_dtype(const bench_case *c)
+{
+    return c->keys.typed ? c->keys.v_dtype : c->dtype;
+}
+
+int case_width(int dtype)
+{
+    return dtype == ATTN_F32 ? 4 : 2;
+}
+
+int case_forks(const bench_case *c)
+{
+    return c->keys.kind == KEYS_PAGED && c->keys.shared > 0;
+}
+
+double case_stored_keys(const bench_case *c)
+{
+    const double once = case_forks(c) ? (double)c->keys.shared : 0;
+    return once + (double)c->batch * ((double)c->seq_kv - once);
 }
 
 const char *case_shape(const bench_case *c, char *text, size_t text_bytes)

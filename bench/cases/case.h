@@ -14,7 +14,30 @@ typedef enum case_layout {
 } case_layout;
 
 /* What a case shares the tensors of the first one of its group for: all but this is the same. */
-typedef enum case_shares { SHARES_NOTHING, SHARES_BUT_THREADS, SHARES_BUT_MASK } case_shares;
+typedef enum case_shares {
+    SHARES_NOTHING,
+    SHARES_BUT_THREADS,
+    SHARES_BUT_MASK,
+    SHARES_BUT_KEYS,   /* where the keys lie, how they are turned */
+    SHARES_BUT_STORAGE /* types of k and v: q and o alone are shared */
+} case_shares;
+
+/* Where k and v lie: all but the first are caches of attn_cache.h. */
+typedef enum keys_kind { KEYS_PLAIN, KEYS_CONTIGUOUS, KEYS_RING, KEYS_PAGED } keys_kind;
+
+/* How keys are turned that a case appends. */
+typedef enum keys_rope { KEYS_UNTURNED, KEYS_ROPE, KEYS_ROPE_TABLE } keys_rope;
+
+typedef struct case_keys {
+    keys_kind kind;
+    int64_t page_size; /* of KEYS_PAGED; 0 otherwise */
+    int64_t shared;    /* first keys that are the same in all batch entries: in pages that these
+                        * share, else a copy for each; 0 = none */
+    int untold;        /* the call is not told that they are the same */
+    int typed;         /* k and v are stored as follows; 0 = as the case's dtype says */
+    int k_dtype, v_dtype;
+    keys_rope rope;
+} case_keys;
 
 /* What is in the case's name, so that options leave it alone. */
 enum { FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_ALL = 7 };
@@ -26,6 +49,8 @@ typedef struct bench_case {
     int mask;          /* a mask_kind of masks.h */
     int64_t mask_size; /* of windows, chunks and cells; 0 = goes with the shape */
     int dtype;
+    case_keys keys;
+    int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
@@ -42,10 +67,16 @@ typedef struct bench_case {
 /* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
+    const char *keys;            /* where k and v lie: "plain", or a kind of cache */
+    const char *k_dtype, *v_dtype;
     const char *tuning; /* file whose text was used; "" = none */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
     int64_t row_stride; /* elements from one row of q to the next */
+    int64_t page_size;  /* keys of a page; 0 = not paged */
+    int64_t shared_keys;    /* that the call was told of */
+    int64_t kv_token_bytes; /* of k and v of one key */
+    int64_t kv_bytes;       /* of k and v as they are stored */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     int64_t theory_bytes;     /* model.h: beside the tensors, by the formula */
     int64_t rss_growth_bytes; /* of the peak in the first call, in a process of its own; 0 = not
@@ -57,7 +88,7 @@ typedef struct bench_result {
     double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
     double tokens_per_s, gflops;
-    double gbytes_per_s;      /* bytes of k and v / ms_p50 */
+    double gbytes_per_s;      /* kv_bytes / ms_p50 */
     double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
     double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
     double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
@@ -81,6 +112,18 @@ typedef struct bench_result {
 const char *case_layout_name(case_layout layout);
 const char *case_dtype_name(int dtype);
 const char *case_data_name(data_kind data);
+const char *case_keys_name(keys_kind kind);
+
+/* Storage types of k and v, bytes of an element. */
+int case_k_dtype(const bench_case *c);
+int case_v_dtype(const bench_case *c);
+int case_width(int dtype);
+
+/* Whether batch entries share pages. */
+int case_forks(const bench_case *c);
+
+/* Keys that are stored, those of shared pages once. */
+double case_stored_keys(const bench_case *c);
 
 /* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
 const char *case_shape(const bench_case *c, char *text, size_t text_bytes);

@@ -8,19 +8,21 @@
 void model_sizes(const bench_case *c, bench_model *out)
 {
     const double q_rows = (double)c->batch * (double)c->heads_q * (double)c->seq_q;
-    const double kv_rows = (double)c->batch * (double)c->heads_kv * (double)c->seq_kv;
     const double width = (double)c->head_dim + (double)c->head_dim_v;
-    const double element = c->dtype == ATTN_F32 ? 4 : 2;
+    const double row = width * case_width(c->dtype);
+    const double key = (double)c->head_dim * case_width(case_k_dtype(c))
+                       + (double)c->head_dim_v * case_width(case_v_dtype(c));
     out->pairs = out->flops = 0;
-    out->tensor_bytes = (q_rows + kv_rows) * width * element;
-    out->kv_bytes = kv_rows * width * element;
+    out->kv_token_bytes = (double)c->heads_kv * key;
+    out->kv_bytes = case_stored_keys(c) * out->kv_token_bytes;
+    out->tensor_bytes = (c->appends ? 0 : q_rows * row) + out->kv_bytes;
     out->logits_bytes = q_rows * (double)c->seq_kv * 4;
 }
 
 void model_of(const bench_case *c, bench_model *out)
 {
     model_sizes(c, out);
-    out->pairs = mask_pairs(c);
+    out->pairs = c->appends ? 0 : mask_pairs(c);
     out->flops = 2 * out->pairs * ((double)c->head_dim + (double)c->head_dim_v);
 }
 

@@ -8,8 +8,9 @@
 typedef struct bench_model {
     double pairs;        /* visible (query, key) pairs over batch and heads, counted exactly */
     double flops;        /* 2 * pairs * (head_dim + head_dim_v) */
-    double kv_bytes;     /* k and v */
-    double tensor_bytes; /* q, k, v and o */
+    double kv_token_bytes; /* k and v of one key, all heads */
+    double kv_bytes;       /* k and v as they are stored */
+    double tensor_bytes; /* q, k, v and o; those that only append have no q and o */
     double logits_bytes; /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
 } bench_model;
 

@@ -40,6 +40,8 @@ static const bench_path paths[] = {
      "naive on a device"},
     {"opencl_tiled", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NO_OPENCL,
      "tiled on a device"},
+    {"append", "append", NULL, NULL, PATH_ONE, PATH_ANY, 0, NULL,
+     "keys and values put into a cache: cases of preset cache"},
 };
 
 const bench_path *path_get(int index)
@@ -80,6 +82,11 @@ const attn_kernels *path_kernels(const bench_path *path, int64_t rows)
 const char *path_tuning(const bench_path *path)
 {
     return path->keys == PATH_WHOLE ? "attn-tuning 1 split_work 1073741824 end" : NULL;
+}
+
+int path_appends(const bench_path *path)
+{
+    return !strcmp(path->impl, "append");
 }
 
 int path_usable(const bench_path *path, int threads, char *why, size_t bytes)

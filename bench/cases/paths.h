@@ -48,6 +48,9 @@ const attn_kernels *path_kernels(const bench_path *path, int64_t rows);
 /* 1 = it can run on this machine with so many threads; 0, and why holds the reason. */
 int path_usable(const bench_path *path, int threads, char *why, size_t bytes);
 
+/* Whether it appends to a cache in place of attention. */
+int path_appends(const bench_path *path);
+
 /* Text for p.tuning without which the path would not be what its name says; NULL = none. */
 const char *path_tuning(const bench_path *path);
 

@@ -47,9 +47,10 @@ static const struct {
     {"threads", "1, 2, ... threads on the same tensors: speed-up and efficiency", threads_cases,
      NULL},
     {"rank", "every path on a few cases, and which is the fastest", rank_cases, NULL},
+    {"cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
+     cache_cases, NULL},
     {"dilated", "dilated attention", NULL, MISSING_DILATED},
     {"backward", "gradients", NULL, MISSING_BACKWARD},
-    {"cache", "storage types of the KV cache", NULL, MISSING_CACHE},
 };
 
 static void add_all(const preset_choice *want, case_list *list)

@@ -10,7 +10,6 @@
 /* Capabilities that cases wait for. */
 #define MISSING_DILATED "dilated attention is not built"
 #define MISSING_BACKWARD "gradients are not built"
-#define MISSING_CACHE "a KV cache is not built"
 
 /* One more case, all zero but warm-up 2 and normal data. Beyond the last place it is counted in
  * list->lost and overwritten by the next. */
@@ -23,6 +22,7 @@ void extreme_cases(case_list *list, const preset_choice *want);
 void prefill_cases(case_list *list, const preset_choice *want);
 void decode_cases(case_list *list, const preset_choice *want);
 void threads_cases(case_list *list, const preset_choice *want);
+void cache_cases(case_list *list, const preset_choice *want);
 void rank_cases(case_list *list, const preset_choice *want);
 void masks_cases(case_list *list, const preset_choice *want);
 void factors_cases(case_list *list, const preset_choice *want);

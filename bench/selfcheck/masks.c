@@ -123,6 +123,11 @@ static void check_group_of_masks(bench_context *context)
     expect(r[2].speedup > 1.2, "a window of an eighth takes less", r[2].speedup);
     expect(r[1].visible == 1 && r[2].visible > 0.1 && r[2].visible < 0.15, "share of pairs",
            r[2].visible);
+    context->phases = 1;
+    run_group(context, cases, 3, "tiled", r);
+    context->phases = 0;
+    expect(!r[0].skipped[0] && !r[1].skipped[0] && !r[2].skipped[0],
+           "each has its phases, though all write to the same o", 0);
 }
 
 void check_masks(bench_context *context)

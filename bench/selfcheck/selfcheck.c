@@ -21,6 +21,7 @@ int selfcheck(bench_context *context)
     check_counts();
     check_lists(context);
     check_runs(context);
+    check_caches(context);
     check_refusals(context);
     check_tunings(context);
     check_paths(context);

@@ -130,6 +130,9 @@ static void check_turns(void)
     t[2].seconds = 1e-4;
     expect(measure_in_turn(&plan, jobs, 3), "a short call among them works", 0);
     expect(t[2].calls == 9, "an untimed call leads in each sample of a short one", t[2].calls);
+    t[2].calls = 0;
+    jobs[2].cold = 1;
+    expect(measure_in_turn(&plan, jobs, 3) && t[2].calls == 5, "but not of a cold one", t[2].calls);
 }
 
 /* Ten times as long for the first `of` calls. */
@@ -154,6 +157,10 @@ static void check_ratio(void)
     expect(measure_in_turn(&plan, jobs, 2), "two calls whose speed jumps work", 0);
     expect(fabs(log(jobs[1].ratio_p50 / 4)) < 1, "they are compared sample by sample",
            jobs[1].ratio_p50);
+    t[0].calls = t[1].calls = 0;
+    jobs[0].against = -1;
+    expect(measure_in_turn(&plan, jobs, 2) && fabs(log(jobs[0].ratio_p50 * 4)) < 1,
+           "also with one behind it", jobs[0].ratio_p50);
 }
 
 /* ---- the pool: each index once, whether its workers spin or sleep */
