@@ -48,15 +48,14 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
-# The runner of conformance cases.
-CASE_RUNNER := tests/cases.c tests/case_file.c tests/case_call.c tests/case_cache.c \
-               tests/operators.c tests/operators_cache.c tests/operators_ort.c
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c \
            tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
-           tests/error_table.c tests/rope.c tests/cache.c $(CASE_RUNNER)
+           tests/error_table.c tests/rope.c tests/cache.c tests/cases.c tests/case_file.c \
+           tests/case_call.c tests/case_cache.c tests/operators.c tests/operators_cache.c \
+           tests/operators_ort.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
@@ -67,7 +66,7 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 # The measuring core, usable without the rest.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
-EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm multi_expert
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \

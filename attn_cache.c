@@ -53,13 +53,15 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
-/* Bytes from the first element to row `row` of this entry and head. */
-static ptrdiff_t bytes_to(const attn_tensor *t, int64_t entry, int64_t head, int64_t row)
-{
-    const ptrdiff_t elements = (ptrdiff_t)entry * t->stride_batch +
-                               (ptrdiff_t)head * t->stride_head + (ptrdiff_t)row * t->stride_seq;
-    return elements * (ptrdiff_t)bytes_of(t->dtype);
-}
+typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+    int64_t entry, row;
+} cache_place;
+
+/* Bytes from the first element of a tensor or output to a row. */
+#define BYTES_TO(x, at, head)                                                                      \
+    (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
+      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+     (ptrdiff_t)bytes_of((x).dtype))
 
 /* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
@@ -79,21 +81,17 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
     }
 }
 
-typedef struct cache_place { /* rows row, row + 1, ... of an entry */
-    int64_t entry, row;
-} cache_place;
-
 /* All heads of `count` rows. */
-static void copy_rows(const attn_output *to, cache_place at, const attn_tensor *from,
-                      cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
+                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const attn_tensor target = as_tensor(to);
+    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
+    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
     int64_t h;
     for (h = 0; h < heads; h++)
-        copy_row_run((char *)to->data + bytes_to(&target, at.entry, h, at.row), to->dtype,
-                     to->stride_seq * (ptrdiff_t)bytes_of(to->dtype),
-                     (const char *)from->data + bytes_to(from, from_at.entry, h, from_at.row),
-                     from->dtype, from->stride_seq * (ptrdiff_t)bytes_of(from->dtype), count, dim);
+        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
+                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype,
+                     from_step, count, dim);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -484,7 +482,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_rows(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
         }
 }
 
@@ -859,68 +857,91 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
     return done(ATTN_OK, &why);
 }
 
-/* An explicit stride of 0 reads the same row again; a stride field of 0 would mean packed. */
+/* Rows of a step that go to rows of one entry. */
+typedef struct cache_run {
+    int64_t number, rows; /* of the first key; how many */
+    cache_place from, to;
+    const int64_t *positions; /* NULL = the numbers */
+} cache_run;
+
+/* Before the first run of a part: the last part->count numbers of its sequence. */
+static void begin_runs(const attn_cache *c, const attn_cache_step *s, int64_t b, cache_run *run)
+{
+    const cache_part part = part_of(s, b);
+    memset(run, 0, sizeof *run);
+    run->number = c->end[part.sequence] - part.count;
+    run->from.entry = part.batch;
+    run->from.row = part.row;
+    run->positions = s->positions ? positions_of(s, &part) : NULL;
+}
+
+/* The one after it; 0 = there is none. */
+static int next_run(const attn_cache *c, int64_t sequence, cache_run *run)
+{
+    const int64_t end = c->end[sequence];
+    run->number += run->rows;
+    run->from.row += run->rows;
+    run->positions = run->positions ? run->positions + run->rows : NULL;
+    if (run->number == end)
+        return 0;
+    run->to = find_row(c, sequence, run->number, &run->rows);
+    run->rows = min64(run->rows, end - run->number);
+    return 1;
+}
+
+/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
 static ptrdiff_t as_field(ptrdiff_t stride)
 {
     return stride ? stride : ATTN_STRIDE_BROADCAST;
 }
 
-/* `count` rows of k from t at `from`, turned, to o at `to`; their numbers begin at `number`, and
- * positions (NULL = the numbers) are theirs. */
-static void write_turned(const attn_cache *c, const attn_rope *rope, const attn_output *o,
-                         cache_place to, const attn_tensor *t, cache_place from, int64_t count,
-                         int64_t number, const int64_t *positions)
+static void describe_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                         const cache_run *run, attn_rope_rows *rows)
 {
-    const attn_tensor target = as_tensor(o);
-    attn_rope_rows rows;
-    memset(&rows, 0, sizeof rows);
-    rows.batch = 1;
-    rows.num_heads = c->num_heads_kv;
-    rows.seq_len = count;
-    rows.head_dim = c->head_dim;
-    rows.x = *t;
-    rows.x.stride_head = as_field(t->stride_head);
-    rows.x.stride_seq = as_field(t->stride_seq);
-    rows.x.data = (const char *)t->data + bytes_to(t, from.entry, 0, from.row);
-    rows.y = *o;
-    rows.y.data = (char *)o->data + bytes_to(&target, to.entry, 0, to.row);
-    rows.positions = positions;
-    rows.first = positions ? NULL : &number;
-    attn_rope_apply(rope, &rows, NULL, 0);
+    memset(rows, 0, sizeof *rows);
+    rows->batch = 1;
+    rows->num_heads = c->num_heads_kv;
+    rows->seq_len = run->rows;
+    rows->head_dim = c->head_dim;
+    rows->x = input_of(c, s, CACHE_K);
+    rows->x.data = (const char *)rows->x.data + BYTES_TO(rows->x, run->from, 0);
+    rows->x.stride_head = as_field(rows->x.stride_head);
+    rows->x.stride_seq = as_field(rows->x.stride_seq);
+    rows->y = layer_of(c, CACHE_K, layer);
+    rows->y.data = (char *)rows->y.data + BYTES_TO(rows->y, run->to, 0);
+    rows->positions = run->positions;
+    rows->first = run->positions ? NULL : &run->number;
 }
 
-/* K or V of one batch entry: the last `count` numbers of its sequence, run by run. */
-static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                       const cache_part *part, int side)
+static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                     const cache_run *run)
+{
+    attn_rope_rows rows;
+    describe_run(c, layer, s, run, &rows);
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+}
+
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                     const cache_run *run, int side)
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = input_of(c, s, side);
-    const int64_t first = c->end[part->sequence] - part->count;
-    const int turned = side == CACHE_K && s->rope;
-    int64_t done_rows = 0;
-    while (done_rows < part->count) {
-        int64_t rows;
-        const cache_place to = find_row(c, part->sequence, first + done_rows, &rows);
-        cache_place from;
-        from.entry = part->batch;
-        from.row = part->row + done_rows;
-        rows = min64(rows, part->count - done_rows);
-        if (turned)
-            write_turned(c, s->rope, &o, to, &t, from, rows, first + done_rows,
-                         s->positions ? positions_of(s, part) + done_rows : NULL);
-        else
-            copy_rows(&o, to, &t, from, c->num_heads_kv, rows, dim_of(c, side));
-        done_rows += rows;
-    }
+    copy_heads(&o, run->to, &t, run->from, c->num_heads_kv, run->rows, dim_of(c, side));
 }
 
 static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
 {
+    cache_run run;
     int64_t b;
     for (b = 0; b < s->batch; b++) {
-        const cache_part part = part_of(s, b);
-        write_part(c, layer, s, &part, CACHE_K);
-        write_part(c, layer, s, &part, CACHE_V);
+        begin_runs(c, s, b, &run);
+        while (next_run(c, entry32(s->sequences, b, b), &run)) {
+            if (s->rope)
+                turn_run(c, layer, s, &run);
+            else
+                copy_run(c, layer, s, &run, CACHE_K);
+            copy_run(c, layer, s, &run, CACHE_V);
+        }
     }
 }
 
@@ -1300,7 +1321,7 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t sequ
         at.entry = 0;
         at.row = done_rows;
         rows = min64(rows, count - done_rows);
-        copy_rows(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        copy_heads(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
         done_rows += rows;
     }
 }

@@ -27,11 +27,11 @@
  *   page table[row / page_size]; pages are taken from a free list when keys are appended, given
  *   back by trim, counted when sequences share them, copied before a shared one is written.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. What more rows than window_left + the longest step can be rolled back.
+ *   c.window_left keys. window_left + n rows take steps of n keys, and can roll back n.
  * Layers. All layers of a model share numbers, lengths and tables: attn_cache_extend once a step,
  *   then attn_cache_write and attn_cache_view for each layer. attn_cache_append is both for one.
  * Memory. None is allocated: attn_cache_size tells what attn_cache_init needs, with any alignment.
- *   Storage may be the caller's own instead: c.k.data and c.v.data set before.
+ *   Storage may be the caller's own instead: c.k.data and c.v.data set before. Stack below 4 KiB.
  * Threads. A function that takes a const attn_cache may run in many threads at once, one that does
  *   not needs the cache for itself; attn_cache_write of different layers may overlap.
  * Errors. A sentence in why (may be NULL), and nothing was changed, in the cache or anywhere.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # check.sh BUILD - runs the examples in the folder BUILD and compares what they print; compares the
-# synopsis of attn.h with minimal.c and with the first example of README.md, line by line.
+# synopsis of attn.h with minimal.c and with the first example of README.md, line by line, and the
+# loop of decode.c with the example of "Serving" there.
 # SPDX-License-Identifier: MIT
 # RUN: an emulator to run them with. Where expected/NAME.sed exists, what NAME prints goes through
 # it first: figures differ from run to run.
@@ -19,6 +20,15 @@ count() { # count STATUS NAME
     echo "FAILED: $2"
 }
 
+part() { # part FILE NAME: what stands between the comments NAME and end of NAME, moved to the left
+    sed -n "/\/\* $2 \*\//,/\/\* end of $2 \*\//p" "$1" | sed -e '1d' -e '$d' -e 's/^    //'
+}
+
+first_code() { # first_code HEADING: the first C example below a heading of README.md
+    awk -v title="## $1" '/^## / {in_part = $0 == title} in_part && /^```c$/ {on = 1; next}
+        /^```$/ {if (on) exit} on' "$top/README.md"
+}
+
 for expected in "$here"/expected/*.txt; do
     name=$(basename "$expected" .txt)
     ${RUN:-} "$build/$name" > "$work/raw" 2>&1
@@ -31,15 +41,20 @@ for expected in "$here"/expected/*.txt; do
 done
 
 sed -n '/^ \* SYNOPSIS/,/^ \* CONVENTIONS/s/^ \*     //p' "$top/attn.h" > "$work/synopsis"
-sed -n '/\/\* synopsis \*\//,/\/\* end of synopsis \*\//p' "$here/minimal.c" |
-    sed -e '1d' -e '$d' -e 's/^    //' > "$work/minimal"
-awk '/^```c$/ {on = 1; next} /^```$/ {if (on) exit} on' "$top/README.md" > "$work/readme"
+part "$here/minimal.c" synopsis > "$work/minimal"
+first_code 'First example' > "$work/readme"
+part "$here/decode.c" serving > "$work/decode"
+first_code Serving > "$work/serving"
 [ -s "$work/synopsis" ]
 count $? "attn.h has no synopsis"
 diff "$work/synopsis" "$work/minimal"
 count $? "minimal.c differs from the synopsis of attn.h"
 diff "$work/synopsis" "$work/readme"
 count $? "README.md's first example differs from the synopsis of attn.h"
+[ -s "$work/decode" ]
+count $? "decode.c has no part called serving"
+diff "$work/decode" "$work/serving"
+count $? "README.md's example of serving differs from decode.c"
 
 echo "examples: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -575,10 +575,8 @@ static attn_status do_trim(attn_status *expected)
         begin += rng_int(-1, 5), end = q->end;
     else if (how == 4)
         begin = rng_int(-2, q->end + 2), end = rng_int(-2, q->end + 2);
-    *expected = ATTN_OK;
-    if (begin != 0 || end != 0)
-        *expected = begin > end || begin < q->begin || end > q->end || is_lost(q, begin, end)
-                        ? ATTN_ERR_ARG : ATTN_OK;
+    *expected = (begin != 0 || end != 0) && (begin > end || begin < q->begin || end > q->end ||
+                                             is_lost(q, begin, end)) ? ATTN_ERR_ARG : ATTN_OK;
     if (*expected != ATTN_OK)
         remember();
     status = attn_cache_trim(&cache, sequence, begin, end, why, WHY);

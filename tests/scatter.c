@@ -1,7 +1,7 @@
 /* scatter.c - the keys of a problem moved to where caches keep them: pages, a ring, both.
  * SPDX-License-Identifier: MIT
  *
- * What no key in use needs holds NaN, and pages without one are -1 in the table.
+ * What no key in use needs holds NaN or other numbers, and pages without one are -1 in the table.
  */
 #include "oracle.h"
 #include "test.h"
@@ -32,11 +32,15 @@ static int64_t row_of(const attn_rows *rows, int64_t b, int64_t column)
     return rows->ring > 0 ? row % rows->ring : row;
 }
 
+/* Some so that a block of keys begins at the end of the ring. */
 static void choose_begin(attn_rows *rows, int64_t batch, int64_t most)
 {
     int32_t *begin = test_alloc((size_t)batch * sizeof *begin);
-    for (int64_t b = 0; b < batch; b++)
-        begin[b] = (int32_t)rng_int(0, most);
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t before = 16 * rng_int(1, 8) - 1;
+        begin[b] = (int32_t)(rng_chance(40) && before <= most ? most - before
+                                                              : rng_int(0, most));
+    }
     rows->begin = begin;
 }
 
@@ -75,6 +79,8 @@ static void move_keys(const attn_params *from, const attn_params *to, test_tenso
         each = (rows - 1) / place->page_size + 1;
     tensor_make(t, old.dtype, (int)RNG_PICK(layouts), paged ? place->num_pages : to->batch,
                 old.heads, paged ? place->page_size : rows, old.dim);
+    if (rng_chance(50))
+        tensor_fill_normal(t, 30);
     for (int64_t b = 0; b < to->batch; b++)
         for (int64_t j = 0; j < oracle_keys(to, b); j++) {
             const int64_t column = first_column(to, b) + j, row = row_of(place, b, column);

@@ -7,7 +7,7 @@
 #define _DEFAULT_SOURCE
 #define ATTN_KERNEL_API
 #include "../attn.h"
-#include "../attn_rope.h"
+#include "../attn_cache.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -78,6 +78,39 @@ static void run_rope(void)
     rows.y.data = everything[3];
     if (attn_rope_apply(&rope, &rows, text, sizeof text) != ATTN_OK ||
         attn_rope_table(&rope, DIM, 0, ROWS, everything[2], everything[3], NULL, 0) != ATTN_OK)
+        abort();
+}
+
+/* A ring of pages, turned keys, a copy of a shared page; every other function once. */
+static void run_cache(void)
+{
+    static char memory[1 << 16], room[1 << 10];
+    static attn_cache c;
+    static attn_cache_step s;
+    static attn_params p;
+    static attn_rope rope;
+    const int32_t chosen[] = { 1, 0 };
+    attn_output k = { 0, 0, 0, 0, NULL };
+    memset(&c, 0, sizeof c);
+    c.num_sequences = 2;
+    c.num_heads_kv = s.batch = c.ring = 1;
+    c.head_dim = DIM;
+    c.capacity = 32;
+    c.page_size = 5;
+    c.k.dtype = ATTN_F16;
+    c.window_left = 7;
+    s.seq_len = 13;
+    s.k.data = everything[0];
+    s.v.data = everything[1];
+    s.rope = &rope;
+    k.data = everything[3];
+    if (attn_cache_init(&c, memory, sizeof memory, text, sizeof text) != ATTN_OK ||
+        attn_cache_append(&c, &s, text, sizeof text) != ATTN_OK ||
+        attn_cache_fork(&c, 0, 1, 13, text, sizeof text) != ATTN_OK ||
+        attn_cache_append(&c, &s, text, sizeof text) != ATTN_OK ||
+        attn_cache_view(&c, 0, chosen, 2, &p, room, sizeof room, text, sizeof text) != ATTN_OK ||
+        attn_cache_read(&c, 0, 1, 0, 13, &k, NULL, text, sizeof text) != ATTN_OK ||
+        attn_cache_trim(&c, 0, 20, 24, text, sizeof text) != ATTN_OK)
         abort();
 }
 
@@ -159,7 +192,8 @@ int main(int argc, char **argv)
                   { "attn_check", run_check },
                   { "attn_explain", run_explain },
                   { "attn_state_finish", run_states },
-                  { "attn_rope_apply", run_rope } };
+                  { "attn_rope_apply", run_rope },
+                  { "attn_cache", run_cache } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

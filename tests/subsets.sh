@@ -10,7 +10,7 @@
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
-# attn_merge.c without attn.c, attn_text.c with it, attn_rope.c with it.
+# attn_merge.c without attn.c, attn_text.c with it, attn_rope.c with it, attn_cache.c with both.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -145,6 +145,38 @@ int main(void)
     return 0;
 }
 END
+cat > cache.c <<'END'
+#include "attn_cache.h"
+#include <stdio.h>
+int main(void)
+{
+    static float x[24], y[8];
+    static char memory[4096], workspace[1 << 18];
+    attn_rope rope = {0};
+    attn_cache c = {0};
+    attn_cache_step s = {0};
+    attn_params p = {0};
+    int i;
+    for (i = 0; i < 24; i++)
+        x[i] = (float)i;
+    c.num_sequences = c.num_heads_kv = s.batch = 1;
+    c.head_dim = 8;
+    c.capacity = c.page_size = s.seq_len = 3;
+    s.k.data = s.v.data = p.q.data = x;
+    s.rope = &rope;
+    if (attn_cache_init(&c, memory, sizeof memory, NULL, 0) != ATTN_OK ||
+        attn_cache_append(&c, &s, NULL, 0) != ATTN_OK ||
+        attn_cache_view(&c, 0, NULL, 1, &p, NULL, 0, NULL, 0) != ATTN_OK)
+        return 1;
+    p.num_heads_q = p.seq_len_q = 1;
+    p.o.data = y;
+    p.scale = 0.01f;
+    if (attn_forward(&p, workspace, sizeof workspace) != ATTN_OK)
+        return 1;
+    printf("%.9g", (double)y[0]);
+    return 0;
+}
+END
 # The same library twice in one program, each under its own names, and neither under attn_.
 for name in one two; do
     cat > "$name.c" <<END
@@ -271,6 +303,7 @@ levels()
 merge.c|attn.h attn_merge.c|0.693147
 words.c|attn.h attn.c attn_text.c|3 impl              naive
 rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
+cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
 TABLE
 }
 
