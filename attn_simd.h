@@ -432,10 +432,11 @@ INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, con
     }
 }
 
-/* A whole block of keys `step` bytes apart, whose logits are `apart` floats apart; lanes
- * at..at+rows-1, elements 0..whole-1, whole a multiple of 4. */
+/* A whole block of keys, of which 0, 4, 8 and 12 are at from[..], the others `step` bytes apart
+ * behind them; their logits are `apart` floats apart; lanes at..at+rows-1, elements 0..whole-1,
+ * whole a multiple of 4. */
 INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, const float *qt,
-                        const char *from, ptrdiff_t step, int64_t whole, attn_ahead *ahead)
+                        const char *const *from, ptrdiff_t step, int64_t whole, attn_ahead *ahead)
 {
     const float *q = qt + at;
     FN(streams) k;
@@ -443,7 +444,7 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, 
     int64_t steps = whole / 4;
     int g, i, part, r;
     EACH_OF_4 {
-        k.from[i] = from + 4 * i * step;
+        k.from[i] = from[i];
         HIDE(k.from[i]);
     }
     k.step = step;
@@ -469,10 +470,11 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, 
 
 /* Each a function of its own: its loop has all registers. */
 #define QK_ROWS(name, dtype, rows)                                                                 \
-    OUTLINE void FN(name)(int at, float *s, ptrdiff_t apart, const float *qt, const char *k,       \
-                          ptrdiff_t step, int64_t whole, attn_ahead *ahead)                        \
+    OUTLINE void FN(name)(int at, float *s, ptrdiff_t apart, const float *qt,                      \
+                          const char *const *from, ptrdiff_t step, int64_t whole,                  \
+                          attn_ahead *ahead)                                                       \
     {                                                                                              \
-        FN(qk_rows)(dtype, rows, at, s, apart, qt, k, step, whole, ahead);                         \
+        FN(qk_rows)(dtype, rows, at, s, apart, qt, from, step, whole, ahead);                      \
     }
 #define QK_TYPE(name, dtype)                                                                       \
     QK_ROWS(name##_1, dtype, 1)                                                                    \
@@ -484,31 +486,54 @@ QK_TYPE(qk_f32, ATTN_F32)
 QK_TYPE(qk_f16, ATTN_F16)
 QK_TYPE(qk_bf16, ATTN_BF16)
 
-/* The whole blocks among n keys, elements 0..whole-1; returns how many keys that are. A block takes
- * keys that lie `apart` rows from each other, and the next block their neighbours: so each key of a
- * block begins a stream of whole rows, which memory serves faster than one row after the other (K
- * alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of 6 GB/s). */
-INLINE int FN(qk_blocks)(float *s, const float *qt, const char *k, ptrdiff_t step, int dtype, int n,
-                          int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+/* One block by the function for its type and lanes. */
+INLINE void FN(qk_block)(float *s, ptrdiff_t apart, const float *qt, const char *const *from,
+                         ptrdiff_t step, int dtype, int64_t whole, attn_lanes lanes,
+                         attn_ahead *ahead)
 {
-    static void (*const ways[3][4])(int, float *, ptrdiff_t, const float *, const char *,
+    static void (*const ways[3][4])(int, float *, ptrdiff_t, const float *, const char *const *,
                                     ptrdiff_t, int64_t, attn_ahead *) = {
         WAYS(qk_f32), WAYS(qk_f16), WAYS(qk_bf16)
     };
-    const int rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
+    ways[dtype][FN(way_of)(FN(rows_of)(lanes))](FN(first_of)(lanes), s, apart, qt, from, step,
+                                                whole, ahead);
+}
+
+/* `apart` blocks of keys, 16 * apart in all, of which every 4 * apart begin at from[..], `step`
+ * bytes apart. A block takes keys that lie `apart` rows from each other, and the next block their
+ * neighbours: so each key of a block begins a stream of whole rows, which memory serves faster than
+ * one row after the other (K alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of
+ * 6 GB/s). `lines` are asked for. */
+INLINE void FN(qk_streams)(float *s, const float *qt, const char *const *from, ptrdiff_t step,
+                           int dtype, int apart, int64_t whole, attn_lanes lanes,
+                           attn_ahead *ahead, int64_t lines)
+{
+    const char *at[4];
+    int b, i;
+    for (b = 0; b < apart; b++) {
+        EACH_OF_4 at[i] = from[i] + b * step;
+        if (ahead)
+            ahead->lines = lines / apart;
+        FN(qk_block)(s + b * ROWS, apart * ROWS, qt, at, apart * step, dtype, whole, lanes, ahead);
+    }
+}
+
+/* The whole blocks among n keys that lie evenly, elements 0..whole-1; returns how many keys that
+ * are. */
+INLINE int FN(qk_blocks)(float *s, const float *qt, const char *k, ptrdiff_t step, int dtype, int n,
+                         int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+{
     const int64_t lines = ahead ? ahead->lines : 0;
+    const char *from[4];
     int j = 0, i, apart;
-    if (!rows || !whole)
+    if (!FN(rows_of)(lanes) || !whole)
         return 0;
     for (; j + ATTN_BLOCK <= n; j += ATTN_BLOCK * apart) {
         apart = (n - j) / ATTN_BLOCK;
         apart -= apart % 2 == 0; /* an even number of rows leads to the same sets of the cache */
-        for (i = 0; i < apart; i++) {
-            if (ahead)
-                ahead->lines = lines * ATTN_BLOCK / n;
-            ways[dtype][way](FN(first_of)(lanes), s + (j + i) * ROWS, apart * ROWS, qt,
-                             k + (j + i) * step, apart * step, whole, ahead);
-        }
+        EACH_OF_4 from[i] = k + (j + 4 * apart * i) * step;
+        FN(qk_streams)(s + j * ROWS, qt, from, step, dtype, apart, whole, lanes, ahead,
+                       lines * ATTN_BLOCK * apart / n);
     }
     return j;
 }
@@ -571,19 +596,37 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                rows ? all : lanes, beside, ahead);
 }
 
-/* Run by run. */
+/* Runs of 48 keys and more one by one; of shorter ones four blocks together, each of which then has
+ * 4 streams of 4 rows (pages of 16 keys, AMD EPYC family 25 model 17, f32: TODO). */
 static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     const int64_t lines = ahead ? ahead->lines : 0;
-    const char *const *run = k->run;
+    const char *const *run = k->run, *from[4], *at = *run;
     int64_t left = k->first;
-    int j, count;
-    for (j = 0; j < n; j += count, left = k->each, run++) {
+    int j, count, i;
+    for (j = 0; j < n && FN(rows_of)(lanes); j += count) {
         count = left < n - j ? (int)left : n - j;
-        if (ahead)
-            ahead->lines = lines * count / n;
-        FN(qk_blocks)(s + j * ROWS, qt, *run, k->stride, k->dtype, count, head_dim, lanes, ahead);
+        if (count < 3 * ATTN_BLOCK && n - j >= 4 * ATTN_BLOCK) {
+            count = 4 * ATTN_BLOCK;
+            for (i = 0; i < 4; i++) {
+                from[i] = at;
+                at += ATTN_BLOCK * k->stride;
+                left -= ATTN_BLOCK;
+                if (left == 0) {
+                    at = *++run;
+                    left = k->each;
+                }
+            }
+            FN(qk_streams)(s + j * ROWS, qt, from, k->stride, k->dtype, 4, head_dim, lanes, ahead,
+                           lines * count / n);
+        } else {
+            if (ahead)
+                ahead->lines = lines * count / n;
+            FN(qk_blocks)(s + j * ROWS, qt, at, k->stride, k->dtype, count, head_dim, lanes, ahead);
+            at = *++run;
+            left = k->each;
+        }
     }
     if (beside)
         FN(exp_few)(beside);
