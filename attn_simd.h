@@ -349,9 +349,10 @@ INLINE int FN(way_of)(int rows)
     return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
 }
 
-/* s[key][lane] of a vector of keys from sums[lane - at], which has +0 from `rows` on; `apart`
- * floats between the keys. +0 in the other lanes. */
-INLINE void FN(put_logits)(int rows, int at, float *s, ptrdiff_t apart, const vf *sums)
+/* The logits of a vector of keys, of which 0, 4, ... are at to[0], to[1], ..., the others `apart`
+ * floats apart behind them, from sums[lane - at], which has +0 from `rows` on. +0 in the other
+ * lanes. */
+INLINE void FN(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart, const vf *sums)
 {
     static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
     vf x[FEW / 4][4];
@@ -367,7 +368,7 @@ INLINE void FN(put_logits)(int rows, int at, float *s, ptrdiff_t apart, const vf
                 const vm here = v_eq(v_load(fours + v * VL), v_set1((float)(at / 4 + h)));
                 row = v_select(here, v_quarter(x[h][i], q), row);
             }
-            v_store(s + (q * 4 + i) * apart + v * VL, row);
+            v_store(to[q] + i * apart + v * VL, row);
         }
 }
 
@@ -433,9 +434,10 @@ INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, con
 }
 
 /* A whole block of keys, of which 0, 4, 8 and 12 are at from[..], the others `step` bytes apart
- * behind them; their logits are `apart` floats apart; lanes at..at+rows-1, elements 0..whole-1,
- * whole a multiple of 4. */
-INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, const float *qt,
+ * behind them; their logits at to[..], `apart` floats apart; lanes at..at+rows-1, elements
+ * 0..whole-1, whole a multiple of 4. */
+INLINE void FN(qk_rows)(int dtype, int rows, int at, float *const *to, ptrdiff_t apart,
+                        const float *qt,
                         const char *const *from, ptrdiff_t step, int64_t whole, attn_ahead *ahead)
 {
     const float *q = qt + at;
@@ -464,17 +466,17 @@ INLINE void FN(qk_rows)(int dtype, int rows, int at, float *s, ptrdiff_t apart, 
         vf sums[FEW];
         UNROLL for (r = 0; r < FEW; r++)
             sums[r] = r < rows ? acc[g][r] : v_zero();
-        FN(put_logits)(rows, at, s + g * VL * apart, apart, sums);
+        FN(put_logits)(rows, at, to + g * QUARTERS, apart, sums);
     }
 }
 
 /* Each a function of its own: its loop has all registers. */
 #define QK_ROWS(name, dtype, rows)                                                                 \
-    OUTLINE void FN(name)(int at, float *s, ptrdiff_t apart, const float *qt,                      \
+    OUTLINE void FN(name)(int at, float *const *to, ptrdiff_t apart, const float *qt,              \
                           const char *const *from, ptrdiff_t step, int64_t whole,                  \
                           attn_ahead *ahead)                                                       \
     {                                                                                              \
-        FN(qk_rows)(dtype, rows, at, s, apart, qt, from, step, whole, ahead);                      \
+        FN(qk_rows)(dtype, rows, at, to, apart, qt, from, step, whole, ahead);                     \
     }
 #define QK_TYPE(name, dtype)                                                                       \
     QK_ROWS(name##_1, dtype, 1)                                                                    \
@@ -487,15 +489,15 @@ QK_TYPE(qk_f16, ATTN_F16)
 QK_TYPE(qk_bf16, ATTN_BF16)
 
 /* One block by the function for its type and lanes. */
-INLINE void FN(qk_block)(float *s, ptrdiff_t apart, const float *qt, const char *const *from,
-                         ptrdiff_t step, int dtype, int64_t whole, attn_lanes lanes,
+INLINE void FN(qk_block)(float *const *to, ptrdiff_t apart, const float *qt,
+                         const char *const *from, ptrdiff_t step, int dtype, int64_t whole, attn_lanes lanes,
                          attn_ahead *ahead)
 {
-    static void (*const ways[3][4])(int, float *, ptrdiff_t, const float *, const char *const *,
-                                    ptrdiff_t, int64_t, attn_ahead *) = {
+    static void (*const ways[3][4])(int, float *const *, ptrdiff_t, const float *,
+                                    const char *const *, ptrdiff_t, int64_t, attn_ahead *) = {
         WAYS(qk_f32), WAYS(qk_f16), WAYS(qk_bf16)
     };
-    ways[dtype][FN(way_of)(FN(rows_of)(lanes))](FN(first_of)(lanes), s, apart, qt, from, step,
+    ways[dtype][FN(way_of)(FN(rows_of)(lanes))](FN(first_of)(lanes), to, apart, qt, from, step,
                                                 whole, ahead);
 }
 
@@ -503,18 +505,24 @@ INLINE void FN(qk_block)(float *s, ptrdiff_t apart, const float *qt, const char 
  * bytes apart. A block takes keys that lie `apart` rows from each other, and the next block their
  * neighbours: so each key of a block begins a stream of whole rows, which memory serves faster than
  * one row after the other (K alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of
- * 6 GB/s). `lines` are asked for. */
+ * 6 GB/s). turn: the streams of each 4 begin so many rows later than those of the 4 before. `lines`
+ * are asked for. */
 INLINE void FN(qk_streams)(float *s, const float *qt, const char *const *from, ptrdiff_t step,
-                           int dtype, int apart, int64_t whole, attn_lanes lanes,
+                           int dtype, int apart, int turn, int64_t whole, attn_lanes lanes,
                            attn_ahead *ahead, int64_t lines)
 {
     const char *at[4];
+    float *to[4];
     int b, i;
     for (b = 0; b < apart; b++) {
-        EACH_OF_4 at[i] = from[i] + b * step;
+        EACH_OF_4 {
+            const int row = (b + turn * i) % apart;
+            at[i] = from[i] + row * step;
+            to[i] = s + (4 * apart * i + row) * ROWS;
+        }
         if (ahead)
             ahead->lines = lines / apart;
-        FN(qk_block)(s + b * ROWS, apart * ROWS, qt, at, apart * step, dtype, whole, lanes, ahead);
+        FN(qk_block)(to, apart * ROWS, qt, at, apart * step, dtype, whole, lanes, ahead);
     }
 }
 
@@ -532,7 +540,7 @@ INLINE int FN(qk_blocks)(float *s, const float *qt, const char *k, ptrdiff_t ste
         apart = (n - j) / ATTN_BLOCK;
         apart -= apart % 2 == 0; /* an even number of rows leads to the same sets of the cache */
         EACH_OF_4 from[i] = k + (j + 4 * apart * i) * step;
-        FN(qk_streams)(s + j * ROWS, qt, from, step, dtype, apart, whole, lanes, ahead,
+        FN(qk_streams)(s + j * ROWS, qt, from, step, dtype, apart, 0, whole, lanes, ahead,
                        lines * ATTN_BLOCK * apart / n);
     }
     return j;
@@ -618,8 +626,8 @@ static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, in
                     left = k->each;
                 }
             }
-            FN(qk_streams)(s + j * ROWS, qt, from, k->stride, k->dtype, 4, head_dim, lanes, ahead,
-                           lines * count / n);
+            FN(qk_streams)(s + j * ROWS, qt, from, k->stride, k->dtype, 4, 1, head_dim, lanes,
+                           ahead, lines * count / n);
         } else {
             if (ahead)
                 ahead->lines = lines * count / n;
