@@ -605,7 +605,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
 }
 
 /* Runs of 48 keys and more one by one; of shorter ones four blocks together, each of which then has
- * 4 streams of 4 rows (pages of 16 keys, AMD EPYC family 25 model 17, f32: TODO). */
+ * 4 streams of 4 rows (pages of 16 keys in order in memory, AMD EPYC family 25 model 17, f32: 9 %
+ * slower than one run, 24 % where each page is a block of its own). */
 static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
