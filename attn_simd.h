@@ -490,8 +490,8 @@ QK_TYPE(qk_bf16, ATTN_BF16)
 
 /* One block by the function for its type and lanes. */
 INLINE void FN(qk_block)(float *const *to, ptrdiff_t apart, const float *qt,
-                         const char *const *from, ptrdiff_t step, int dtype, int64_t whole, attn_lanes lanes,
-                         attn_ahead *ahead)
+                         const char *const *from, ptrdiff_t step, int dtype, int64_t whole,
+                         attn_lanes lanes, attn_ahead *ahead)
 {
     static void (*const ways[3][4])(int, float *const *, ptrdiff_t, const float *,
                                     const char *const *, ptrdiff_t, int64_t, attn_ahead *) = {
@@ -604,6 +604,26 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                rows ? all : lanes, beside, ahead);
 }
 
+/* A place in runs of rows. */
+typedef struct FN(place) {
+    const char *const *run;
+    const char *at;
+    int64_t left; /* rows of this run */
+} FN(place);
+
+/* The place, which moves on by `count` rows, at most those left of its run. */
+INLINE const char *FN(take_rows)(FN(place) *p, const attn_runs *k, int64_t count)
+{
+    const char *from = p->at;
+    p->at += count * k->stride;
+    p->left -= count;
+    if (p->left == 0) {
+        p->at = *++p->run;
+        p->left = k->each;
+    }
+    return from;
+}
+
 /* Runs of 48 keys and more one by one; of shorter ones four blocks together, each of which then has
  * 4 streams of 4 rows (pages of 16 keys in order in memory, AMD EPYC family 25 model 17, f32: 9 %
  * slower than one run, 24 % where each page is a block of its own). */
@@ -611,30 +631,21 @@ static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, in
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     const int64_t lines = ahead ? ahead->lines : 0;
-    const char *const *run = k->run, *from[4], *at = *run;
-    int64_t left = k->first;
+    FN(place) p = { k->run, *k->run, k->first };
+    const char *from[4];
     int j, count, i;
     for (j = 0; j < n && FN(rows_of)(lanes); j += count) {
-        count = left < n - j ? (int)left : n - j;
+        count = p.left < n - j ? (int)p.left : n - j;
         if (count < 3 * ATTN_BLOCK && n - j >= 4 * ATTN_BLOCK) {
+            EACH_OF_4 from[i] = FN(take_rows)(&p, k, ATTN_BLOCK);
             count = 4 * ATTN_BLOCK;
-            for (i = 0; i < 4; i++) {
-                from[i] = at;
-                at += ATTN_BLOCK * k->stride;
-                left -= ATTN_BLOCK;
-                if (left == 0) {
-                    at = *++run;
-                    left = k->each;
-                }
-            }
             FN(qk_streams)(s + j * ROWS, qt, from, k->stride, k->dtype, 4, 1, head_dim, lanes,
                            ahead, lines * count / n);
         } else {
             if (ahead)
                 ahead->lines = lines * count / n;
-            FN(qk_blocks)(s + j * ROWS, qt, at, k->stride, k->dtype, count, head_dim, lanes, ahead);
-            at = *++run;
-            left = k->each;
+            FN(qk_blocks)(s + j * ROWS, qt, FN(take_rows)(&p, k, count), k->stride, k->dtype,
+                          count, head_dim, lanes, ahead);
         }
     }
     if (beside)
