@@ -116,7 +116,9 @@ typedef struct attn_cache_step {
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
-/* An empty cache of that shape, in memory that stays the caller's. Storage is not cleared. */
+/* An empty cache of that shape, in memory that stays the caller's. Storage is not cleared. To init
+ * *c once more, set it to zero and assign again: its fields are resolved now, and k.data and v.data
+ * would count as storage of the caller's own. */
 ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, char *why,
                                      size_t why_bytes);
 
@@ -158,7 +160,8 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  * entries begin, else 0: set it afterwards if you know of more); of a ring the window, if off, and
  * else its left side must not exceed c->window_left. Entry b is sequences[b], in any order, NULL =
  * 0, 1, ..., which needs no memory; else the arrays lie in memory, of any alignment. They are those
- * of the cache at this moment: take a new view after every change. */
+ * of the cache at this moment: take a new view after every change. p->seq_len_kv, the columns of
+ * bias, masks and logits, may be lowered afterwards, not below the largest kv_len. */
 ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
                                      int64_t batch, attn_params *p, void *memory, size_t bytes,
                                      char *why, size_t why_bytes);
