@@ -103,16 +103,14 @@ static void store_bf16(void *data, int64_t at, float x)
 }
 
 typedef struct storage {
-    const char *name;
-    size_t bytes;
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
 } storage;
 
 static const storage storages[] = { /* by attn_dtype */
-    { "f32", 4, load_f32, store_f32 },
-    { "f16", 2, load_f16, store_f16 },
-    { "bf16", 2, load_bf16, store_bf16 },
+    { load_f32, store_f32 },
+    { load_f16, store_f16 },
+    { load_bf16, store_bf16 },
 };
 #define STORAGE_COUNT COUNT_OF(storages)
 
@@ -314,15 +312,7 @@ static void ask_ahead(attn_ahead *a)
 {
     for (; a && a->lines > 0; a->lines--) {
         PREFETCH(a->row + a->at);
-        a->at += ALIGNMENT;
-        if (a->at >= a->bytes) {
-            a->at = 0;
-            a->row += a->rows.stride;
-            if (--a->rows.first == 0) {
-                a->row = *++a->rows.run;
-                a->rows.first = a->rows.each;
-            }
-        }
+        attn_next_line(a);
     }
 }
 
@@ -943,9 +933,8 @@ static int64_t table_entries(const attn_params *p)
 static void resolve_rows(attn_params *p)
 {
     attn_rows *rows = &p->kv_rows;
-    if (rows->page_size && rows->table_stride == 0)
-        rows->table_stride = to_stride(table_entries(p));
-    resolve_broadcast(&rows->table_stride);
+    if (rows->page_size)
+        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
 }
 
 static void resolve_layouts(attn_params *p)
@@ -1058,12 +1047,13 @@ static int is_empty(const attn_params *p)
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
-/* Where a key of a sequence lies: this and the two functions below are all that knows. */
+/* Where a key of a sequence lies: this and the three functions below are all in this file that
+ * knows. */
 typedef struct key_place {
     int64_t in_sequence; /* row, before pages */
     int64_t table_entry; /* that names the page */
     int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t behind;      /* so many rows, this one included, lie one after the other */
+    int64_t left;        /* so many rows, this one included, lie one after the other */
 } key_place;
 
 /* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
@@ -1071,7 +1061,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
     at->row = slot;
-    at->behind = min64(at->behind, rows->page_size - slot);
+    at->left = min64(at->left, rows->page_size - slot);
 }
 
 static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
@@ -1081,7 +1071,7 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
     at.in_sequence = s->kv_row + j;
     if (rows->ring && at.in_sequence >= rows->ring)
         at.in_sequence -= rows->ring;
-    at.behind = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
+    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
     at.table_entry = 0;
     at.entry = s->b;
     at.row = at.in_sequence;
@@ -1097,16 +1087,22 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 static void next_place(const attn_params *p, const sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
-    at->in_sequence += at->behind;
+    at->in_sequence += at->left;
     at->table_entry++;
     if (rows->ring && at->in_sequence == rows->ring) {
         at->in_sequence = 0;
         at->table_entry = s->b * rows->table_stride;
     }
-    at->behind = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
     at->row = at->in_sequence;
     if (rows->page_size)
         enter_page(rows, at, 0);
+}
+
+/* Whether the rows of a sequence may lie in several places. */
+static int is_scattered(const attn_params *p)
+{
+    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
 }
 
 /* Number of a row among raw states: that of a packed lse. */
@@ -1585,6 +1581,9 @@ static attn_status check_rows(const attn_params *p, text *why)
     const attn_rows *rows = &p->kv_rows;
     if (p->cu_seqlens_kv && (rows->ring || rows->begin || rows->page_size))
         return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
+    if (rows->begin && !rows->ring)
+        return bad(why, ATTN_ERR_ARG,
+                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
     if (rows->page_size && !rows->table && p->seq_len_kv > 0)
         return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
                          " is set, but kv_rows.table is NULL");
@@ -1640,10 +1639,10 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at = key_at(p, s, 0);
-    int64_t j = at.behind;
+    int64_t j = at.left;
     while (at.entry >= 0 && at.entry < rows->num_pages && j < s->kv_len) {
         next_place(p, s, &at);
-        j += at.behind;
+        j += at.left;
     }
     if (at.entry >= 0 && at.entry < rows->num_pages)
         return ATTN_OK;
@@ -1653,29 +1652,32 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* Rows of every sequence lie inside the ring and in pages that exist. */
-static attn_status check_sequence_rows(const attn_params *p, text *why)
+/* The rows of one sequence lie inside the ring and in pages that exist. */
+static attn_status check_sequence(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
+    const int64_t begin = entry32(rows->begin, s->b, 0);
+    if (begin < 0 || (rows->ring && begin >= rows->ring))
+        return bad_entry(why, "kv_rows.begin", s->b, begin,
+                         " must be at least 0 and below kv_rows.ring");
+    if (rows->ring && s->column + s->kv_len > rows->ring) {
+        put_field(why, "kv_rows.ring", rows->ring);
+        put(why, " is below kv_begin + kv_len of sequence ");
+        put_field(why, "b", s->b);
+        put(why, ", ");
+        put_int(why, s->column + s->kv_len);
+        return ATTN_ERR_ARG;
+    }
+    return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
+}
+
+static attn_status check_sequences(const attn_params *p, text *why)
+{
     attn_status status = ATTN_OK;
     int64_t b;
-    for (b = 0; b < p->batch && !status && (rows->begin || rows->ring || rows->page_size); b++) {
+    for (b = 0; is_scattered(p) && b < p->batch && !status; b++) {
         const sequence s = sequence_of(p, b);
-        const int64_t begin = entry32(rows->begin, b, 0);
-        if (begin < 0 || (rows->ring && begin >= rows->ring)) {
-            status = bad_entry(why, "kv_rows.begin", b, begin,
-                               rows->ring ? " must be at least 0 and below kv_rows.ring"
-                                          : " must be at least 0");
-        } else if (rows->ring && s.column + s.kv_len > rows->ring) {
-            put_field(why, "kv_rows.ring", rows->ring);
-            put(why, " is below kv_begin + kv_len of sequence ");
-            put_field(why, "b", b);
-            put(why, ", ");
-            put_int(why, s.column + s.kv_len);
-            status = ATTN_ERR_ARG;
-        } else if (rows->page_size && s.kv_len > 0) {
-            status = check_table(p, &s, why);
-        }
+        status = check_sequence(p, &s, why);
     }
     return status;
 }
@@ -1689,7 +1691,7 @@ static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t 
         put(why, name);
         return bad(why, ATTN_ERR_ARG, ".data is NULL");
     }
-    return check_extent(name, (int64_t)storages[t->dtype].bytes, batch, heads, rows, columns,
+    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns,
                         stride, why);
 }
 
@@ -1759,7 +1761,7 @@ static attn_status check_arrays(const attn_params *p, text *why)
 {
     const attn_bias *bias = &p->bias;
     attn_status status =
-        check_array("bias", bias->data, (int64_t)storages[bias->dtype].bytes, p, p->seq_len_q,
+        check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p, p->seq_len_q,
                     p->seq_len_kv, bias->stride_batch, bias->stride_head, bias->stride_q,
                     bias->stride_kv, why);
     if (!status)
@@ -1919,7 +1921,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status && need_data)
-        status = check_sequence_rows(&pr->p, why);
+        status = check_sequences(&pr->p, why);
     if (!status && need_data)
         status = check_outputs(&pr->p, why);
     if (!status && need_data)
@@ -1974,7 +1976,7 @@ typedef struct plan {
     int64_t matrix_floats;   /* naive: logits, m and l of one head */
     int64_t state_floats;    /* rows * (head_dim_v + 2) */
     int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int as_they_lie[2];      /* f32 that does not alias: copied only where pages part it */
+    int in_place[2];      /* f32 that does not alias: copied only where pages part it */
     /* offsets into a slot, in bytes */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
@@ -2123,12 +2125,6 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* Whether the rows of a sequence may lie in several places. */
-static int is_scattered(const attn_params *p)
-{
-    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
-}
-
 /* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
  * cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
@@ -2141,9 +2137,9 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    pl->as_they_lie[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
+    pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
     pl->pitch[which] =
-        is_scattered(p) || !pl->as_they_lie[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
+        is_scattered(p) || !pl->in_place[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
 }
 
 static void plan_copies(const problem *pr, plan *pl)
@@ -2354,8 +2350,8 @@ static void plan_sharing(const problem *pr, plan *pl)
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int64_t bytes = plus(times(p->head_dim, (int64_t)storages[p->k.dtype].bytes),
-                               times(p->head_dim_v, (int64_t)storages[p->v.dtype].bytes));
+    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->k.dtype)),
+                               times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype)));
     return pr->tuning.ahead &&
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pr->tuning.item_bytes);
 }
@@ -2596,7 +2592,7 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     const attn_tensor *x = key_tensor(t, which);
     const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
                             at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
-    return (const char *)x->data + element * (int64_t)storages[x->dtype].bytes;
+    return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
 }
 
 /* Elements of such a row. */
@@ -2610,18 +2606,18 @@ static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
-    const int64_t stride = x->stride_seq * (int64_t)storages[x->dtype].bytes;
+    const int64_t stride = x->stride_seq * (int64_t)bytes_of(x->dtype);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
     key_place at = key_at(&t->pr->p, &t->s, j);
     const char *row = row_of(t, which, &at);
-    int64_t left = at.behind;
+    int64_t left = at.left;
     int r;
     for (r = from; r < end; r++, row += stride, left--) {
         if (left == 0) {
             next_place(&t->pr->p, &t->s, &at);
             row = row_of(t, which, &at);
-            left = at.behind;
+            left = at.left;
         }
         load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
     }
@@ -2638,36 +2634,34 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
     const key_place at = key_at(&t->pr->p, &t->s, j);
     *stride = x->stride_seq;
-    if (at.behind >= n && x->dtype == ATTN_F32 && (t->pl->as_they_lie[which] || few_values))
+    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Lists where rows j..j+n-1 of K or V lie. 0 if their runs are not of one length, but for the first
- * and the last. */
+/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
+ * page: the last page of a ring may be short. */
 static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
                      attn_runs *runs)
 {
+    const attn_params *p = &t->pr->p;
     const attn_tensor *x = key_tensor(t, which);
-    key_place at = key_at(&t->pr->p, &t->s, j);
-    int64_t left = n, count = 0, run = 0;
+    key_place at = key_at(p, &t->s, j);
+    int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
     runs->dtype = x->dtype;
-    runs->stride = (ptrdiff_t)(x->stride_seq * (int64_t)storages[x->dtype].bytes);
-    runs->first = runs->each = n;
+    runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
     runs->run = list;
-    for (;; next_place(&t->pr->p, &t->s, &at)) {
-        even &= count < 2 || run == runs->each;
-        run = min64(left, at.behind);
+    runs->first = run;
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    list[count++] = row_of(t, which, &at);
+    for (left = n - run; left > 0; left -= run) {
+        next_place(p, &t->s, &at);
+        run = min64(left, at.left);
+        even &= run == min64(left, runs->each);
         list[count++] = row_of(t, which, &at);
-        if (count <= 2)
-            *(count == 1 ? &runs->first : &runs->each) = run;
-        even &= run <= runs->each;
-        left -= run;
-        if (left == 0)
-            break;
     }
     list[count] = list[count - 1];
     return even;
@@ -2683,7 +2677,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
-    if (n % ATTN_BLOCK || (floats && !pl->as_they_lie[which]))
+    if (n % ATTN_BLOCK || (floats && !pl->in_place[which]))
         return 0;
     return list_runs(t, which, j, n, t->operand_runs, runs) &&
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
@@ -2694,12 +2688,16 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     attn_ahead a;
+    attn_runs runs;
     memset(&a, 0, sizeof a);
-    if (j >= end)
+    if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
         return a;
-    list_runs(t, which, j, end - j, t->ahead_runs, &a.rows);
-    a.row = *a.rows.run;
-    a.bytes = row_dim(t, which) * (int64_t)storages[a.rows.dtype].bytes;
+    a.run = runs.run;
+    a.row = *runs.run;
+    a.stride = runs.stride;
+    a.left = runs.first;
+    a.each_run = runs.each;
+    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
     a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }
@@ -2962,7 +2960,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.end = t->pl->rows;
     }
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_few(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
+        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
     } else {
         k = key_rows(t, KEYS, j0, n, lanes, &stride);
         kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
@@ -3249,7 +3247,7 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
     const float *v;
     ptrdiff_t stride;
     if (t->dead >= 0 && few_runs(t, VALUES, j0, n, lanes, &runs)) {
-        kernels->pv_few(o, probabilities, &runs, n, dim, lanes, ahead);
+        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
         return;
     }
     v = key_rows(t, VALUES, j0, n, lanes, &stride);
@@ -4676,7 +4674,7 @@ static double visible_pairs(const attn_params *p)
 
 static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
 {
-    return (double)storages[dtype].bytes * (double)batch * (double)heads * (double)rows *
+    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows *
            (double)dim;
 }
 

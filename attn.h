@@ -206,8 +206,10 @@ typedef struct attn_block_mask {
  * r / page_size], and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch
  * between pages, shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
 typedef struct attn_rows {
-    int64_t ring;           /* ring buffer: so many rows, then they start over; 0 = off */
-    const int32_t *begin;   /* [batch] row of column 0, below ring; NULL = 0 */
+    int64_t ring;           /* ring buffer: so many rows of a sequence, then they start over; at
+                             * least kv_begin + kv_len; 0 = off. k and v, if not paged, are then
+                             * [batch, num_heads_kv, ring, head_dim] */
+    const int32_t *begin;   /* [batch] row of column 0, below ring, only with it; NULL = 0 */
     int64_t page_size;      /* rows of a page; 0 = not paged */
     int64_t num_pages;      /* that k and v hold */
     const int32_t *table;   /* [batch, pages of a sequence]; entries that no key in use needs are
@@ -298,8 +300,8 @@ typedef struct attn_params {
 
     /* ---- tensors. o may be off (data NULL) when lse, state or logits are asked for */
     attn_tensor q; /* [batch, num_heads_q,  seq_len_q,  head_dim]    */
-    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim]    */
-    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v]  */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim]; kv_rows may say otherwise */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v]; likewise */
     attn_output o; /* [batch, num_heads_q,  seq_len_q,  head_dim_v]; with cu_seqlens the packed
                     * order of q, k, v, o is [token, head, dim] and stride_batch is not used */
     attn_output lse; /* f32 [batch, num_heads_q, seq_len_q], with cu_seqlens_q [num_heads_q, token]:
@@ -608,13 +610,29 @@ typedef struct attn_runs {
 /* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
  * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
-    attn_runs rows;  /* run: the present one, first: so many rows are left of it */
-    const char *row; /* the present one */
-    int64_t bytes;   /* of a row that are read */
-    int64_t at;      /* of this row, asked for already */
+    const char *const *run; /* where the present run of rows begins, and those behind it */
+    const char *row;        /* the present one */
+    ptrdiff_t stride;       /* bytes between rows */
+    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
+    int64_t bytes;          /* of a row that are read */
+    int64_t at;             /* of this row, asked for already */
     int64_t lines;
-    int64_t each;    /* the kernel's own: lines asked for in one go */
+    int64_t each;           /* the kernel's own: lines asked for in one go */
 } attn_ahead;
+
+/* The next line to be asked for is behind this one. */
+static inline void attn_next_line(attn_ahead *a)
+{
+    a->at += 64;
+    if (a->at < a->bytes)
+        return;
+    a->at = 0;
+    a->row += a->stride;
+    if (--a->left == 0) {
+        a->row = *++a->run;
+        a->left = a->each_run;
+    }
+}
 
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
@@ -682,11 +700,11 @@ struct attn_kernels {
      * lane: one without a query gets a zero if K is finite. 0 = never. */
     int few;
     /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_few, the keys and those of each run are multiples of 16. */
-    void (*qk_few)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                   attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_few)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                   attn_lanes lanes, attn_ahead *ahead);
+     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
+    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                    attn_lanes lanes, attn_ahead *ahead);
 };
 
 #endif /* ATTN_KERNEL_API */
@@ -791,8 +809,8 @@ static inline int64_t entry32(const int32_t *array, int64_t index, int64_t other
     return array ? array[index] : otherwise;
 }
 
-/* Products and sums of sizes stop at TOO_BIG instead of overflowing; what is in memory is below
- * ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
+ * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
 #define TOO_BIG (INT64_MAX / 4)
 #define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
 
@@ -806,6 +824,23 @@ static inline int64_t times(int64_t a, int64_t b)
 static inline int64_t plus(int64_t a, int64_t b)
 {
     return min64(a + b, TOO_BIG);
+}
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
 }
 
 static inline ptrdiff_t to_stride(int64_t elements)
@@ -1028,14 +1063,14 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* ---- rules about fields, strides and lengths */
+
 typedef struct size_rule {
     const char *name;
     size_t offset;
     int64_t least, most;
 } size_rule;
 
-/* A size beyond this cannot be the count of anything in memory. */
-#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
 static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
 {
@@ -1109,20 +1144,6 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         return ATTN_ERR_ARG;
     }
     return ATTN_OK;
-}
-
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
-static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
-{
-    int64_t sum = 1;
-    int axis;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
-        if (count[axis] == 0)
-            return 0;
-        sum = plus(sum, times(count[axis] - 1, step));
-    }
-    return sum;
 }
 
 static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,

@@ -178,15 +178,7 @@ INLINE void FN(ask)(attn_ahead *a)
     a->lines -= n;
     ROLLED for (; n > 0; n--) {
         __builtin_prefetch(a->row + a->at, 0, 2);
-        a->at += 64;
-        if (a->at >= a->bytes) {
-            a->at = 0;
-            a->row += a->rows.stride;
-            if (--a->rows.first == 0) {
-                a->row = *++a->rows.run;
-                a->rows.first = a->rows.each;
-            }
-        }
+        attn_next_line(a);
     }
 }
 
@@ -671,14 +663,14 @@ INLINE void FN(get_columns)(vf *x, float *const *columns)
 
 /* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
 INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, const float *p,
-                        const attn_runs *k, int64_t column, int n, attn_ahead *ahead,
-                        int64_t calls)
+                        const attn_runs *rows_v, int64_t column, int n,
+                        attn_ahead *ahead, int64_t calls)
 {
     enum { MOST = 8 };
-    const char *const *run = k->run;
+    const char *const *run = rows_v->run;
     const char *v = *run + column;
-    const ptrdiff_t step = k->stride;
-    int64_t left = k->first;
+    const ptrdiff_t step = rows_v->stride;
+    int64_t left = rows_v->first;
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
     int c, h, i, r;
@@ -701,7 +693,7 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
         v += step;
         if (--left == 0) {
             v = *++run + column;
-            left = k->each;
+            left = rows_v->each;
         }
     }
     EACH_COLUMN

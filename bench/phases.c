@@ -44,11 +44,11 @@ static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stri
     COUNTED(QK, counter.set->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead));
 }
 
-static void count_qk_few(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     if (beside) count_exp_block(beside);
-    COUNTED(QK, counter.set->qk_few(s, qt, k, n, head_dim, lanes, NULL, ahead));
+    COUNTED(QK, counter.set->qk_runs(s, qt, k, n, head_dim, lanes, NULL, ahead));
 }
 
 static void count_softcap(float *s, int n, float cap2, float icap2)
@@ -99,10 +99,10 @@ static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
     COUNTED(PV, counter.set->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead));
 }
 
-static void count_pv_few(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
                          attn_lanes lanes, attn_ahead *ahead)
 {
-    COUNTED(PV, counter.set->pv_few(o, p, v, n, head_dim_v, lanes, ahead));
+    COUNTED(PV, counter.set->pv_runs(o, p, v, n, head_dim_v, lanes, ahead));
 }
 
 static void count_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
@@ -140,8 +140,8 @@ static attn_kernels counting_copy(const attn_kernels *set)
     k.pv_select = count_pv_select;
     k.merge = count_merge;
     k.result = count_result;
-    if (k.qk_few) k.qk_few = count_qk_few;
-    if (k.pv_few) k.pv_few = count_pv_few;
+    if (k.qk_runs) k.qk_runs = count_qk_runs;
+    if (k.pv_runs) k.pv_runs = count_pv_runs;
     return k;
 }
 

@@ -670,18 +670,18 @@ static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
     counted->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
 }
 
-static void count_qk_few(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     products_qk += n * head_dim * (lanes.end - lanes.begin);
-    counted->qk_few(s, qt, k, n, head_dim, lanes, beside, ahead);
+    counted->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
 }
 
-static void count_pv_few(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
                          attn_lanes lanes, attn_ahead *ahead)
 {
     products_pv += n * head_dim_v * (lanes.end - lanes.begin);
-    counted->pv_few(o, p, v, n, head_dim_v, lanes, ahead);
+    counted->pv_runs(o, p, v, n, head_dim_v, lanes, ahead);
 }
 
 static void check_products(const subject *s, part *c, const manner *m)
@@ -721,8 +721,8 @@ static void count_work(void)
             table = *counted;
             table.qk = count_qk;
             table.pv = count_pv;
-            table.qk_few = count_qk_few; /* called where the set has them */
-            table.pv_few = count_pv_few;
+            table.qk_runs = count_qk_runs; /* called where the set has them */
+            table.pv_runs = count_pv_runs;
             make_subject(&s, &shape, NULL, 0);
             if (!run_whole(&s))
                 continue;

@@ -217,6 +217,7 @@ static const row rows[] = {
     {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len"},
     {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv"},
     {FIELD(kv_rows.begin), AT_I32, 1, -1, RING | LATE, ARG, NULL},
+    {FIELD(kv_rows.ring), TO_I64, 0, 0, RING, ARG, "kv_rows.begin is given"},
     {FIELD(kv_rows.begin), AT_I32, 1, SEQ_KV, RING | LATE, ARG, "below kv_rows.ring"},
     {FIELD(kv_rows.page_size), TO_I64, 0, -1, PAGES, ARG, NULL},
     {FIELD(kv_rows.page_size), TO_I64, 0, 0, PAGES, ARG, "kv_rows.page_size (0)"},

@@ -559,20 +559,20 @@ static void check_few_runs(const sizes *z)
                      16 * rng_int(1, 3), 16 * rng_int(1, 3));
     v = scatter_rows(dtype == ATTN_F32 ? (void *)wide : half, dtype, n, stride * size, dim * size,
                      rng_int(1, 40), rng_int(1, 20));
-    tested->qk_few(s, qt, &k, n, dim, lanes, &e, NULL);
+    tested->qk_runs(s, qt, &k, n, dim, lanes, &e, NULL);
     tested->qk(right, qt, wide, stride, n, dim, lanes, &right_e, NULL);
-    tested->pv_few(o, s, &v, n, dim, lanes, NULL);
+    tested->pv_runs(o, s, &v, n, dim, lanes, NULL);
     tested->pv(right_o, right, wide, stride, n, dim, lanes, NULL);
-    CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_few, type %d", dtype);
-    CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_few, type %d", dtype);
-    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_few");
-    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_few");
+    CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_runs, type %d", dtype);
+    CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_runs, type %d", dtype);
+    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_runs");
+    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_runs");
 }
 
 static void check_few(const sizes *z)
 {
-    CHECK(tested->few < tested->rows && !tested->qk_few == !tested->few &&
-              !tested->pv_few == !tested->few, "few is %d", tested->few);
+    CHECK(tested->few < tested->rows && !tested->qk_runs == !tested->few &&
+              !tested->pv_runs == !tested->few, "few is %d", tested->few);
     if (!tested->few)
         return;
     check_few_qk(z);

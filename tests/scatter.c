@@ -25,10 +25,11 @@ static int64_t first_column(const attn_params *p, int64_t b)
     return p->kv_begin != NULL ? p->kv_begin[b] : 0;
 }
 
-/* Rows of a sequence, before pages. */
-static int64_t row_of(const attn_rows *rows, int64_t b, int64_t column)
+/* Row of key j of sequence b, before pages. */
+static int64_t row_of(const attn_params *p, int64_t b, int64_t j)
 {
-    const int64_t row = column + (rows->begin != NULL ? rows->begin[b] : 0);
+    const attn_rows *rows = &p->kv_rows;
+    const int64_t row = first_column(p, b) + j + (rows->begin != NULL ? rows->begin[b] : 0);
     return rows->ring > 0 ? row % rows->ring : row;
 }
 
@@ -44,7 +45,7 @@ static void choose_begin(attn_rows *rows, int64_t batch, int64_t most)
     rows->begin = begin;
 }
 
-/* A table with other pages between, and -1 where no key in use lies. */
+/* A table with other pages between, and -1 where no key in use lies; `rows` of each sequence. */
 static void choose_pages(attn_params *p, int64_t page_size, int64_t count)
 {
     attn_rows *rows = &p->kv_rows;
@@ -56,13 +57,29 @@ static void choose_pages(attn_params *p, int64_t page_size, int64_t count)
         table[n] = -1;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t j = 0; j < oracle_keys(p, b); j++) {
-            const int64_t page = row_of(rows, b, first_column(p, b) + j) / page_size;
+            const int64_t page = row_of(p, b, j) / page_size;
             table[b * (each + gap) + page] = order[b * each + page];
         }
     rows->page_size = page_size;
     rows->num_pages = pages + 3;
     rows->table = table;
     rows->table_stride = gap > 0 || rows->ring == 0 ? (ptrdiff_t)(each + gap) : 0;
+}
+
+/* Entry and row of k and v that key j of sequence b has; `rows` of each sequence. */
+static void find_key(const attn_params *p, int64_t rows, int64_t b, int64_t j, int64_t *entry,
+                     int64_t *row)
+{
+    const attn_rows *place = &p->kv_rows;
+    const int64_t size = place->page_size;
+    int64_t each = place->table_stride;
+    *entry = b;
+    *row = row_of(p, b, j);
+    if (size == 0)
+        return;
+    each = each != 0 ? each : (rows - 1) / size + 1;
+    *entry = place->table[b * each + *row / size];
+    *row %= size;
 }
 
 /* Copies the keys in use to a tensor of their own, which becomes *t. */
@@ -72,28 +89,21 @@ static void move_keys(const attn_params *from, const attn_params *to, test_tenso
     static const int64_t layouts[] = {LAYOUT_PACKED, LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_PADDED,
                                       LAYOUT_QKV, LAYOUT_NEGATIVE_SEQ, LAYOUT_NEGATIVE};
     const attn_rows *place = &to->kv_rows;
-    const int paged = place->page_size > 0;
-    int64_t each = place->table_stride;
-    test_tensor old = *t;
-    if (paged && each == 0)
-        each = (rows - 1) / place->page_size + 1;
+    const int paged = place->page_size > 0, packed = from->cu_seqlens_kv != NULL;
+    const test_tensor old = *t;
     tensor_make(t, old.dtype, (int)RNG_PICK(layouts), paged ? place->num_pages : to->batch,
                 old.heads, paged ? place->page_size : rows, old.dim);
     if (rng_chance(50))
         tensor_fill_normal(t, 30);
     for (int64_t b = 0; b < to->batch; b++)
         for (int64_t j = 0; j < oracle_keys(to, b); j++) {
-            const int64_t column = first_column(to, b) + j, row = row_of(place, b, column);
-            const int packed = from->cu_seqlens_kv != NULL;
-            const int64_t old_row = column + (packed ? from->cu_seqlens_kv[b] : 0);
-            int64_t entry = b, slot = row;
-            if (paged) {
-                entry = place->table[b * each + row / place->page_size];
-                slot = row % place->page_size;
-            }
+            const int64_t begin = packed ? from->cu_seqlens_kv[b] : 0;
+            const int64_t old_row = begin + first_column(to, b) + j;
+            int64_t entry, row;
+            find_key(to, rows, b, j, &entry, &row);
             for (int64_t h = 0; h < old.heads; h++)
                 for (int64_t d = 0; d < old.dim; d++)
-                    tensor_set(t, entry, h, slot, d,
+                    tensor_set(t, entry, h, row, d,
                                tensor_get(&old, packed ? 0 : b, h, old_row, d));
         }
     tensor_remember(t);
@@ -115,8 +125,6 @@ void problem_scatter(test_problem *t, int64_t page_size, int ring)
     if (ring) {
         p->kv_rows.ring = rows > 0 ? rows : 1;
         choose_begin(&p->kv_rows, p->batch, p->kv_rows.ring - 1);
-    } else if (page_size > 0) {
-        choose_begin(&p->kv_rows, p->batch, rows - p->seq_len_kv);
     }
     if (page_size > 0)
         choose_pages(p, page_size, rows);

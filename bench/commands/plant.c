@@ -74,19 +74,19 @@ static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_strid
         origin->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, NULL);
 }
 
-static void slow_qk_few(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+static void slow_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
-    origin->qk_few(s, qt, k, n, head_dim, lanes, beside, ahead);
+    origin->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
     for (int i = repetitions(); i > 0; i--)
-        origin->qk_few(s, qt, k, n, head_dim, lanes, NULL, NULL);
+        origin->qk_runs(s, qt, k, n, head_dim, lanes, NULL, NULL);
 }
 
 const attn_kernels *plant_slow(const attn_kernels *right)
 {
     planted = *(origin = right);
     planted.qk = slow_qk;
-    if (planted.qk_few) planted.qk_few = slow_qk_few;
+    if (planted.qk_runs) planted.qk_runs = slow_qk_runs;
     rate = owed = 0;
     return &planted;
 }
