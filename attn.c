@@ -1579,7 +1579,8 @@ static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 static attn_status check_rows(const attn_params *p, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
-    if (p->cu_seqlens_kv && (rows->ring || rows->begin || rows->page_size))
+    if (p->cu_seqlens_kv &&
+        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
         return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
     if (rows->begin && !rows->ring)
         return bad(why, ATTN_ERR_ARG,
@@ -1590,6 +1591,9 @@ static attn_status check_rows(const attn_params *p, text *why)
     if (!rows->page_size && rows->table)
         return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
                          " must be at least 1 when kv_rows.table is given");
+    if (!rows->page_size && rows->table_stride)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
+                         " is set, but kv_rows.page_size is 0");
     if (!rows->page_size && rows->num_pages)
         return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
                          " is set, but kv_rows.page_size is 0");
@@ -3786,9 +3790,10 @@ static void value_item(const call *c, char *slot, int64_t index)
     }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
-        attn_ahead next = rows_ahead(t, VALUES, at.to, end);
-        if (t->block_count == 0)
+        attn_ahead next;
+        if (t->block_count == 0) /* it may lie before key 0 */
             continue;
+        next = rows_ahead(t, VALUES, at.to, end);
         open_keys(t, at.from, (int)(at.to - at.from));
         if (sums)
             add_sums(t, state_l(t, state));

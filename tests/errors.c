@@ -226,6 +226,8 @@ static const row rows[] = {
     {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PLAIN, ARG, "kv_rows.page_size is 0"},
     {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PAGES | LATE, ARG, "kv_rows.table"},
     {FIELD(kv_rows.table), TO_NULL, 0, 0, PAGES, ARG, "kv_rows.table"},
+    {FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, PLAIN, ARG, "kv_rows.page_size is 0"},
+    {FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
     {FIELD(kv_rows.table), AT_I32, 4, -1, PAGES | LATE, ARG, "kv_rows.table[4] (-1)"},
     {FIELD(kv_rows.table), AT_I32, 2, 4, PAGES | LATE, ARG, "num_pages (4) - 1"},
     {FIELD(cu_seqlens_q), AT_I32, 0, -1, VARLEN, ARG, NULL},

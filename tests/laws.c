@@ -510,9 +510,34 @@ static void law_few_elsewhere(int round)
     problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
     same(&a, &b, "few rows");
     b.p.num_workers = workers.workers;
+    b.p.tuning = rng_chance(50) ? "attn-tuning 1 split_work 1 end" : NULL;
     b.p.parallel_for = pool_for;
     b.p.parallel_user = &workers;
     CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "few rows, five workers");
+}
+
+/* Chunks cut at key 0, divided among workers: no entry of the table before the first is looked
+ * at. */
+static void law_table_begin(int round)
+{
+    test_shape s = {.batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 1, .seq_kv = 2000,
+                    .dim = 256, .dtype_k = round % 2, .dtype_v = round % 2};
+    const size_t bytes = (size_t)(s.seq_kv / 16) * sizeof(int32_t);
+    int64_t *base = test_alloc(sizeof *base);
+    int32_t *table = test_alloc_at(bytes, PLACE_PAGE_BEFORE);
+    pool workers = pool_of(4, POOL_SHUFFLED, 0);
+    test_problem a, b;
+    *base = 1000;
+    problem_make(&a, &s);
+    a.p.key_base = base;
+    twin(&a, &b);
+    problem_scatter(&b, 16, 0);
+    memcpy(table, b.p.kv_rows.table, bytes);
+    b.p.kv_rows.table = table;
+    b.p.num_workers = workers.workers;
+    b.p.parallel_for = pool_for;
+    b.p.parallel_user = &workers;
+    same(&a, &b, "a table behind nothing");
 }
 
 static void law_gqa(int round)
@@ -906,6 +931,7 @@ static const struct {
     {"layouts", law_layouts, 30},
     {"keys elsewhere", law_elsewhere, 96},
     {"keys elsewhere, few rows", law_few_elsewhere, 96},
+    {"a table behind nothing", law_table_begin, 4},
     {"GQA and repeated heads", law_gqa, 20},
     {"storage types and f32", law_storage, 20},
     {"row tiles that share copies", law_copies, 18},
