@@ -46,11 +46,16 @@ static void use(int64_t at, int64_t n, float to[][HEADS_Q][DIM])
             memcpy(to[at + i][h], o + (h * n + i) * DIM, sizeof to[0][0]);
 }
 
+static void stop(const char *sentence)
+{
+    puts(sentence);
+    exit(1);
+}
+
 static void must(attn_status status)
 {
-    if (status == ATTN_OK) return;
-    printf("%s. %s\n", attn_status_string(status), why);
-    exit(1);
+    if (status != ATTN_OK)
+        stop(why);
 }
 
 static void serve(void *ws, size_t bytes)
@@ -80,7 +85,8 @@ static void serve(void *ws, size_t bytes)
         must(attn_cache_view(&c, 0, NULL, 1, &p, NULL, 0, why, sizeof why));
         p.num_heads_q = HEADS_Q;  p.seq_len_q = n;  p.causal = 1;
         p.q.data = q;  p.o.data = o;
-        must(attn_forward(&p, ws, bytes));
+        if (attn_forward(&p, ws, bytes) != ATTN_OK)
+            stop(attn_check(&p, ws, bytes, why, sizeof why));
 
         use(at, n, decoded);                  // the rest of your model
     }
@@ -113,14 +119,16 @@ int main(void)
     size_t bytes;
     void *ws;
     int same = 0;
-    must(attn_workspace_size(&p, &bytes));
+    if (attn_workspace_size(&p, &bytes) != ATTN_OK)
+        stop(attn_check(&p, NULL, 0, why, sizeof why));
     ws = malloc(bytes);
     serve(ws, bytes);
 
     project(0, LENGTH);
     turn(q, HEADS_Q);
     turn(k, HEADS_KV);
-    must(attn_forward(&p, ws, bytes));
+    if (attn_forward(&p, ws, bytes) != ATTN_OK)
+        stop(attn_check(&p, ws, bytes, why, sizeof why));
     use(0, LENGTH, whole);
     free(ws);
 
