@@ -891,6 +891,37 @@ static void check_wrong_tables(void)
     }
 }
 
+/* Without heads there are no numbers, but positions are looked at as ever. */
+static void check_no_heads(void)
+{
+    call a = right_call(0), each = right_call(EACH), given = right_call(GIVEN | TABLE);
+    if (!begin_case("no heads"))
+        return;
+    a.rows.num_heads = each.rows.num_heads = given.rows.num_heads = 0;
+    a.rows.x.data = each.rows.x.data = given.rows.x.data = NULL;
+    a.rows.y.data = each.rows.y.data = given.rows.y.data = NULL;
+    apply(&a.rope, &a.rows);
+    apply(&each.rope, &each.rows);
+    apply(&given.rope, &given.rows);
+    places[4] = INT64_MIN;
+    refused(&each.rope, &each.rows, ATTN_ERR_ARG,
+            "batch 1, row 1: position (-9223372036854775808) must be from -2^31 to 2^31");
+    places[4] = 0;
+    starts[1] = 14;
+    refused(&given.rope, &given.rows, ATTN_ERR_ARG,
+            "batch 1, row 2: position (16) must be at least 0 and below num_positions (16)");
+    given.rows.batch = INT64_MAX;
+    refused(&given.rope, &given.rows, ATTN_ERR_OVERFLOW, "first: batch (9223372036854775807)");
+    starts[1] = 0;
+    a.rows.batch = INT64_MAX;
+    apply(&a.rope, &a.rows);
+    a.rows.seq_len = INT64_MAX;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG,
+            "batch 0, row 4294967297: position (4294967297) must be from -2^31 to 2^31");
+    a.rope.base = -1;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG, "base (-1.000000) must be");
+}
+
 /* Nothing to do is no error, whatever the data. */
 static void check_nothing(void)
 {
@@ -922,5 +953,6 @@ void test_rope(void)
     check_wrongs();
     check_wrong_positions();
     check_wrong_tables();
+    check_no_heads();
     check_nothing();
 }
