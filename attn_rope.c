@@ -856,9 +856,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
     const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
     const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
-    attn_status status = check_rope_sizes(r, why);
-    if (!status)
-        status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
+    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
     if (!status)
         status = check_output_strides("y", given, why);
     if (!status)
@@ -934,6 +932,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
     if (!rows)
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
+    if (!status)
+        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
     if (status)
         return status;
     j->rope = rope;
