@@ -48,7 +48,7 @@ typedef struct fixed {
     uint64_t part;
 } fixed;
 
-/* x >= 0 divided by d, below 2^31 and not 0; rounded down. */
+/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
 static fixed fixed_over(fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
@@ -159,10 +159,11 @@ static uint64_t shifted(uint64_t x, int shift)
 
 /* ------------------------------------------------------------------------------------------------
  * 2  Frequencies, in units of 2^-64 turns per position. A whole turn more or less per position
- *    changes no angle.
+ *    changes no angle, but YARN and LLAMA3 compare frequencies and take a difference of two: theirs
+ *    are below a turn, see LEAST_COMPARED.
  * --------------------------------------------------------------------------------------------- */
 
-#define LOG2_TWO_PI 2847022290 /* in units of 2^-30 */
+#define LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
 
 /* What attn_rope says about angles, with every default resolved. */
 typedef struct ladder {
@@ -199,7 +200,7 @@ static uint64_t frequency_over(const ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d < 2^31 */
+/* floor(x n / d) for n <= d <= 2^32 */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
@@ -276,8 +277,9 @@ static float yarn_attention(float factor)
 static void set_yarn(ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    l->low = max64(pair_of_turns(r, dim, fast, 0), 0);
-    l->high = min64(pair_of_turns(r, dim, slow, 1), dim - 1);
+    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
+    l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
@@ -743,14 +745,23 @@ static attn_status check_rope_number(const attn_rope *r, const number_rule *rule
     return ATTN_OK;
 }
 
+/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
+ * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+#define LEAST_COMPARED 0.16f
+#define LEAST_DIVISOR 1e-6f
+
 static attn_status check_rope_freq_factors(const attn_rope *r, int64_t pairs, text *why)
 {
+    const int compared = r->scaling == ATTN_ROPE_YARN || r->scaling == ATTN_ROPE_LLAMA3;
+    const float least = compared ? LEAST_COMPARED : LEAST_DIVISOR;
     int64_t i;
     for (i = 0; r->freq_factors && i < pairs; i++)
-        if (!(r->freq_factors[i] >= 1e-6f && r->freq_factors[i] <= LARGEST)) {
+        if (!(r->freq_factors[i] >= least && r->freq_factors[i] <= LARGEST)) {
             put(why, "freq_factors[");
             put_int(why, i);
-            return bad_number(why, "]", r->freq_factors[i], " must be at least 1e-6 and finite");
+            return bad_number(why, "]", r->freq_factors[i],
+                              compared ? " must be at least 0.16 with this scaling, and finite"
+                                       : " must be at least 1e-6 and finite");
         }
     return ATTN_OK;
 }

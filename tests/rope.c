@@ -168,7 +168,15 @@ static const struct {
      {.scaling = ATTN_ROPE_YARN, .base = 2, .factor = 2, .original_length = 1000000}},
     {"yarn, high = -1", 8,
      {.scaling = ATTN_ROPE_YARN, .base = 7, .factor = 2, .original_length = 3}},
+    {"yarn, base just above 1", 128, /* low is 4.6e9 before it is compared with dim */
+     {.scaling = ATTN_ROPE_YARN, .base = 1.0000001f, .factor = 3, .original_length = 1000000}},
 };
+
+/* These two compare frequencies, which must be below a turn a position. */
+static float least_freq_factor(const attn_rope *r)
+{
+    return r->scaling == ATTN_ROPE_YARN || r->scaling == ATTN_ROPE_LLAMA3 ? 0.16f : 1e-6f;
+}
 
 static void check_scalings(void)
 {
@@ -180,6 +188,7 @@ static void check_scalings(void)
                 continue;
             for (int i = 0; i < 600; i++)
                 factors[i] = rng_chance(50) ? 1.0f : 0.3f + 5 * rng_unit();
+            factors[0] = least_freq_factor(&r);
             r.freq_factors = with ? factors : NULL;
             check_positions(&r, scalings[n].head_dim);
         }
@@ -601,7 +610,7 @@ static const uint64_t scaling_golden[] = {
     UINT64_C(0x0e7ff808b8f006fd), UINT64_C(0x302066cbd7a5ac8f), UINT64_C(0x0cc8db04b0bc7cc6),
     UINT64_C(0x48ec72fe8ceb71f2), UINT64_C(0x0a6e0f86ba213f1f), UINT64_C(0x2ecb4e0386d3f230),
     UINT64_C(0xf674a1778b79a9b8), UINT64_C(0xa3dec21804fe700e), UINT64_C(0x7ddce110b58ca761),
-    UINT64_C(0xd48ffb4f20b6d7ce)
+    UINT64_C(0xd48ffb4f20b6d7ce), UINT64_C(0x93bd065f5778db7a)
 };
 
 static void check_scaling_hashes(void)
@@ -841,6 +850,27 @@ static void check_wrongs(void)
     }
 }
 
+/* Frequencies of a turn a position and more are refused where they would be compared. */
+static void check_wrong_factors(void)
+{
+    for (int needs = YARN; needs <= LINEAR; needs *= 2) {
+        float factors[DIM / 2] = {1, 1, 0.16f, 1};
+        call a = right_call(needs);
+        if (!begin_case("wrong factors, scaling %d", a.rope.scaling))
+            continue;
+        a.rope.freq_factors = factors;
+        apply(&a.rope, &a.rows);
+        factors[2] = 0.159f;
+        if (needs == LINEAR)
+            apply(&a.rope, &a.rows);
+        else
+            refused(&a.rope, &a.rows, ATTN_ERR_ARG,
+                    "freq_factors[2] (1.590000e-1) must be at least 0.16 with this scaling, and ");
+        factors[2] = INFINITY;
+        refused(&a.rope, &a.rows, ATTN_ERR_ARG, "freq_factors[2] (inf) must be at least ");
+    }
+}
+
 static void check_wrong_positions(void)
 {
     const int64_t far = ((int64_t)1 << 31) + 1;
@@ -964,6 +994,7 @@ void test_rope(void)
     check_special(ATTN_BF16);
     check_distance();
     check_wrongs();
+    check_wrong_factors();
     check_wrong_positions();
     check_wrong_tables();
     check_no_heads();
