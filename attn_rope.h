@@ -10,7 +10,7 @@
  * frequency of pair i: base^(-2i/dim), changed by `scaling`. Frequencies are integers in units of
  * 2^-64 turns, and so are angles: reduced to one turn exactly, the same on every machine, without
  * libm. Of cos and sin at random positions up to 2^20 all 76800 measured were the nearest float, up
- * to 2^24 all but 3 of 51200, up to 2^31 all but 138 of 25600: an angle is off by up to 2.5 * 2^-64
+ * to 2^24 all but 3 of 51200, up to 2^31 all but 138 of 25600: an angle is off by up to 5 * 2^-64
  * turns a position, over freq_factors[i] where that is below 1. (Programs that multiply a float
  * position by a float frequency, as most do, have angles wrong by up to 2^-23 of the angle; to get
  * their bits, give their tables.) The order of operations is in docs/canon.md.
