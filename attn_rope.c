@@ -901,7 +901,7 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
 }
 
 /* Batch entries that may have positions of their own: one where all share them. */
-static int64_t entries_of(const attn_rope_rows *r)
+static int64_t positioned_entries(const attn_rope_rows *r)
 {
     const int shared = r->positions ? r->positions_stride == 0 : !r->first;
     return shared ? min64(r->batch, 1) : r->batch;
@@ -917,7 +917,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
     const int64_t step = r->positions ? 1 : max64(last, 1);
     attn_status status = ATTN_OK;
     int64_t b, i;
-    for (b = 0; r->seq_len && b < entries_of(r) && !status; b++) {
+    for (b = 0; r->seq_len && b < positioned_entries(r) && !status; b++) {
         if (r->first && (r->first[b] < -ROPE_MOST_POSITION || r->first[b] > ROPE_MOST_POSITION))
             return bad_entry(why, "first", b, r->first[b], " must be from -2^31 to 2^31");
         for (i = 0; i <= last && !status; i += step)
