@@ -29,10 +29,10 @@
 /* The upper half of a product of 128 bits. Where the compiler has that type it is one instruction,
  * and a row's angles take 40 % of the time (gcc 12, AMD EPYC: 1.9 us a call instead of 4.9). */
 #if defined __SIZEOF_INT128__
-__extension__ typedef unsigned __int128 uint128;
-#define HIGH64(a, b) ((uint64_t)((uint128)(a) * (b) >> 64))
+__extension__ typedef unsigned __int128 rope_u128;
+#define ROPE_HIGH64(a, b) ((uint64_t)((rope_u128)(a) * (b) >> 64))
 #else
-#define HIGH64(a, b) high_of_halves(a, b)
+#define ROPE_HIGH64(a, b) high_of_halves(a, b)
 static uint64_t high_of_halves(uint64_t a, uint64_t b)
 {
     const uint64_t half = 0xffffffffu;
@@ -43,35 +43,35 @@ static uint64_t high_of_halves(uint64_t a, uint64_t b)
 #endif
 
 /* whole + part / 2^64 */
-typedef struct fixed {
+typedef struct rope_fixed {
     int64_t whole;
     uint64_t part;
-} fixed;
+} rope_fixed;
 
-/* x >= 0 divided by d, below 2^31 and not 0; rounded down. */
-static fixed fixed_over(fixed x, int64_t d)
+/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+static rope_fixed fixed_over(rope_fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
     const uint64_t upper = whole % by << 32 | x.part >> 32;
     const uint64_t lower = upper % by << 32 | (x.part & 0xffffffffu);
-    fixed y;
+    rope_fixed y;
     y.whole = (int64_t)(whole / by);
     y.part = upper / by << 32 | lower / by;
     return y;
 }
 
 /* n x for n < 2^31 and x >= 0 below 2^32 / n */
-static fixed fixed_times(fixed x, int64_t n)
+static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
     const uint64_t upper = (x.part >> 32) * by + (lower >> 32);
-    fixed y;
+    rope_fixed y;
     y.whole = (int64_t)((uint64_t)x.whole * by + (upper >> 32));
     y.part = upper << 32 | (lower & 0xffffffffu);
     return y;
 }
 
-static fixed fixed_plus(fixed x, fixed y)
+static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
 {
     x.part += y.part;
     x.whole += y.whole + (x.part < y.part);
@@ -89,14 +89,14 @@ static uint64_t mantissa(float x, int *scale)
 /* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
  * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
  * before: all together 2^-62. */
-static fixed log2_of(uint64_t v, int scale)
+static rope_fixed log2_of(uint64_t v, int scale)
 {
-    fixed y = { 0, 0 };
+    rope_fixed y = { 0, 0 };
     int digit;
     for (; !(v >> 63); scale--)
         v <<= 1;
     for (digit = 0; digit < 64; digit++) {
-        const uint64_t low = v * v, high = HIGH64(v, v), small = ~high >> 63;
+        const uint64_t low = v * v, high = ROPE_HIGH64(v, v), small = ~high >> 63;
         y.part = y.part << 1 | (small ^ 1);
         v = high << small | (low >> 63 & small);
     }
@@ -104,7 +104,7 @@ static fixed log2_of(uint64_t v, int scale)
     return y;
 }
 
-static fixed log2_of_float(float x)
+static rope_fixed log2_of_float(float x)
 {
     int scale;
     const uint64_t v = mantissa(x, &scale);
@@ -117,7 +117,7 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
     uint64_t y = c[count - 1];
     int k;
     for (k = count - 2; k >= 0; k--)
-        y = c[k] - HIGH64(x, y);
+        y = c[k] - ROPE_HIGH64(x, y);
     return y;
 }
 
@@ -133,7 +133,7 @@ static uint64_t power_of_two(uint64_t x)
         UINT64_C(0x0000000001180248)
     };
     const uint64_t y = alternating(g, COUNT_OF(g), x);
-    return ~HIGH64(x, y);
+    return ~ROPE_HIGH64(x, y);
 }
 
 /* x / d for d > 0: the result times 2^-*shift, which is added to. */
@@ -159,14 +159,15 @@ static uint64_t shifted(uint64_t x, int shift)
 
 /* ------------------------------------------------------------------------------------------------
  * 2  Frequencies, in units of 2^-64 turns per position. A whole turn more or less per position
- *    changes no angle.
+ *    changes no angle, but YARN and LLAMA3 compare frequencies and take a difference of two: theirs
+ *    are below a turn, see ROPE_LEAST_COMPARED.
  * --------------------------------------------------------------------------------------------- */
 
-#define LOG2_TWO_PI 2847022290 /* in units of 2^-30 */
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
 
 /* What attn_rope says about angles, with every default resolved. */
-typedef struct ladder {
-    fixed step; /* log2 of a frequency over that of the next pair */
+typedef struct rope_ladder {
+    rope_fixed step; /* log2 of a frequency over that of the next pair */
     int scaling;
     float factor, attention;
     const float *freq_factors;
@@ -174,7 +175,7 @@ typedef struct ladder {
     uint64_t slow, fast;    /* LLAMA3: the same by frequencies */
     uint64_t per_width;     /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
     int width_shift;
-} ladder;
+} rope_ladder;
 
 static float or_default(float x, float otherwise)
 {
@@ -182,16 +183,16 @@ static float or_default(float x, float otherwise)
 }
 
 /* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
-static uint64_t frequency_over(const ladder *l, int64_t i, float factor)
+static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
 {
-    const fixed x = fixed_times(l->step, i);
+    const rope_fixed x = fixed_times(l->step, i);
     int shift;
     uint64_t y;
     if (x.whole >= 256)
         return 0;
     shift = (int)x.whole + 2;
     y = power_of_two(x.part);
-    y = HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
     if (l->freq_factors)
         y = over_float(y, l->freq_factors[i], &shift);
     if (factor != 1.0f)
@@ -199,7 +200,7 @@ static uint64_t frequency_over(const ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d < 2^31 */
+/* floor(x n / d) for n <= d <= 2^32 */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
@@ -208,14 +209,14 @@ static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 
 /* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
  * length is one of 0.001. */
-static int64_t on_the_way(const ladder *l, int64_t i, int64_t *whole)
+static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
 {
     const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
     *whole = width ? width * sign : 1;
     return max64(0, min64((i - l->low) * sign, *whole));
 }
 
-static uint64_t yarn_frequency(const ladder *l, int64_t i)
+static uint64_t yarn_frequency(const rope_ladder *l, int64_t i)
 {
     const uint64_t kept = frequency_over(l, i, 1.0f), slowed = frequency_over(l, i, l->factor);
     int64_t whole;
@@ -223,7 +224,7 @@ static uint64_t yarn_frequency(const ladder *l, int64_t i)
     return kept - fraction_of(kept - slowed, part, whole);
 }
 
-static uint64_t llama3_frequency(const ladder *l, int64_t i)
+static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
 {
     const uint64_t kept = frequency_over(l, i, 1.0f), slowed = frequency_over(l, i, l->factor);
     uint64_t part;
@@ -231,11 +232,11 @@ static uint64_t llama3_frequency(const ladder *l, int64_t i)
         return kept;
     if (kept <= l->slow)
         return slowed;
-    part = HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
-    return slowed + HIGH64(kept - slowed, part << 3);
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    return slowed + ROPE_HIGH64(kept - slowed, part << 3);
 }
 
-static uint64_t frequency(const ladder *l, int64_t i)
+static uint64_t frequency(const rope_ladder *l, int64_t i)
 {
     if (l->scaling == ATTN_ROPE_YARN)
         return yarn_frequency(l, i);
@@ -245,7 +246,7 @@ static uint64_t frequency(const ladder *l, int64_t i)
 }
 
 /* In units of 2^-30. */
-static int64_t coarse(fixed x)
+static int64_t coarse(rope_fixed x)
 {
     return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
 }
@@ -254,9 +255,9 @@ static int64_t coarse(fixed x)
  * rounded down, or up. */
 static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
 {
-    const fixed base = log2_of_float(or_default(r->base, 10000.0f));
+    const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
     const int64_t ratio = coarse(log2_of((uint64_t)r->original_length, 0)) -
-                          coarse(log2_of_float(turns)) - LOG2_TWO_PI;
+                          coarse(log2_of_float(turns)) - ROPE_LOG2_TWO_PI;
     const int64_t over = dim * ratio, by = 2 * coarse(base);
     int64_t q = over / by;
     if (over % by != 0 && (over < 0) != up)
@@ -268,16 +269,17 @@ static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int u
 static float yarn_attention(float factor)
 {
     const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
-    const fixed x = log2_of_float(factor);
-    const uint64_t y = (uint64_t)x.whole * tenth + HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
+    const rope_fixed x = log2_of_float(factor);
+    const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
     return (float)(int64_t)y * 0x1p-58f;
 }
 
-static void set_yarn(ladder *l, const attn_rope *r, int64_t dim)
+static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    l->low = max64(pair_of_turns(r, dim, fast, 0), 0);
-    l->high = min64(pair_of_turns(r, dim, slow, 1), dim - 1);
+    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
+    l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
@@ -287,14 +289,14 @@ static uint64_t turns_over(float turns, int64_t length)
 {
     int scale;
     const uint64_t v = mantissa(turns, &scale);
-    fixed x;
+    rope_fixed x;
     x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
     x.part = v << (64 + scale);
     x = fixed_over(x, length);
     return x.whole ? UINT64_MAX : x.part;
 }
 
-static void set_llama3(ladder *l, const attn_rope *r)
+static void set_llama3(rope_ladder *l, const attn_rope *r)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
     const float high = or_default(r->high_freq_factor, 4.0f);
@@ -312,9 +314,9 @@ static void set_llama3(ladder *l, const attn_rope *r)
     }
 }
 
-static ladder ladder_of(const attn_rope *r, int64_t dim)
+static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 {
-    ladder l;
+    rope_ladder l;
     memset(&l, 0, sizeof l);
     l.scaling = r->scaling;
     l.factor = or_default(r->factor, 1.0f);
@@ -358,10 +360,10 @@ static void cos_sin(uint64_t angle, float *c, float *s)
     const uint64_t eighth = (uint64_t)1 << 61, quarter = (angle + eighth) >> 62;
     const uint64_t off = angle - (quarter << 62);
     const int below = (int)(off >> 63);
-    const uint64_t w = (below ? 0 - off : off) << 2, u = HIGH64(w, w);
+    const uint64_t w = (below ? 0 - off : off) << 2, u = ROPE_HIGH64(w, w);
     const uint64_t p = alternating(sine, COUNT_OF(sine), u);
     const uint64_t q = alternating(cosine, COUNT_OF(cosine), u);
-    const uint64_t sin_w = HIGH64(w, p), cos_w = ((uint64_t)1 << 63) - HIGH64(u, q);
+    const uint64_t sin_w = ROPE_HIGH64(w, p), cos_w = ((uint64_t)1 << 63) - ROPE_HIGH64(u, q);
     const int odd = (int)(quarter & 1), lower = (int)(quarter >> 1);
     *c = odd ? signed_float(sin_w, lower == below) : signed_float(cos_w, lower);
     *s = odd ? signed_float(cos_w, lower) : signed_float(sin_w, lower != below);
@@ -371,7 +373,7 @@ static void cos_sin(uint64_t angle, float *c, float *s)
  * 4  Turning
  * --------------------------------------------------------------------------------------------- */
 
-#define PAIRS 16 /* turned by one vector loop */
+#define ROPE_PAIRS 16 /* turned by one vector loop */
 
 /* x, but +0 for -0 and the one NaN, as in every output of the library. */
 KERNEL float finished(float x)
@@ -382,12 +384,12 @@ KERNEL float finished(float x)
     return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
 }
 
-/* PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
 KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
                        const float *c, const float *s)
 {
     int k;
-    for (k = 0; k < PAIRS; k++) {
+    for (k = 0; k < ROPE_PAIRS; k++) {
         const float x1 = x[k * step], x2 = x[k * step + apart];
         float t = x2 * s[k], y1, y2;
         y1 = fma32(hw, x1, c[k], -t);
@@ -398,25 +400,25 @@ KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_
     }
 }
 
-/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of PAIRS. Results are
- * first an array of their own, so that compilers need not fear that y is x + 1. */
+/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
+ * are first an array of their own, so that compilers need not fear that y is x + 1. */
 KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
                             const float *s, int n)
 {
-    float z[2 * PAIRS], rest[2 * PAIRS] = { 0 };
-    const size_t bytes = (size_t)(n % PAIRS) * sizeof *z;
+    float z[2 * ROPE_PAIRS], rest[2 * ROPE_PAIRS] = { 0 };
+    const size_t bytes = (size_t)(n % ROPE_PAIRS) * sizeof *z;
     int k;
-    for (k = 0; k + PAIRS <= n; k += PAIRS) {
-        turn_pairs(hw, z, PAIRS, x + k, apart, 1, c + k, s + k);
-        memcpy(y + k, z, PAIRS * sizeof *z);
-        memcpy(y + apart + k, z + PAIRS, PAIRS * sizeof *z);
+    for (k = 0; k + ROPE_PAIRS <= n; k += ROPE_PAIRS) {
+        turn_pairs(hw, z, ROPE_PAIRS, x + k, apart, 1, c + k, s + k);
+        memcpy(y + k, z, ROPE_PAIRS * sizeof *z);
+        memcpy(y + apart + k, z + ROPE_PAIRS, ROPE_PAIRS * sizeof *z);
     }
     if (k < n) {
         memcpy(rest, x + k, bytes);
-        memcpy(rest + PAIRS, x + apart + k, bytes);
-        turn_pairs(hw, z, PAIRS, rest, PAIRS, 1, c + k, s + k);
+        memcpy(rest + ROPE_PAIRS, x + apart + k, bytes);
+        turn_pairs(hw, z, ROPE_PAIRS, rest, ROPE_PAIRS, 1, c + k, s + k);
         memcpy(y + k, z, bytes);
-        memcpy(y + apart + k, z + PAIRS, bytes);
+        memcpy(y + apart + k, z + ROPE_PAIRS, bytes);
     }
 }
 
@@ -424,10 +426,10 @@ KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, con
 KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
                                   int n)
 {
-    float z[2 * PAIRS], rest[2 * PAIRS] = { 0 };
-    const size_t bytes = (size_t)(n % PAIRS) * 2 * sizeof *z;
+    float z[2 * ROPE_PAIRS], rest[2 * ROPE_PAIRS] = { 0 };
+    const size_t bytes = (size_t)(n % ROPE_PAIRS) * 2 * sizeof *z;
     int k;
-    for (k = 0; k + PAIRS <= n; k += PAIRS) {
+    for (k = 0; k + ROPE_PAIRS <= n; k += ROPE_PAIRS) {
         turn_pairs(hw, z, 1, x + 2 * k, 1, 2, c + k, s + k);
         memcpy(y + 2 * k, z, sizeof z);
     }
@@ -439,10 +441,10 @@ KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float 
 }
 
 /* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
-typedef void (*turn_fn)(float *y, const float *x, int64_t apart, const float *c, const float *s,
-                        int n);
+typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
+                             const float *s, int n);
 
-#define TURN(NAME, TARGET, HW)                                                                     \
+#define ROPE_TURN(NAME, TARGET, HW)                                                                \
     TARGET static void NAME(float *y, const float *x, int64_t apart, const float *c,               \
                             const float *s, int n)                                                 \
     {                                                                                              \
@@ -452,16 +454,16 @@ typedef void (*turn_fn)(float *y, const float *x, int64_t apart, const float *c,
             turn_split_body(HW, y, x, apart, c, s, n);                                             \
     }
 
-TURN(turn_plainly, , FMA_BASE)
+ROPE_TURN(turn_plainly, , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
-TURN(turn_fused, FMA_TARGET, 1)
+ROPE_TURN(turn_fused, FMA_TARGET, 1)
 
-static turn_fn best_turn(void)
+static rope_turn_fn best_turn(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? turn_fused : turn_plainly;
 }
 #else
-static turn_fn best_turn(void)
+static rope_turn_fn best_turn(void)
 {
     return turn_plainly;
 }
@@ -472,20 +474,19 @@ static turn_fn best_turn(void)
  *    which serve all heads.
  * --------------------------------------------------------------------------------------------- */
 
-#define BLOCK_PAIRS 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
-#define STAGE 64        /* pairs of 16-bit numbers that are widened at a time */
+#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
 
 typedef struct rope_block {
     int64_t first; /* pair */
     int n;
-    uint64_t frequencies[BLOCK_PAIRS];
-    float c[BLOCK_PAIRS], s[BLOCK_PAIRS];
+    uint64_t frequencies[ROPE_BLOCK];
+    float c[ROPE_BLOCK], s[ROPE_BLOCK];
 } rope_block;
 
 /* Where angles come from: computed, or from the table. */
 typedef struct rope_source {
     int64_t pairs;
-    ladder angles;
+    rope_ladder angles;
     const float *cos, *sin; /* NULL = computed */
     int64_t table_stride;
 } rope_source;
@@ -507,7 +508,7 @@ static void begin_block(rope_block *k, const rope_source *from, int64_t first)
 {
     int i;
     k->first = first;
-    k->n = (int)min64(from->pairs - first, BLOCK_PAIRS);
+    k->n = (int)min64(from->pairs - first, ROPE_BLOCK);
     memset(k->c, 0, sizeof k->c);
     memset(k->s, 0, sizeof k->s);
     for (i = 0; i < k->n && !from->cos; i++)
@@ -538,7 +539,7 @@ typedef struct rope_job {
     attn_rope_rows rows; /* strides resolved */
     int64_t dim;
     const attn_kernels *kernels;
-    turn_fn turn;
+    rope_turn_fn turn;
 } rope_job;
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
@@ -562,28 +563,22 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
             (uint16_t *)(void *)to, from, n);
 }
 
-/* One head's row of a block through f32: STAGE pairs at a time, both halves read before one is
- * written. */
+/* One head's row of a block through f32, both halves read before one is written. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
-    const int64_t half = j->dim / 2;
-    float z[2 * STAGE];
-    int at, n;
-    for (at = 0; at < k->n; at += n) {
-        const int64_t pair = k->first + at;
-        n = k->n - at < STAGE ? k->n - at : STAGE;
-        if (j->rope->interleaved) {
-            widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * n);
-            j->turn(z, z, 1, k->c + at, k->s + at, n);
-            narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * n);
-        } else {
-            widen(j, z, x + (size_t)pair * x_bytes, n);
-            widen(j, z + STAGE, x + (size_t)(half + pair) * x_bytes, n);
-            j->turn(z, z, STAGE, k->c + at, k->s + at, n);
-            narrow(j, y + (size_t)pair * y_bytes, z, n);
-            narrow(j, y + (size_t)(half + pair) * y_bytes, z + STAGE, n);
-        }
+    const int64_t half = j->dim / 2, pair = k->first;
+    float z[2 * ROPE_BLOCK];
+    if (j->rope->interleaved) {
+        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
+        j->turn(z, z, 1, k->c, k->s, k->n);
+        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
+    } else {
+        widen(j, z, x + (size_t)pair * x_bytes, k->n);
+        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
+        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
+        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
+        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
     }
 }
 
@@ -602,7 +597,7 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
-    float z[2 * STAGE];
+    float z[2 * ROPE_BLOCK];
     int64_t at = j->dim, n;
     if (j->rows.x.dtype == j->rows.y.dtype) {
         if (x != y)
@@ -611,7 +606,7 @@ static void pass_head(const rope_job *j, char *y, const char *x)
         return;
     }
     for (; at < j->rows.head_dim; at += n) {
-        n = min64(j->rows.head_dim - at, 2 * STAGE);
+        n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
         widen(j, z, x + (size_t)at * x_bytes, n);
         narrow(j, y + (size_t)at * y_bytes, z, n);
     }
@@ -653,7 +648,7 @@ static void run_rows(const rope_job *j)
     const rope_source from = source_of(j->rope, j->dim);
     rope_block k;
     int64_t pair, b, i;
-    for (pair = 0; pair < from.pairs; pair += BLOCK_PAIRS) {
+    for (pair = 0; pair < from.pairs; pair += ROPE_BLOCK) {
         begin_block(&k, &from, pair);
         for (b = 0; b < j->rows.batch; b++)
             for (i = 0; i < j->rows.seq_len; i++) {
@@ -670,8 +665,8 @@ static void run_rows(const rope_job *j)
  * 6  Validation
  * --------------------------------------------------------------------------------------------- */
 
-#define MOST_DIM ((int64_t)1 << 24)
-#define MOST_POSITION ((int64_t)1 << 31)
+#define ROPE_MOST_DIM ((int64_t)1 << 24)
+#define ROPE_MOST_POSITION ((int64_t)1 << 31)
 
 static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *why)
 {
@@ -689,14 +684,14 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     if (dim % 2 != 0)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be even, or an even dim given: elements turn in pairs");
-    if (dim > MOST_DIM)
+    if (dim > ROPE_MOST_DIM)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be at most 16777216");
     return ATTN_OK;
 }
 
 /* Numbers of *r: where they are allowed other than 0, and from where to where. */
-typedef struct number_rule {
+typedef struct rope_number_rule {
     const char *name;
     size_t offset; /* of a float */
     unsigned scalings; /* bits: those with which it means something */
@@ -704,30 +699,31 @@ typedef struct number_rule {
     int above; /* nonzero: least itself is too small */
     float most;
     const char *rest;
-} number_rule;
+} rope_number_rule;
 
-#define WITH(scaling) (1u << (scaling))
-#define WITH_ANY (~0u)
-#define LARGEST 0x1.fffffep+127f
-#define NUMBER(field) #field, offsetof(attn_rope, field)
+#define ROPE_WITH(scaling) (1u << (scaling))
+#define ROPE_WITH_ANY (~0u)
+#define ROPE_LARGEST 0x1.fffffep+127f
+#define ROPE_NUMBER(field) #field, offsetof(attn_rope, field)
 
-static const number_rule number_rules[] = {
-    { NUMBER(base), WITH_ANY, 1.0f, 1, LARGEST, " must be 0 (10000) or above 1 and finite" },
-    { NUMBER(factor), WITH_ANY & ~WITH(ATTN_ROPE_NONE), 1.0f, 0, LARGEST,
+static const rope_number_rule number_rules[] = {
+    { ROPE_NUMBER(base), ROPE_WITH_ANY, 1.0f, 1, ROPE_LARGEST,
+      " must be 0 (10000) or above 1 and finite" },
+    { ROPE_NUMBER(factor), ROPE_WITH_ANY & ~ROPE_WITH(ATTN_ROPE_NONE), 1.0f, 0, ROPE_LARGEST,
       " must be 0 (1) or at least 1 and finite" },
-    { NUMBER(beta_fast), WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
+    { ROPE_NUMBER(beta_fast), ROPE_WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
       " must be 0 (32) or from 1e-6 to 1e6" },
-    { NUMBER(beta_slow), WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
+    { ROPE_NUMBER(beta_slow), ROPE_WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
       " must be 0 (1) or from 1e-6 to 1e6" },
-    { NUMBER(low_freq_factor), WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
+    { ROPE_NUMBER(low_freq_factor), ROPE_WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
       " must be 0 (1) or from 1e-6 to 1e6" },
-    { NUMBER(high_freq_factor), WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
+    { ROPE_NUMBER(high_freq_factor), ROPE_WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
       " must be 0 (4) or from 1e-6 to 1e6" },
-    { NUMBER(attention_factor), WITH_ANY, 0.0f, 1, LARGEST,
+    { ROPE_NUMBER(attention_factor), ROPE_WITH_ANY, 0.0f, 1, ROPE_LARGEST,
       " must be 0 (the usual) or positive and finite" },
 };
 
-static attn_status check_rope_number(const attn_rope *r, const number_rule *rule, text *why)
+static attn_status check_rope_number(const attn_rope *r, const rope_number_rule *rule, text *why)
 {
     float x;
     memcpy(&x, (const char *)r + rule->offset, sizeof x);
@@ -735,7 +731,7 @@ static attn_status check_rope_number(const attn_rope *r, const number_rule *rule
         return ATTN_OK;
     if (!(rule->above ? x > rule->least : x >= rule->least) || !(x <= rule->most))
         return bad_number(why, rule->name, x, rule->rest);
-    if (!(rule->scalings & WITH(r->scaling)) && x != 1.0f) {
+    if (!(rule->scalings & ROPE_WITH(r->scaling)) && x != 1.0f) {
         bad_number(why, rule->name, x, " means nothing with ");
         put_field(why, "scaling", r->scaling);
         return ATTN_ERR_ARG;
@@ -743,14 +739,23 @@ static attn_status check_rope_number(const attn_rope *r, const number_rule *rule
     return ATTN_OK;
 }
 
+/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
+ * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+#define ROPE_LEAST_COMPARED 0.16f
+#define ROPE_LEAST_DIVISOR 1e-6f
+
 static attn_status check_rope_freq_factors(const attn_rope *r, int64_t pairs, text *why)
 {
+    const int compared = r->scaling == ATTN_ROPE_YARN || r->scaling == ATTN_ROPE_LLAMA3;
+    const float least = compared ? ROPE_LEAST_COMPARED : ROPE_LEAST_DIVISOR;
     int64_t i;
     for (i = 0; r->freq_factors && i < pairs; i++)
-        if (!(r->freq_factors[i] >= 1e-6f && r->freq_factors[i] <= LARGEST)) {
+        if (!(r->freq_factors[i] >= least && r->freq_factors[i] <= ROPE_LARGEST)) {
             put(why, "freq_factors[");
             put_int(why, i);
-            return bad_number(why, "]", r->freq_factors[i], " must be at least 1e-6 and finite");
+            return bad_number(why, "]", r->freq_factors[i],
+                              compared ? " must be at least 0.16 with this scaling, and finite"
+                                       : " must be at least 1e-6 and finite");
         }
     return ATTN_OK;
 }
@@ -770,7 +775,7 @@ static attn_status check_rope_order(const attn_rope *r, text *why)
     const float slow = or_default(r->beta_slow, 1.0f), fast = or_default(r->beta_fast, 32.0f);
     if (r->scaling != ATTN_ROPE_YARN && r->scaling != ATTN_ROPE_LLAMA3)
         return ATTN_OK;
-    if (r->original_length < 1 || r->original_length > MOST_POSITION)
+    if (r->original_length < 1 || r->original_length > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "original_length", r->original_length,
                          " must be from 1 to 2147483648 with this scaling");
     if (r->scaling == ATTN_ROPE_YARN)
@@ -825,7 +830,7 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
 
 /* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
 static attn_status check_rope_side(const char *name, int dtype, const void *data,
-                              const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
+                                   const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
     if (dtype < ATTN_F32 || dtype > ATTN_BF16)
@@ -855,10 +860,8 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
     const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
-    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 };
-    attn_status status = check_rope_sizes(r, why);
-    if (!status)
-        status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
+    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
+    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
     if (!status)
         status = check_output_strides("y", given, why);
     if (!status)
@@ -868,6 +871,8 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     if (!status && r->positions)
         status = check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions,
                               why);
+    if (!status && r->first)
+        status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
     return status;
 }
 
@@ -884,9 +889,9 @@ static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t positio
 }
 
 static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
-                                  text *why)
+                                       text *why)
 {
-    if (position < -MOST_POSITION || position > MOST_POSITION)
+    if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
         return bad_position(why, b, i, position, " must be from -2^31 to 2^31");
     if (!r->cos || (position >= 0 && position < r->num_positions))
         return ATTN_OK;
@@ -895,18 +900,27 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Without an array, first and last row of a batch entry tell of all. */
+/* Batch entries that may have positions of their own: one where all share them. */
+static int64_t positioned_entries(const attn_rope_rows *r)
+{
+    const int shared = r->positions ? r->positions_stride == 0 : !r->first;
+    return shared ? min64(r->batch, 1) : r->batch;
+}
+
+/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
+ * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
+ * position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
+    const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
+    const int64_t last = min64(r->seq_len - 1, most);
+    const int64_t step = r->positions ? 1 : max64(last, 1);
     attn_status status = ATTN_OK;
-    int64_t b, i, step;
-    if (r->seq_len == 0 || r->num_heads == 0)
-        return ATTN_OK;
-    step = r->positions ? 1 : max64(r->seq_len - 1, 1);
-    for (b = 0; b < r->batch && !status; b++) {
-        if (r->first && (r->first[b] < -MOST_POSITION || r->first[b] > MOST_POSITION))
+    int64_t b, i;
+    for (b = 0; r->seq_len && b < positioned_entries(r) && !status; b++) {
+        if (r->first && (r->first[b] < -ROPE_MOST_POSITION || r->first[b] > ROPE_MOST_POSITION))
             return bad_entry(why, "first", b, r->first[b], " must be from -2^31 to 2^31");
-        for (i = 0; i < r->seq_len && !status; i += step)
+        for (i = 0; i <= last && !status; i += step)
             status = check_rope_position(rope, b, i, position_of(r, b, i), why);
     }
     return status;
@@ -923,6 +937,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
     if (!rows)
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
+    if (!status)
+        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
     if (status)
         return status;
     j->rope = rope;
@@ -969,9 +985,9 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
                    "rope has a table: to compute one, set its cos and sin to NULL");
     if (count < 0)
         return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at least 0");
-    if (first < -MOST_POSITION || first > MOST_POSITION)
+    if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
-    if (count > MOST_POSITION + 1 - first) {
+    if (count > ROPE_MOST_POSITION + 1 - first) {
         put_field(why, "first", first);
         put(why, " + ");
         return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at most 2^31 + 1");
@@ -995,7 +1011,7 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
     if (status)
         return status;
     from = source_of(rope, rope->dim ? rope->dim : head_dim);
-    for (pair = 0; pair < from.pairs && count; pair += BLOCK_PAIRS) {
+    for (pair = 0; pair < from.pairs && count; pair += ROPE_BLOCK) {
         begin_block(&k, &from, pair);
         for (i = 0; i < count; i++) {
             set_angles(&k, &from, first + i);

@@ -10,10 +10,10 @@
  * frequency of pair i: base^(-2i/dim), changed by `scaling`. Frequencies are integers in units of
  * 2^-64 turns, and so are angles: reduced to one turn exactly, the same on every machine, without
  * libm. Of cos and sin at random positions up to 2^20 all 76800 measured were the nearest float, up
- * to 2^24 all but 3 of 51200, up to 2^31 all but 138 of 25600: an angle is off by up to about 2^-64
- * turns a position. (Programs that multiply a float position by a float frequency, as most do, have
- * angles wrong by up to 2^-23 of the angle; to get their bits, give their tables.) The order of
- * operations is in docs/canon.md.
+ * to 2^24 all but 3 of 51200, up to 2^31 all but 138 of 25600: an angle is off by up to 5 * 2^-64
+ * turns a position, over freq_factors[i] where that is below 1. (Programs that multiply a float
+ * position by a float frequency, as most do, have angles wrong by up to 2^-23 of the angle; to get
+ * their bits, give their tables.) The order of operations is in docs/canon.md.
  *
  * Turned elements hold no -0 and one NaN, as all outputs of the library; the others are bit-exact
  * copies if x and y have one type.
@@ -66,7 +66,9 @@ typedef struct attn_rope {
     float low_freq_factor, high_freq_factor;  /* LLAMA3; 0 = 1, 4 */
     float attention_factor;  /* multiplies cos and sin; 0 = 1, for YARN 0.1 ln(factor) + 1 */
     const float *freq_factors; /* [dim/2] frequency i / freq_factors[i], before scaling (as the
-                                * factors of LongRoPE, or those stored in GGUF files); NULL = 1 */
+                                * factors of LongRoPE, or those stored in GGUF files); NULL = 1. At
+                                * least 1e-6; with YARN and LLAMA3 0.16, since they compare
+                                * frequencies, which must be below a turn a position */
 
     /* ---- or given: then nothing of the above but dim and interleaved counts */
     const float *cos, *sin;   /* [num_positions, dim/2]; both or neither */

@@ -168,7 +168,15 @@ static const struct {
      {.scaling = ATTN_ROPE_YARN, .base = 2, .factor = 2, .original_length = 1000000}},
     {"yarn, high = -1", 8,
      {.scaling = ATTN_ROPE_YARN, .base = 7, .factor = 2, .original_length = 3}},
+    {"yarn, base just above 1", 128, /* low is 4.6e9 before it is compared with dim */
+     {.scaling = ATTN_ROPE_YARN, .base = 1.0000001f, .factor = 3, .original_length = 1000000}},
 };
+
+/* These two compare frequencies, which must be below a turn a position. */
+static float least_freq_factor(const attn_rope *r)
+{
+    return r->scaling == ATTN_ROPE_YARN || r->scaling == ATTN_ROPE_LLAMA3 ? 0.16f : 1e-6f;
+}
 
 static void check_scalings(void)
 {
@@ -180,6 +188,7 @@ static void check_scalings(void)
                 continue;
             for (int i = 0; i < 600; i++)
                 factors[i] = rng_chance(50) ? 1.0f : 0.3f + 5 * rng_unit();
+            factors[0] = least_freq_factor(&r);
             r.freq_factors = with ? factors : NULL;
             check_positions(&r, scalings[n].head_dim);
         }
@@ -601,7 +610,7 @@ static const uint64_t scaling_golden[] = {
     UINT64_C(0x0e7ff808b8f006fd), UINT64_C(0x302066cbd7a5ac8f), UINT64_C(0x0cc8db04b0bc7cc6),
     UINT64_C(0x48ec72fe8ceb71f2), UINT64_C(0x0a6e0f86ba213f1f), UINT64_C(0x2ecb4e0386d3f230),
     UINT64_C(0xf674a1778b79a9b8), UINT64_C(0xa3dec21804fe700e), UINT64_C(0x7ddce110b58ca761),
-    UINT64_C(0xd48ffb4f20b6d7ce)
+    UINT64_C(0xd48ffb4f20b6d7ce), UINT64_C(0x93bd065f5778db7a)
 };
 
 static void check_scaling_hashes(void)
@@ -730,6 +739,15 @@ static const wrong wrongs[] = {
     {ROWS(batch), WIDE_INT, -1, 0, ATTN_ERR_ARG, "batch (-1) must be at least 0"},
     {ROWS(num_heads), WIDE_INT, -1, 0, ATTN_ERR_ARG, "num_heads (-1) must be at least 0"},
     {ROWS(seq_len), WIDE_INT, -3, 0, ATTN_ERR_ARG, "seq_len (-3) must be at least 0"},
+    {ROWS(batch), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "batch (-9223372036854775808) must be at"},
+    {ROWS(num_heads), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "num_heads (-9223372036854775808) must"},
+    {ROWS(seq_len), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "seq_len (-9223372036854775808) must be"},
+    {ROWS(head_dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must"},
+    {ROPE(dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "dim (-9223372036854775808) must be 0"},
+    {ROPE(num_positions), WIDE_INT, -0x1p63, TABLE, ATTN_ERR_ARG,
+     "num_positions (-9223372036854775808) must be at least"},
+    {ROPE(original_length), WIDE_INT, -0x1p63, YARN, ATTN_ERR_ARG,
+     "original_length (-9223372036854775808) must be from 1"},
     {ROWS(batch), WIDE_INT, 4e18, 0, ATTN_ERR_OVERFLOW, "x: batch (4000000000000000000)"},
     {ROWS(head_dim), WIDE_INT, 0, 0, ATTN_ERR_ARG, "head_dim (0) must be at least 1"},
     {ROWS(head_dim), WIDE_INT, 9, 0, ATTN_ERR_ARG, "head_dim (9) must be even, or an even dim"},
@@ -832,6 +850,27 @@ static void check_wrongs(void)
     }
 }
 
+/* Frequencies of a turn a position and more are refused where they would be compared. */
+static void check_wrong_factors(void)
+{
+    for (int needs = YARN; needs <= LINEAR; needs *= 2) {
+        float factors[DIM / 2] = {1, 1, 0.16f, 1};
+        call a = right_call(needs);
+        if (!begin_case("wrong factors, scaling %d", a.rope.scaling))
+            continue;
+        a.rope.freq_factors = factors;
+        apply(&a.rope, &a.rows);
+        factors[2] = 0.159f;
+        if (needs == LINEAR)
+            apply(&a.rope, &a.rows);
+        else
+            refused(&a.rope, &a.rows, ATTN_ERR_ARG,
+                    "freq_factors[2] (1.590000e-1) must be at least 0.16 with this scaling, and ");
+        factors[2] = INFINITY;
+        refused(&a.rope, &a.rows, ATTN_ERR_ARG, "freq_factors[2] (inf) must be at least ");
+    }
+}
+
 static void check_wrong_positions(void)
 {
     const int64_t far = ((int64_t)1 << 31) + 1;
@@ -867,6 +906,10 @@ static const struct {
 } wrong_tables[] = {
     {7, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (7) must be even"},
     {8, 0, -1, 1, 1, 0, ATTN_ERR_ARG, "count (-1) must be at least 0"},
+    {INT64_MIN, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must be at"},
+    {8, 0, INT64_MIN, 1, 1, 0, ATTN_ERR_ARG, "count (-9223372036854775808) must be at least"},
+    {8, INT64_MIN, 1, 1, 1, 0, ATTN_ERR_ARG, "first (-9223372036854775808) must be from -2^31"},
+    {8, 0, INT64_MAX, 1, 1, 0, ATTN_ERR_ARG, "first (0) + count (9223372036854775807) must be"},
     {8, 2147483649ll, 1, 1, 1, 0, ATTN_ERR_ARG, "first (2147483649) must be from -2^31 to 2^31"},
     {8, 2147483648ll, 2, 1, 1, 0, ATTN_ERR_ARG, "first (2147483648) + count (2) must be at most"},
     {8, 0, 1, 0, 1, 0, ATTN_ERR_ARG, "cos is NULL"},
@@ -889,6 +932,37 @@ static void check_wrong_tables(void)
                   strncmp(why, wrong_tables[n].says, strlen(wrong_tables[n].says)) == 0,
               "%s: %s", attn_status_string(got), why);
     }
+}
+
+/* Without heads there are no numbers, but positions are looked at as ever. */
+static void check_no_heads(void)
+{
+    call a = right_call(0), each = right_call(EACH), given = right_call(GIVEN | TABLE);
+    if (!begin_case("no heads"))
+        return;
+    a.rows.num_heads = each.rows.num_heads = given.rows.num_heads = 0;
+    a.rows.x.data = each.rows.x.data = given.rows.x.data = NULL;
+    a.rows.y.data = each.rows.y.data = given.rows.y.data = NULL;
+    apply(&a.rope, &a.rows);
+    apply(&each.rope, &each.rows);
+    apply(&given.rope, &given.rows);
+    places[4] = INT64_MIN;
+    refused(&each.rope, &each.rows, ATTN_ERR_ARG,
+            "batch 1, row 1: position (-9223372036854775808) must be from -2^31 to 2^31");
+    places[4] = 0;
+    starts[1] = 14;
+    refused(&given.rope, &given.rows, ATTN_ERR_ARG,
+            "batch 1, row 2: position (16) must be at least 0 and below num_positions (16)");
+    given.rows.batch = INT64_MAX;
+    refused(&given.rope, &given.rows, ATTN_ERR_OVERFLOW, "first: batch (9223372036854775807)");
+    starts[1] = 0;
+    a.rows.batch = INT64_MAX;
+    apply(&a.rope, &a.rows);
+    a.rows.seq_len = INT64_MAX;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG,
+            "batch 0, row 4294967297: position (4294967297) must be from -2^31 to 2^31");
+    a.rope.base = -1;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG, "base (-1.000000) must be");
 }
 
 /* Nothing to do is no error, whatever the data. */
@@ -920,7 +994,9 @@ void test_rope(void)
     check_special(ATTN_BF16);
     check_distance();
     check_wrongs();
+    check_wrong_factors();
     check_wrong_positions();
     check_wrong_tables();
+    check_no_heads();
     check_nothing();
 }
