@@ -900,7 +900,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 {
     attn_status status = ATTN_OK;
     int64_t b, i, step;
-    if (r->seq_len == 0 || r->num_heads == 0)
+    if (r->seq_len == 0)
         return ATTN_OK;
     step = r->positions ? 1 : max64(r->seq_len - 1, 1);
     for (b = 0; b < r->batch && !status; b++) {
