@@ -29,10 +29,14 @@ enum {
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
+/* What became of a number: a ring overwrote it, or the caller did not want it any more. */
+enum { PRESENT = 0, OVERWRITTEN, FORGOTTEN };
+
 typedef struct model_sequence {
-    int64_t begin, end, lost;
-    int32_t ids[NUMBERS]; /* what was appended as this number */
-    int32_t pages[ROWS];  /* names; -1 = none */
+    int64_t begin, end;
+    int32_t ids[NUMBERS];         /* what was appended as this number */
+    unsigned char fates[NUMBERS]; /* of those below end */
+    int32_t pages[ROWS];          /* names; -1 = none */
 } model_sequence;
 
 typedef struct model {
@@ -44,7 +48,7 @@ static model now, trial;
 
 static void model_restart(model_sequence *q)
 {
-    q->begin = q->end = q->lost = 0;
+    q->begin = q->end = 0;
     for (int i = 0; i < ROWS; i++)
         q->pages[i] = -1;
 }
@@ -76,10 +80,11 @@ static void model_append(const attn_cache *c, model *m, int64_t sequence, int64_
     for (int64_t i = 0; i < count; i++) {
         const int64_t number = q->end++, gone = number - c->rows;
         q->ids[number] = m->next_id++;
-        if (c->ring && gone >= 0)
-            q->lost = gone + 1 > q->lost ? gone + 1 : q->lost;
-        if (gone >= q->begin)
+        q->fates[number] = PRESENT;
+        if (gone >= q->begin) {
+            q->fates[gone] = OVERWRITTEN;
             q->begin = gone + 1;
+        }
         if (c->page_size > 0) {
             int32_t *page = &q->pages[page_of(c, number)];
             if (*page < 0 || model_is_shared(c, m, *page))
@@ -110,6 +115,30 @@ static void model_drop(const attn_cache *c, model_sequence *q)
     for (int64_t n = q->begin; n < q->end && c->page_size > 0; n++)
         kept[page_of(c, n)] = q->pages[page_of(c, n)];
     memcpy(q->pages, kept, sizeof kept);
+}
+
+/* By keeping begin .. end-1 the caller forgets all below, if that is more than he has, or all. */
+static int model_forgets(const model_sequence *q, int64_t begin, int64_t end)
+{
+    return begin > q->begin || begin == end;
+}
+
+/* Every number that a query at `end` may look at is there, or the caller did without it. */
+static int model_may_keep(const attn_cache *c, const model_sequence *q, int64_t begin, int64_t end)
+{
+    for (int64_t n = end > c->window_left ? end - c->window_left : 0; n < end; n++)
+        if (q->fates[n] == OVERWRITTEN && !(n < begin && model_forgets(q, begin, end)))
+            return 0;
+    return 1;
+}
+
+static void model_keep(const attn_cache *c, model_sequence *q, int64_t begin, int64_t end)
+{
+    if (model_forgets(q, begin, end))
+        memset(q->fates, FORGOTTEN, (size_t)begin);
+    q->begin = begin;
+    q->end = end;
+    model_drop(c, q);
 }
 
 /* ---- values: of a key that was appended, in every storage type ------------------------------ */
@@ -259,7 +288,7 @@ static int numbers_are_right(int64_t sequence)
 {
     const model_sequence *q = &now.q[sequence];
     return cache.begin[sequence] == q->begin && cache.end[sequence] == q->end &&
-           cache.lost[sequence] == q->lost && cache.length[sequence] == q->end - q->begin &&
+           cache.length[sequence] == q->end - q->begin &&
            cache.first_row[sequence] == q->begin % cache.rows;
 }
 
@@ -536,6 +565,7 @@ static attn_status run_append(step *t)
 static attn_status do_append(attn_status *expected)
 {
     static step t;
+    attn_status status;
     memset(&t, 0, sizeof t);
     choose_parts(&t);
     choose_form(&t);
@@ -544,21 +574,10 @@ static attn_status do_append(attn_status *expected)
     *expected = expected_append(&t);
     if (*expected != ATTN_OK)
         remember();
-    else
-        fill_inputs(&t, 0, 0);
-    {
-        const attn_status status = run_append(&t);
-        if (status == ATTN_OK && *expected == ATTN_OK)
-            memcpy(&now, &trial, sizeof now);
-        return status;
-    }
-}
-
-/* Where the ring has overwritten what a query at `end` would look at, and the caller has not said
- * that it may be missing. */
-static int is_lost(const model_sequence *q, int64_t begin, int64_t end)
-{
-    return q->lost > 0 && begin < end && begin <= q->lost && q->lost > end - cache.window_left;
+    status = run_append(&t);
+    if (status == ATTN_OK && *expected == ATTN_OK)
+        memcpy(&now, &trial, sizeof now);
+    return status;
 }
 
 static attn_status do_trim(attn_status *expected)
@@ -575,17 +594,16 @@ static attn_status do_trim(attn_status *expected)
         begin += rng_int(-1, 5), end = q->end;
     else if (how == 4)
         begin = rng_int(-2, q->end + 2), end = rng_int(-2, q->end + 2);
-    *expected = (begin != 0 || end != 0) && (begin > end || begin < q->begin || end > q->end ||
-                                             is_lost(q, begin, end)) ? ATTN_ERR_ARG : ATTN_OK;
+    else if (how == 5)
+        end = rng_int(begin, q->end);
+    *expected = (begin != 0 || end != 0) &&
+                        (begin > end || begin < q->begin || end > q->end ||
+                         !model_may_keep(&cache, q, begin, end)) ? ATTN_ERR_ARG : ATTN_OK;
     if (*expected != ATTN_OK)
         remember();
     status = attn_cache_trim(&cache, sequence, begin, end, why, WHY);
-    if (*expected == ATTN_OK) {
-        q->lost = begin == 0 && end == 0 ? 0 : q->lost;
-        q->begin = begin;
-        q->end = end;
-        model_drop(&cache, q);
-    }
+    if (*expected == ATTN_OK)
+        model_keep(&cache, q, begin, end);
     return status;
 }
 
@@ -602,15 +620,14 @@ static attn_status do_fork(attn_status *expected)
         model_restart(q);
     }
     *expected = from == to || q->end > q->begin || end < source->begin || end > source->end ||
-                        is_lost(source, source->begin, end)
+                        !model_may_keep(&cache, source, source->begin, end)
                     ? ATTN_ERR_ARG : ATTN_OK;
     if (*expected != ATTN_OK)
         remember();
     status = attn_cache_fork(&cache, from, to, end, why, WHY);
     if (*expected == ATTN_OK) {
         memcpy(q, source, sizeof *q);
-        q->end = end;
-        model_drop(&cache, q);
+        model_keep(&cache, q, q->begin, end);
     }
     return status;
 }
@@ -674,6 +691,92 @@ static void test_operations(void)
             if (n % 16 == 0)
                 check_view();
     }
+}
+
+/* ---- rings: which roll-backs and forks are right where the oldest keys are gone ------------- */
+
+/* Numbers 36 .. 99 are there in sequence 0, in a ring of 64 rows whose queries look back 32 keys;
+ * sequence 1 is empty. Then one thing after the other, to a sequence. */
+typedef struct ring_event {
+    enum { APPEND = 1, TRIM, FORK } what; /* FORK: from sequence 0 */
+    int64_t sequence, begin, end;         /* APPEND: end - begin keys */
+    attn_status status;
+} ring_event;
+
+static const struct ring_tale {
+    const char *name;
+    ring_event events[7]; /* the last is none */
+} ring_tales[] = {
+    {"as it is", {{TRIM, 0, 36, 100, ATTN_OK}, {FORK, 1, 36, 100, ATTN_OK}}},
+    {"too far back", {{TRIM, 0, 36, 67, ATTN_ERR_ARG}, {FORK, 1, 36, 67, ATTN_ERR_ARG},
+                      {TRIM, 0, 36, 68, ATTN_OK}}},
+    {"back and forth", {{TRIM, 0, 36, 68, ATTN_OK}, {APPEND, 0, 68, 100, ATTN_OK},
+                        {TRIM, 0, 36, 67, ATTN_ERR_ARG}, {APPEND, 0, 100, 101, ATTN_OK},
+                        {TRIM, 0, 37, 68, ATTN_ERR_ARG}, {TRIM, 0, 37, 69, ATTN_OK}}},
+    {"one forgotten, and all before it", {{TRIM, 0, 37, 67, ATTN_OK}}},
+    {"emptied", {{TRIM, 0, 36, 36, ATTN_OK}, {APPEND, 0, 36, 46, ATTN_OK},
+                 {TRIM, 0, 36, 46, ATTN_OK}, {FORK, 1, 36, 46, ATTN_OK},
+                 {TRIM, 0, 36, 44, ATTN_OK}}},
+    {"forked empty", {{FORK, 1, 36, 36, ATTN_OK}, {APPEND, 1, 36, 46, ATTN_OK},
+                      {TRIM, 1, 36, 44, ATTN_OK}}},
+    {"all but one forgotten", {{TRIM, 0, 99, 100, ATTN_OK}, {APPEND, 0, 100, 163, ATTN_OK},
+                               {TRIM, 0, 99, 130, ATTN_OK}}},
+    {"and that one overwritten", {{TRIM, 0, 99, 100, ATTN_OK}, {APPEND, 0, 100, 132, ATTN_OK},
+                                  {APPEND, 0, 132, 164, ATTN_OK},
+                                  {TRIM, 0, 100, 131, ATTN_ERR_ARG},
+                                  {TRIM, 0, 100, 132, ATTN_OK}}},
+};
+
+static attn_status run_event(const ring_event *e)
+{
+    const int32_t chosen = (int32_t)e->sequence;
+    attn_cache_step s = {0};
+    s.batch = 1;
+    s.sequences = &chosen;
+    s.seq_len = e->end - e->begin;
+    if (e->what == APPEND)
+        return attn_cache_extend(&cache, &s, why, WHY);
+    if (e->what == TRIM)
+        return attn_cache_trim(&cache, e->sequence, e->begin, e->end, why, WHY);
+    return attn_cache_fork(&cache, 0, e->sequence, e->end, why, WHY);
+}
+
+static int start_ring(int64_t page_size)
+{
+    static const ring_event before[] = {{APPEND, 0, 0, 64, ATTN_OK}, {APPEND, 0, 64, 96, ATTN_OK},
+                                        {APPEND, 0, 96, 100, ATTN_OK}};
+    int good = 1;
+    memset(&cache, 0, sizeof cache);
+    cache.num_sequences = 2;
+    cache.num_heads_kv = cache.head_dim = cache.ring = 1;
+    cache.capacity = 64;
+    cache.window_left = 32;
+    cache.page_size = page_size;
+    good = attn_cache_size(&cache, &memory_bytes, why, WHY) == ATTN_OK &&
+           attn_cache_init(&cache, test_alloc(memory_bytes), memory_bytes, why, WHY) == ATTN_OK;
+    for (size_t i = 0; i < sizeof before / sizeof *before && good; i++)
+        good = run_event(&before[i]) == ATTN_OK;
+    return CHECK(good, "%s", why);
+}
+
+static void tell(const struct ring_tale *tale)
+{
+    for (const ring_event *e = tale->events; e->what != 0; e++) {
+        const attn_status status = run_event(e);
+        CHECK(status == e->status, "event %d: status %d, not %d: %s", (int)(e - tale->events),
+              (int)status, (int)e->status, why);
+        if (status == ATTN_OK)
+            CHECK(cache.end[e->sequence] == e->end, "event %d", (int)(e - tale->events));
+    }
+}
+
+static void test_rings(void)
+{
+    for (size_t i = 0; i < sizeof ring_tales / sizeof *ring_tales; i++)
+        for (int64_t page_size = 0; page_size <= 8; page_size += 8)
+            if (begin_case("ring: %s, page_size %d", ring_tales[i].name, (int)page_size) &&
+                start_ring(page_size))
+                tell(&ring_tales[i]);
 }
 
 /* ---- bits: attention over a cache has those of one call over plain arrays ------------------- */
@@ -1072,8 +1175,9 @@ static attn_status call_read(misuse_call *a)
 }
 
 /* The caches that are ready: three sequences with 7, 2 and no keys; in a ring that went over its
- * end 17, 12 and none. WITH_TABLE: steps have a rope with a table. */
-enum { PLAIN, RINGED, FEW_PAGES, TWO_LAYERS, WITH_TABLE, READY_KINDS };
+ * end 17, 12 and none. WITH_TABLE: steps have a rope with a table. SAME_ROWS: all rows of k and of
+ * v are one. */
+enum { PLAIN, RINGED, FEW_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS };
 
 static const attn_cache not_ready;
 static float new_keys[2 * 2 * 2 * 8], turns[64 * 4];
@@ -1181,6 +1285,8 @@ static const misuse misuses[] = {
     STRIDE(size, FEW_PAGES, shape.v.stride_head, 8, ARG, "page_size (4): with its strides rows"),
     STRIDE(size, TWO_LAYERS, shape.v_stride_layer, 8, ARG, "with its strides rows share elements"),
     STRIDE(size, PLAIN, shape.v.stride_batch, PTRDIFF_MAX / 4, OVERFLOW, "v: num_layers (1) x"),
+    PTR(size, PLAIN, shape.begin, borders, ARG, "cache is ready already: set it to zero first"),
+    PTR(init, PLAIN, shape.begin, borders, ARG, "cache is ready already: set it to zero first"),
     PTR(init, PLAIN, memory, NULL, WORKSPACE, "memory: bytes (0) must be at least "),
     SIZE(init, PLAIN, bytes, 100, WORKSPACE, "memory: bytes (100) must be at least "),
     /* steps */
@@ -1223,9 +1329,14 @@ static const misuse misuses[] = {
     N64(append, PLAIN, rope.dim, 10, ARG, "dim (10)"),
     PTR(append, WITH_TABLE, rope.cos, NULL, ARG, "cos"),
     N64(append, WITH_TABLE, rope.num_positions, 8, ARG,
-        "position (8) of a key must be from 0 to 7"),
-    N64(write, WITH_TABLE, rope.num_positions, 6, ARG, "position (6) of a key must be from 0 to 5"),
-    PTR(append, PLAIN, s.positions, far, ARG, "position (4294967296) of a key"),
+        "keys of sequence 0: batch 0, row 1: position (8) must be at least 0 and below "
+        "num_positions (8), the rows of the table"),
+    N64(write, WITH_TABLE, rope.num_positions, 6, ARG,
+        "keys of sequence 0: batch 0, row 1: position (6) must be at least 0 and below "),
+    PTR(append, PLAIN, s.positions, far, ARG,
+        "keys of sequence 1: batch 0, row 0: position (4294967296) must be from -2^31 to 2^31"),
+    N64(append, SAME_ROWS, s.seq_len, PTRDIFF_MAX / 16, OVERFLOW,
+        "positions: batch (2) x heads (1) x rows ("),
     PTR(append, PLAIN, s.rope, NULL, ARG, "positions are given, but rope is NULL"),
     N64(append, TWO_LAYERS, sequence, 0, ARG,
         "num_layers (2): call attn_cache_extend, then attn_cache_write for each layer"),
@@ -1296,10 +1407,16 @@ static void good_step(misuse_call *a, int kind)
     a->s.k.data = a->s.v.data = new_keys;
     a->s.rope = &a->rope;
     a->s.positions = kind == WITH_TABLE ? NULL : near_positions;
-    if (kind != WITH_TABLE)
-        return;
-    a->rope.cos = a->rope.sin = turns;
-    a->rope.num_positions = 64;
+    if (kind == WITH_TABLE) {
+        a->rope.cos = a->rope.sin = turns;
+        a->rope.num_positions = 64;
+    }
+    if (kind == SAME_ROWS) {
+        a->s.len = lists[1];
+        a->s.k.stride_batch = a->s.k.stride_seq = ATTN_STRIDE_BROADCAST;
+        a->s.k.stride_head = 8;
+        a->s.v = a->s.k;
+    }
 }
 
 /* All arguments are right, for every function. */
@@ -1393,6 +1510,7 @@ void test_cache(void)
 {
     test_good_calls();
     test_misuses();
+    test_rings();
     test_passages();
     test_operations();
 }
