@@ -855,10 +855,8 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
     const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
-    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 };
-    attn_status status = check_rope_sizes(r, why);
-    if (!status)
-        status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
+    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
+    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
     if (!status)
         status = check_output_strides("y", given, why);
     if (!status)
@@ -868,6 +866,8 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     if (!status && r->positions)
         status = check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions,
                               why);
+    if (!status && r->first)
+        status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
     return status;
 }
 
@@ -895,18 +895,27 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Without an array, first and last row of a batch entry tell of all. */
+/* Batch entries that may have positions of their own: one where all share them. */
+static int64_t entries_of(const attn_rope_rows *r)
+{
+    const int shared = r->positions ? r->positions_stride == 0 : !r->first;
+    return shared ? min64(r->batch, 1) : r->batch;
+}
+
+/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
+ * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
+ * position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
+    const int64_t most = r->positions ? INT64_MAX : 2 * MOST_POSITION + 1;
+    const int64_t last = min64(r->seq_len - 1, most);
+    const int64_t step = r->positions ? 1 : max64(last, 1);
     attn_status status = ATTN_OK;
-    int64_t b, i, step;
-    if (r->seq_len == 0)
-        return ATTN_OK;
-    step = r->positions ? 1 : max64(r->seq_len - 1, 1);
-    for (b = 0; b < r->batch && !status; b++) {
+    int64_t b, i;
+    for (b = 0; r->seq_len && b < entries_of(r) && !status; b++) {
         if (r->first && (r->first[b] < -MOST_POSITION || r->first[b] > MOST_POSITION))
             return bad_entry(why, "first", b, r->first[b], " must be from -2^31 to 2^31");
-        for (i = 0; i < r->seq_len && !status; i += step)
+        for (i = 0; i <= last && !status; i += step)
             status = check_rope_position(rope, b, i, position_of(r, b, i), why);
     }
     return status;
@@ -923,6 +932,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
     if (!rows)
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
+    if (!status)
+        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
     if (status)
         return status;
     j->rope = rope;

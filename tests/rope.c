@@ -730,6 +730,15 @@ static const wrong wrongs[] = {
     {ROWS(batch), WIDE_INT, -1, 0, ATTN_ERR_ARG, "batch (-1) must be at least 0"},
     {ROWS(num_heads), WIDE_INT, -1, 0, ATTN_ERR_ARG, "num_heads (-1) must be at least 0"},
     {ROWS(seq_len), WIDE_INT, -3, 0, ATTN_ERR_ARG, "seq_len (-3) must be at least 0"},
+    {ROWS(batch), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "batch (-9223372036854775808) must be at"},
+    {ROWS(num_heads), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "num_heads (-9223372036854775808) must"},
+    {ROWS(seq_len), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "seq_len (-9223372036854775808) must be"},
+    {ROWS(head_dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must"},
+    {ROPE(dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "dim (-9223372036854775808) must be 0"},
+    {ROPE(num_positions), WIDE_INT, -0x1p63, TABLE, ATTN_ERR_ARG,
+     "num_positions (-9223372036854775808) must be at least"},
+    {ROPE(original_length), WIDE_INT, -0x1p63, YARN, ATTN_ERR_ARG,
+     "original_length (-9223372036854775808) must be from 1"},
     {ROWS(batch), WIDE_INT, 4e18, 0, ATTN_ERR_OVERFLOW, "x: batch (4000000000000000000)"},
     {ROWS(head_dim), WIDE_INT, 0, 0, ATTN_ERR_ARG, "head_dim (0) must be at least 1"},
     {ROWS(head_dim), WIDE_INT, 9, 0, ATTN_ERR_ARG, "head_dim (9) must be even, or an even dim"},
@@ -867,6 +876,10 @@ static const struct {
 } wrong_tables[] = {
     {7, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (7) must be even"},
     {8, 0, -1, 1, 1, 0, ATTN_ERR_ARG, "count (-1) must be at least 0"},
+    {INT64_MIN, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must be at"},
+    {8, 0, INT64_MIN, 1, 1, 0, ATTN_ERR_ARG, "count (-9223372036854775808) must be at least"},
+    {8, INT64_MIN, 1, 1, 1, 0, ATTN_ERR_ARG, "first (-9223372036854775808) must be from -2^31"},
+    {8, 0, INT64_MAX, 1, 1, 0, ATTN_ERR_ARG, "first (0) + count (9223372036854775807) must be"},
     {8, 2147483649ll, 1, 1, 1, 0, ATTN_ERR_ARG, "first (2147483649) must be from -2^31 to 2^31"},
     {8, 2147483648ll, 2, 1, 1, 0, ATTN_ERR_ARG, "first (2147483648) + count (2) must be at most"},
     {8, 0, 1, 0, 1, 0, ATTN_ERR_ARG, "cos is NULL"},
@@ -889,6 +902,37 @@ static void check_wrong_tables(void)
                   strncmp(why, wrong_tables[n].says, strlen(wrong_tables[n].says)) == 0,
               "%s: %s", attn_status_string(got), why);
     }
+}
+
+/* Without heads there are no numbers, but positions are looked at as ever. */
+static void check_no_heads(void)
+{
+    call a = right_call(0), each = right_call(EACH), given = right_call(GIVEN | TABLE);
+    if (!begin_case("no heads"))
+        return;
+    a.rows.num_heads = each.rows.num_heads = given.rows.num_heads = 0;
+    a.rows.x.data = each.rows.x.data = given.rows.x.data = NULL;
+    a.rows.y.data = each.rows.y.data = given.rows.y.data = NULL;
+    apply(&a.rope, &a.rows);
+    apply(&each.rope, &each.rows);
+    apply(&given.rope, &given.rows);
+    places[4] = INT64_MIN;
+    refused(&each.rope, &each.rows, ATTN_ERR_ARG,
+            "batch 1, row 1: position (-9223372036854775808) must be from -2^31 to 2^31");
+    places[4] = 0;
+    starts[1] = 14;
+    refused(&given.rope, &given.rows, ATTN_ERR_ARG,
+            "batch 1, row 2: position (16) must be at least 0 and below num_positions (16)");
+    given.rows.batch = INT64_MAX;
+    refused(&given.rope, &given.rows, ATTN_ERR_OVERFLOW, "first: batch (9223372036854775807)");
+    starts[1] = 0;
+    a.rows.batch = INT64_MAX;
+    apply(&a.rope, &a.rows);
+    a.rows.seq_len = INT64_MAX;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG,
+            "batch 0, row 4294967297: position (4294967297) must be from -2^31 to 2^31");
+    a.rope.base = -1;
+    refused(&a.rope, &a.rows, ATTN_ERR_ARG, "base (-1.000000) must be");
 }
 
 /* Nothing to do is no error, whatever the data. */
@@ -922,5 +966,6 @@ void test_rope(void)
     check_wrongs();
     check_wrong_positions();
     check_wrong_tables();
+    check_no_heads();
     check_nothing();
 }
