@@ -15,6 +15,10 @@
  * An entry is a sequence's own storage or, paged, a page. Page i of a sequence's table is there if
  * and only if a key that is present lies in it. Functions that change a cache look at everything
  * first: below the comment "from here on nothing can fail" nothing does.
+ *
+ * Where a key lies is computed in two places: here for writing (next_run, cache_place), from the
+ * cache's own state, and in attn.c for attention (key_at, key_place), from the kv_rows of a view,
+ * which may be another library's arrays.
  */
 #ifndef ATTN_INTERNAL
 #define ATTN_INTERNAL
@@ -44,7 +48,7 @@ static ptrdiff_t layer_stride(const attn_cache *c, int side)
     return side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
 }
 
-static int64_t entries_of(const attn_cache *c)
+static int64_t cache_entries(const attn_cache *c)
 {
     return c->page_size ? c->num_pages : c->num_sequences;
 }
@@ -170,7 +174,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     o->stride_batch = stride_or(o->stride_batch, entry);
     o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
     o->stride_seq = stride_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
-    return stride_or(layer, times(entries_of(c), entry));
+    return stride_or(layer, times(cache_entries(c), entry));
 }
 
 /* Fills in every default. */
@@ -197,7 +201,7 @@ static storage_axes axes_of(const attn_cache *c, int side)
     const attn_output *o = storage_of(c, side);
     storage_axes a;
     a.count[0] = c->num_layers;
-    a.count[1] = entries_of(c);
+    a.count[1] = cache_entries(c);
     a.count[2] = c->num_heads_kv;
     a.count[3] = cache_entry_rows(c);
     a.stride[0] = layer_stride(c, side);
@@ -273,7 +277,7 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
 
 /* Offsets of the arrays in the caller's memory, from an aligned address on. */
 typedef struct cache_memory {
-    int64_t begin, end, lost, length, first_row, table, uses, free_pages, k, v;
+    int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
     int64_t bytes; /* of all, at any address */
 } cache_memory;
 
@@ -285,7 +289,7 @@ static cache_memory place_cache(const attn_cache *c)
     int64_t at = 0;
     m.begin = place(&at, n, sizeof *c->begin);
     m.end = place(&at, n, sizeof *c->end);
-    m.lost = place(&at, n, sizeof *c->lost);
+    m.overwritten_below = place(&at, n, sizeof *c->overwritten_below);
     m.length = place(&at, n, sizeof *c->length);
     m.first_row = place(&at, n, sizeof *c->first_row);
     m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
@@ -370,7 +374,7 @@ static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
 {
     c->begin = (int64_t *)(void *)(at + m->begin);
     c->end = (int64_t *)(void *)(at + m->end);
-    c->lost = (int64_t *)(void *)(at + m->lost);
+    c->overwritten_below = (int64_t *)(void *)(at + m->overwritten_below);
     c->length = (int32_t *)(void *)(at + m->length);
     c->first_row = (int32_t *)(void *)(at + m->first_row);
     c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
@@ -384,7 +388,7 @@ static void empty_cache(attn_cache *c)
 {
     int64_t i;
     for (i = 0; i < c->num_sequences; i++) {
-        c->begin[i] = c->end[i] = c->lost[i] = 0;
+        c->begin[i] = c->end[i] = c->overwritten_below[i] = 0;
         c->length[i] = c->first_row[i] = 0;
     }
     for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
@@ -479,9 +483,10 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
 }
 
 /* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
-static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end, int64_t lost)
+static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                        int64_t overwritten_below)
 {
-    c->lost[q] = begin == end ? 0 : lost;
+    c->overwritten_below[q] = begin == end ? 0 : overwritten_below;
     c->begin[q] = begin;
     c->end[q] = end;
     c->length[q] = (int32_t)(end - begin);
@@ -852,13 +857,13 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. Lost are those of them
- * that were present, not what the caller had forgotten before. */
+/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
+ * them that were present are overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
     const int64_t begin = max64(c->begin[q], end - c->rows);
-    set_numbers(c, q, begin, end, begin > c->begin[q] ? begin : c->lost[q]);
+    set_numbers(c, q, begin, end, begin > c->begin[q] ? begin : c->overwritten_below[q]);
 }
 
 static void extend_all(attn_cache *c, const attn_cache_step *s)
@@ -1026,20 +1031,20 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
 }
 
 /* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
- * begin beyond what the ring has lost says that all before it is forgotten. */
+ * begin beyond what it has overwritten says that all before it is forgotten. */
 static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
-    const int64_t lost = c->lost[q];
-    if (begin == end || begin > lost || lost == 0 || lost <= end - c->window_left)
+    const int64_t gone = c->overwritten_below[q];
+    if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
     put_field(why, "end", end);
     put(why, " must be at least ");
-    put_int(why, lost + c->window_left);
+    put_int(why, gone + c->window_left);
     put(why, ": ");
     put_field(why, "window_left", c->window_left);
     put(why, " keys before it are needed, and the ring has overwritten those below ");
-    put_int(why, lost);
+    put_int(why, gone);
     return ATTN_ERR_ARG;
 }
 
@@ -1057,7 +1062,7 @@ ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, in
         status = check_rollback(c, q, begin, end, &why);
     if (status)
         return status;
-    set_numbers(c, q, begin, end, c->lost[q]);
+    set_numbers(c, q, begin, end, c->overwritten_below[q]);
     if (c->page_size)
         drop_pages(c, q);
     return done(ATTN_OK, &why);
@@ -1103,7 +1108,7 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
         status = check_rollback(c, from, c->begin[from], end, &why);
     if (status)
         return status;
-    set_numbers(c, to, c->begin[from], end, c->lost[from]);
+    set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
     if (c->page_size)
         share_pages(c, from, to);
     else
@@ -1211,7 +1216,7 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.begin = begin;
     p->kv_rows.table = table;
     p->kv_rows.page_size = cache_entry_rows(c);
-    p->kv_rows.num_pages = entries_of(c);
+    p->kv_rows.num_pages = cache_entries(c);
 }
 
 /* Keys that all sequences of the view have in the same pages from the same number on. */

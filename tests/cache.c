@@ -196,29 +196,35 @@ static void random_shape(attn_cache *c)
         c->num_pages = rng_int(1, c->num_sequences * ((c->capacity - 1) / c->page_size + 1));
 }
 
-/* Storage of the caller's own, with gaps, some strides negative. */
-static void own_storage(attn_cache *c)
+/* Storage of the caller's own for one side, with gaps, the last row first; heads outside of rows or
+ * rows outside of heads. */
+static ptrdiff_t own_storage(const attn_cache *c, attn_output *o)
 {
     const int64_t rows = c->page_size > 0 ? c->page_size : c->capacity;
     const int64_t pages = c->page_size > 0 ? (c->capacity - 1) / c->page_size + 1 : 1;
     const int64_t entries = c->page_size > 0 && c->num_pages > 0 ? c->num_pages
                                                                  : pages * c->num_sequences;
-    const int64_t seq = DIM + 1, head = seq * rows + 3, entry = head * c->num_heads_kv + 2;
-    const int64_t layer = entry * entries + 1, total = layer * LAYERS;
-    const size_t bytes = (size_t)total * dtype_size(c->k.dtype);
-    unsigned char *data = test_alloc(bytes);
-    c->k.data = data + (size_t)(seq * (rows - 1)) * dtype_size(c->k.dtype);
-    c->k.stride_seq = (ptrdiff_t)-seq;
-    c->k.stride_head = (ptrdiff_t)head;
-    c->k.stride_batch = (ptrdiff_t)entry;
-    c->k_stride_layer = (ptrdiff_t)layer;
+    const int by_head = rng_chance(50);
+    const int64_t seq = by_head ? DIM + 1 : (DIM + 2) * c->num_heads_kv + 1;
+    const int64_t head = by_head ? seq * rows + 3 : DIM + 2;
+    const int64_t entry = (by_head ? head * c->num_heads_kv : seq * rows) + 2;
+    const int64_t layer = entry * entries + 1;
+    const size_t size = dtype_size(o->dtype);
+    unsigned char *data = test_alloc((size_t)(layer * LAYERS) * size);
+    o->data = data + (size_t)(seq * (rows - 1)) * size;
+    o->stride_seq = (ptrdiff_t)-seq;
+    o->stride_head = (ptrdiff_t)head;
+    o->stride_batch = (ptrdiff_t)entry;
+    return (ptrdiff_t)layer;
 }
 
 static int start_cache(void)
 {
     random_shape(&cache);
     if (rng_chance(20))
-        own_storage(&cache);
+        cache.k_stride_layer = own_storage(&cache, &cache.k);
+    if (rng_chance(20))
+        cache.v_stride_layer = own_storage(&cache, &cache.v);
     if (!CHECK(attn_cache_size(&cache, &memory_bytes, why, WHY) == ATTN_OK, "%s", why))
         return 0;
     memory = test_alloc(memory_bytes);
@@ -260,7 +266,7 @@ static int64_t dim_of(int side)
     return side == 0 ? cache.head_dim : cache.head_dim_v;
 }
 
-/* All numbers of one layer of a sequence, read at once as f32. */
+/* All numbers of one layer of a sequence, read as f32. */
 static int keys_are_right(int64_t layer, int64_t sequence)
 {
     static float read[2][HEADS * ROWS * DIM];
@@ -270,7 +276,13 @@ static int keys_are_right(int64_t layer, int64_t sequence)
     int64_t wrong = 0;
     k.data = read[0];
     v.data = read[1];
-    if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, &v, why, WHY) != ATTN_OK)
+    if (rng_chance(50)) { /* both at once, or one by one */
+        if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, &v, why, WHY) != ATTN_OK)
+            return 0;
+    } else if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, NULL, why, WHY) !=
+                   ATTN_OK ||
+               attn_cache_read(&cache, layer, sequence, q->begin, count, NULL, &v, why, WHY) !=
+                   ATTN_OK)
         return 0;
     for (int side = 0; side < 2; side++) {
         const uint32_t *expected = rounded[side == 0 ? cache.k.dtype : cache.v.dtype];
@@ -289,7 +301,9 @@ static int numbers_are_right(int64_t sequence)
     const model_sequence *q = &now.q[sequence];
     return cache.begin[sequence] == q->begin && cache.end[sequence] == q->end &&
            cache.length[sequence] == q->end - q->begin &&
-           cache.first_row[sequence] == q->begin % cache.rows;
+           cache.first_row[sequence] == q->begin % cache.rows &&
+           (q->begin > 0 && q->fates[q->begin - 1] == OVERWRITTEN) ==
+               (q->begin > 0 && cache.overwritten_below[sequence] == q->begin);
 }
 
 /* Tables have a page where the model has a name, and the same page where the names are. */
