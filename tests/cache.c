@@ -266,7 +266,19 @@ static int64_t dim_of(int side)
     return side == 0 ? cache.head_dim : cache.head_dim_v;
 }
 
-/* All numbers of one layer of a sequence, read as f32. */
+/* All numbers of one layer of a sequence: both sides at once, or one by one. */
+static attn_status read_all(int64_t layer, int64_t sequence, const attn_output *k,
+                            const attn_output *v)
+{
+    const int apart = rng_chance(50);
+    const int64_t first = cache.begin[sequence], count = cache.length[sequence];
+    const attn_status status = attn_cache_read(&cache, layer, sequence, first, count, k,
+                                               apart ? NULL : v, why, WHY);
+    return !apart || status != ATTN_OK
+               ? status
+               : attn_cache_read(&cache, layer, sequence, first, count, NULL, v, why, WHY);
+}
+
 static int keys_are_right(int64_t layer, int64_t sequence)
 {
     static float read[2][HEADS * ROWS * DIM];
@@ -276,13 +288,7 @@ static int keys_are_right(int64_t layer, int64_t sequence)
     int64_t wrong = 0;
     k.data = read[0];
     v.data = read[1];
-    if (rng_chance(50)) { /* both at once, or one by one */
-        if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, &v, why, WHY) != ATTN_OK)
-            return 0;
-    } else if (attn_cache_read(&cache, layer, sequence, q->begin, count, &k, NULL, why, WHY) !=
-                   ATTN_OK ||
-               attn_cache_read(&cache, layer, sequence, q->begin, count, NULL, &v, why, WHY) !=
-                   ATTN_OK)
+    if (read_all(layer, sequence, &k, &v) != ATTN_OK)
         return 0;
     for (int side = 0; side < 2; side++) {
         const uint32_t *expected = rounded[side == 0 ? cache.k.dtype : cache.v.dtype];
