@@ -15,6 +15,10 @@
  * An entry is a sequence's own storage or, paged, a page. Page i of a sequence's table is there if
  * and only if a key that is present lies in it. Functions that change a cache look at everything
  * first: below the comment "from here on nothing can fail" nothing does.
+ *
+ * Where a key lies is computed in two places: here for writing (next_run, cache_place), from the
+ * cache's own state, and in attn.c for attention (key_at, key_place), from the kv_rows of a view,
+ * which may be another library's arrays.
  */
 #ifndef ATTN_INTERNAL
 #define ATTN_INTERNAL
@@ -34,7 +38,17 @@ static int64_t dim_of(const attn_cache *c, int side)
     return side == CACHE_K ? c->head_dim : c->head_dim_v;
 }
 
-static int64_t entries_of(const attn_cache *c)
+static const attn_output *storage_of(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? &c->k : &c->v;
+}
+
+static ptrdiff_t layer_stride(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
+}
+
+static int64_t cache_entries(const attn_cache *c)
 {
     return c->page_size ? c->num_pages : c->num_sequences;
 }
@@ -47,9 +61,9 @@ static int64_t cache_entry_rows(const attn_cache *c)
 /* One layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
-    attn_output o = side == CACHE_K ? c->k : c->v;
-    const ptrdiff_t stride = side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
-    o.data = (char *)o.data + (ptrdiff_t)layer * stride * (ptrdiff_t)bytes_of(o.dtype);
+    attn_output o = *storage_of(c, side);
+    o.data = (char *)o.data +
+             (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
     return o;
 }
 
@@ -160,7 +174,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     o->stride_batch = stride_or(o->stride_batch, entry);
     o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
     o->stride_seq = stride_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
-    return stride_or(layer, times(entries_of(c), entry));
+    return stride_or(layer, times(cache_entries(c), entry));
 }
 
 /* Fills in every default. */
@@ -184,13 +198,13 @@ typedef struct storage_axes { /* layers, entries, heads, rows */
 
 static storage_axes axes_of(const attn_cache *c, int side)
 {
-    const attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    const attn_output *o = storage_of(c, side);
     storage_axes a;
     a.count[0] = c->num_layers;
-    a.count[1] = entries_of(c);
+    a.count[1] = cache_entries(c);
     a.count[2] = c->num_heads_kv;
     a.count[3] = cache_entry_rows(c);
-    a.stride[0] = side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
+    a.stride[0] = layer_stride(c, side);
     a.stride[1] = o->stride_batch;
     a.stride[2] = o->stride_head;
     a.stride[3] = o->stride_seq;
@@ -242,7 +256,7 @@ static void put_storage(const attn_cache *c, int side, text *why)
 /* Strides are resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
-    const attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    const attn_output *o = storage_of(c, side);
     const storage_axes a = axes_of(c, side);
     const int64_t span = span_of(&a);
     int axis;
@@ -263,7 +277,7 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
 
 /* Offsets of the arrays in the caller's memory, from an aligned address on. */
 typedef struct cache_memory {
-    int64_t begin, end, lost, length, first_row, table, uses, free_pages, k, v;
+    int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
     int64_t bytes; /* of all, at any address */
 } cache_memory;
 
@@ -275,7 +289,7 @@ static cache_memory place_cache(const attn_cache *c)
     int64_t at = 0;
     m.begin = place(&at, n, sizeof *c->begin);
     m.end = place(&at, n, sizeof *c->end);
-    m.lost = place(&at, n, sizeof *c->lost);
+    m.overwritten_below = place(&at, n, sizeof *c->overwritten_below);
     m.length = place(&at, n, sizeof *c->length);
     m.first_row = place(&at, n, sizeof *c->first_row);
     m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
@@ -294,6 +308,8 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
+    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+        return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
     status = check_fields(c, why);
     if (status)
         return status;
@@ -358,7 +374,7 @@ static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
 {
     c->begin = (int64_t *)(void *)(at + m->begin);
     c->end = (int64_t *)(void *)(at + m->end);
-    c->lost = (int64_t *)(void *)(at + m->lost);
+    c->overwritten_below = (int64_t *)(void *)(at + m->overwritten_below);
     c->length = (int32_t *)(void *)(at + m->length);
     c->first_row = (int32_t *)(void *)(at + m->first_row);
     c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
@@ -372,7 +388,7 @@ static void empty_cache(attn_cache *c)
 {
     int64_t i;
     for (i = 0; i < c->num_sequences; i++) {
-        c->begin[i] = c->end[i] = c->lost[i] = 0;
+        c->begin[i] = c->end[i] = c->overwritten_below[i] = 0;
         c->length[i] = c->first_row[i] = 0;
     }
     for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
@@ -406,20 +422,37 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
  * 3  Rows and pages
  * --------------------------------------------------------------------------------------------- */
 
-static int32_t *table_of(const attn_cache *c, int64_t sequence)
+static int32_t *table_of(const attn_cache *c, int64_t q)
 {
-    return c->table + sequence * c->pages_per_sequence;
+    return c->table + q * c->pages_per_sequence;
 }
 
-/* Where a number lies, and how many more rows of the same entry follow it. */
-static cache_place find_row(const attn_cache *c, int64_t sequence, int64_t number, int64_t *rows)
-{
-    const int64_t row = number % c->rows;
+/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+typedef struct cache_run {
+    int64_t number, rows;
     cache_place at;
-    at.entry = c->page_size ? table_of(c, sequence)[row / c->page_size] : sequence;
-    at.row = c->page_size ? row % c->page_size : row;
-    *rows = cache_entry_rows(c) - at.row;
-    return at;
+} cache_run;
+
+static cache_run run_before(int64_t number)
+{
+    cache_run run;
+    memset(&run, 0, sizeof run);
+    run.number = number;
+    return run;
+}
+
+/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
+{
+    int64_t row;
+    run->number += run->rows;
+    if (run->number == end)
+        return 0;
+    row = run->number % c->rows;
+    run->at.entry = c->page_size ? table_of(c, q)[row / c->page_size] : q;
+    run->at.row = c->page_size ? row % c->page_size : row;
+    run->rows = min64(cache_entry_rows(c) - run->at.row, end - run->number);
+    return 1;
 }
 
 /* Places of a table, which go on from the last to the first. */
@@ -449,13 +482,15 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
     return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
 }
 
-/* Sets numbers begin .. end-1 as present. */
-static void set_numbers(attn_cache *c, int64_t sequence, int64_t begin, int64_t end)
+/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                        int64_t overwritten_below)
 {
-    c->begin[sequence] = begin;
-    c->end[sequence] = end;
-    c->length[sequence] = (int32_t)(end - begin);
-    c->first_row[sequence] = (int32_t)(begin % c->rows);
+    c->overwritten_below[q] = begin == end ? 0 : overwritten_below;
+    c->begin[q] = begin;
+    c->end[q] = end;
+    c->length[q] = (int32_t)(end - begin);
+    c->first_row[q] = (int32_t)(begin % c->rows);
 }
 
 static int32_t take_page(attn_cache *c)
@@ -487,10 +522,10 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
 }
 
 /* Pages without a key of begin .. end-1 are given back. */
-static void drop_pages(attn_cache *c, int64_t sequence)
+static void drop_pages(attn_cache *c, int64_t q)
 {
-    const page_range kept = pages_of(c, c->begin[sequence], c->length[sequence]);
-    int32_t *table = table_of(c, sequence);
+    const page_range kept = pages_of(c, c->begin[q], c->length[q]);
+    int32_t *table = table_of(c, q);
     int64_t i;
     for (i = 0; i < c->pages_per_sequence; i++)
         if (table[i] >= 0 && !has_page(c, &kept, i)) {
@@ -506,17 +541,22 @@ static void drop_pages(attn_cache *c, int64_t sequence)
 /* What one batch entry of a step brings. */
 typedef struct cache_part {
     int64_t sequence, count;
-    int64_t batch, row; /* of k and v, where its rows begin */
+    cache_place from; /* of k and v, where its rows begin */
 } cache_part;
+
+/* Rows of k and v that are entry b's, in use or not. */
+static int64_t rows_given(const attn_cache_step *s, int64_t b)
+{
+    return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
+}
 
 static cache_part part_of(const attn_cache_step *s, int64_t b)
 {
-    const int32_t *cu = s->cu_seqlens;
     cache_part part;
     part.sequence = entry32(s->sequences, b, b);
-    part.count = entry32(s->len, b, cu ? (int64_t)cu[b + 1] - cu[b] : s->seq_len);
-    part.batch = cu ? 0 : b;
-    part.row = entry32(cu, b, 0);
+    part.count = entry32(s->len, b, rows_given(s, b));
+    part.from.entry = s->cu_seqlens ? 0 : b;
+    part.from.row = entry32(s->cu_seqlens, b, 0);
     return part;
 }
 
@@ -544,10 +584,10 @@ static attn_status check_layer(const attn_cache *c, int64_t layer, text *why)
     return check_index("layer", layer, c->num_layers - 1, why);
 }
 
-static attn_status check_sequence(const attn_cache *c, const char *name, int64_t sequence,
+static attn_status check_sequence(const attn_cache *c, const char *name, int64_t q,
                                   text *why)
 {
-    return check_index(name, sequence, c->num_sequences - 1, why);
+    return check_index(name, q, c->num_sequences - 1, why);
 }
 
 static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
@@ -598,14 +638,11 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
         status = check_distinct(s->sequences, s->batch, why);
     if (!status && s->batch)
         status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
-    for (b = 0; s->len && b < s->batch && !status; b++) {
-        const int64_t rows =
-            s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
-        if (s->len[b] < 0 || s->len[b] > rows) {
+    for (b = 0; s->len && b < s->batch && !status; b++)
+        if (s->len[b] < 0 || s->len[b] > rows_given(s, b)) {
             status = bad_entry(why, "len", b, s->len[b], " must be from 0 to ");
-            put_int(why, rows);
+            put_int(why, rows_given(s, b));
         }
-    }
     return status;
 }
 
@@ -713,7 +750,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
     const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
     const int64_t batch = s->cu_seqlens ? 1 : s->batch;
     attn_status status =
-        check_dtype(side_names[side], t.dtype, side == CACHE_K ? c->k.dtype : c->v.dtype, why);
+        check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
     if (status)
         return status;
     if (!t.data && s->batch && s->seq_len) {
@@ -724,65 +761,63 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
                         s->seq_len, dim_of(c, side), stride, why);
 }
 
-/* First of the step's positions of a part: only with s->positions. */
-static const int64_t *positions_of(const attn_cache_step *s, const cache_part *part)
+/* First of a part's positions; NULL = its keys' numbers. */
+static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
 {
-    return s->positions + part->batch * s->seq_len + part->row;
+    return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
 }
 
-/* Positions that the rope has no angles for. */
-static attn_status check_position(const attn_rope *rope, int64_t position, text *why)
+static attn_status check_positions_given(const attn_cache_step *s, text *why)
 {
-    const int64_t least = rope->cos ? 0 : -((int64_t)1 << 31);
-    const int64_t most = rope->cos ? rope->num_positions - 1 : (int64_t)1 << 31;
-    if (position >= least && position <= most)
+    const ptrdiff_t stride[4] = { (ptrdiff_t)s->seq_len, 0, 1, 1 };
+    if (!s->positions)
         return ATTN_OK;
-    put_field(why, "position", position);
-    put(why, " of a key must be from ");
-    put_int(why, least);
-    bad(why, ATTN_ERR_ARG, " to ");
-    put_int(why, most);
-    return bad(why, ATTN_ERR_ARG, ", those that the rope has");
+    if (!s->rope)
+        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
+    return check_extent("positions", sizeof(int64_t), s->cu_seqlens ? 1 : s->batch, 1, s->seq_len,
+                        1, stride, why);
 }
 
-/* Keys of the part have numbers from `first` on. */
-static attn_status check_positions(const attn_cache_step *s, const cache_part *part, int64_t first,
-                                   text *why)
+/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
 {
-    const int64_t *positions = s->positions ? positions_of(s, part) : NULL;
-    attn_status status = ATTN_OK;
-    int64_t i;
-    if (!part->count)
-        return ATTN_OK;
-    if (!positions) {
-        status = check_position(s->rope, first, why);
-        return status ? status : check_position(s->rope, first + part->count - 1, why);
-    }
-    for (i = 0; i < part->count && !status; i++)
-        status = check_position(s->rope, positions[i], why);
-    return status;
+    attn_rope_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.batch = 1;
+    rows.head_dim = c->head_dim;
+    rows.x.dtype = s->k.dtype;
+    rows.y.dtype = c->k.dtype;
+    return rows;
+}
+
+/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
+ * named only before a complaint. */
+static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
+                                      const cache_part *part, int64_t first, text why)
+{
+    attn_rope_rows rows = no_heads(c, s);
+    rows.seq_len = part->count;
+    rows.positions = positions_of(s, part->from);
+    rows.first = rows.positions ? NULL : &first;
+    put(&why, "keys of sequence ");
+    put_int(&why, part->sequence);
+    put(&why, ": ");
+    return attn_rope_apply(s->rope, &rows, why.at, why.left);
 }
 
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
-                              text *why)
+                                 text *why)
 {
-    attn_rope_rows none;
-    attn_status status;
+    attn_status status = check_positions_given(s, why);
     int64_t b;
-    if (s->positions && !s->rope)
-        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
-    if (!s->rope)
-        return ATTN_OK;
-    memset(&none, 0, sizeof none); /* no rows: only the rope itself is looked at */
-    none.num_heads = c->num_heads_kv;
-    none.head_dim = c->head_dim;
-    none.x.dtype = s->k.dtype;
-    none.y.dtype = c->k.dtype;
-    status = attn_rope_apply(s->rope, &none, why->at, why->left);
-    for (b = 0; b < s->batch && !status; b++) {
+    if (!status && s->rope) {
+        const attn_rope_rows none = no_heads(c, s);
+        status = attn_rope_apply(s->rope, &none, why->at, why->left);
+    }
+    for (b = 0; s->rope && b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         const int64_t end = c->end[part.sequence];
-        status = check_positions(s, &part, extended ? end - part.count : end, why);
+        status = check_turning_part(c, s, &part, extended ? end - part.count : end, *why);
     }
     return status;
 }
@@ -822,13 +857,13 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. */
+/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
+ * them that were present are overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
-    if (c->ring)
-        c->lost[q] = max64(c->lost[q], end - c->rows);
-    set_numbers(c, q, max64(c->begin[q], end - c->rows), end);
+    const int64_t begin = max64(c->begin[q], end - c->rows);
+    set_numbers(c, q, begin, end, begin > c->begin[q] ? begin : c->overwritten_below[q]);
 }
 
 static void extend_all(attn_cache *c, const attn_cache_step *s)
@@ -857,36 +892,12 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
     return done(ATTN_OK, &why);
 }
 
-/* Rows of a step that go to rows of one entry. */
-typedef struct cache_run {
-    int64_t number, rows; /* of the first key; how many */
-    cache_place from, to;
-    const int64_t *positions; /* NULL = the numbers */
-} cache_run;
-
-/* Before the first run of a part: the last part->count numbers of its sequence. */
-static void begin_runs(const attn_cache *c, const attn_cache_step *s, int64_t b, cache_run *run)
+/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
 {
-    const cache_part part = part_of(s, b);
-    memset(run, 0, sizeof *run);
-    run->number = c->end[part.sequence] - part.count;
-    run->from.entry = part.batch;
-    run->from.row = part.row;
-    run->positions = s->positions ? positions_of(s, &part) : NULL;
-}
-
-/* The one after it; 0 = there is none. */
-static int next_run(const attn_cache *c, int64_t sequence, cache_run *run)
-{
-    const int64_t end = c->end[sequence];
-    run->number += run->rows;
-    run->from.row += run->rows;
-    run->positions = run->positions ? run->positions + run->rows : NULL;
-    if (run->number == end)
-        return 0;
-    run->to = find_row(c, sequence, run->number, &run->rows);
-    run->rows = min64(run->rows, end - run->number);
-    return 1;
+    cache_place from = part->from;
+    from.row += run->number - (c->end[part->sequence] - part->count);
+    return from;
 }
 
 /* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
@@ -895,53 +906,52 @@ static ptrdiff_t as_field(ptrdiff_t stride)
     return stride ? stride : ATTN_STRIDE_BROADCAST;
 }
 
-static void describe_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                         const cache_run *run, attn_rope_rows *rows)
-{
-    memset(rows, 0, sizeof *rows);
-    rows->batch = 1;
-    rows->num_heads = c->num_heads_kv;
-    rows->seq_len = run->rows;
-    rows->head_dim = c->head_dim;
-    rows->x = input_of(c, s, CACHE_K);
-    rows->x.data = (const char *)rows->x.data + BYTES_TO(rows->x, run->from, 0);
-    rows->x.stride_head = as_field(rows->x.stride_head);
-    rows->x.stride_seq = as_field(rows->x.stride_seq);
-    rows->y = layer_of(c, CACHE_K, layer);
-    rows->y.data = (char *)rows->y.data + BYTES_TO(rows->y, run->to, 0);
-    rows->positions = run->positions;
-    rows->first = run->positions ? NULL : &run->number;
-}
-
 static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                     const cache_run *run)
+                     cache_place from, const cache_run *run)
 {
-    attn_rope_rows rows;
-    describe_run(c, layer, s, run, &rows);
+    attn_rope_rows rows = no_heads(c, s);
+    rows.num_heads = c->num_heads_kv;
+    rows.seq_len = run->rows;
+    rows.x = input_of(c, s, CACHE_K);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+    rows.x.stride_head = as_field(rows.x.stride_head);
+    rows.x.stride_seq = as_field(rows.x.stride_seq);
+    rows.y = layer_of(c, CACHE_K, layer);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
+    rows.positions = positions_of(s, from);
+    rows.first = rows.positions ? NULL : &run->number;
     attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                     const cache_run *run, int side)
+                     cache_place from, const cache_run *run, int side)
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = input_of(c, s, side);
-    copy_heads(&o, run->to, &t, run->from, c->num_heads_kv, run->rows, dim_of(c, side));
+    copy_heads(&o, run->at, &t, from, c->num_heads_kv, run->rows, dim_of(c, side));
+}
+
+static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                       const cache_part *part)
+{
+    const int64_t end = c->end[part->sequence];
+    cache_run run = run_before(end - part->count);
+    while (next_run(c, part->sequence, end, &run)) {
+        const cache_place from = row_in_step(c, part, &run);
+        if (s->rope)
+            turn_run(c, layer, s, from, &run);
+        else
+            copy_run(c, layer, s, from, &run, CACHE_K);
+        copy_run(c, layer, s, from, &run, CACHE_V);
+    }
 }
 
 static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
 {
-    cache_run run;
     int64_t b;
     for (b = 0; b < s->batch; b++) {
-        begin_runs(c, s, b, &run);
-        while (next_run(c, entry32(s->sequences, b, b), &run)) {
-            if (s->rope)
-                turn_run(c, layer, s, &run);
-            else
-                copy_run(c, layer, s, &run, CACHE_K);
-            copy_run(c, layer, s, &run, CACHE_V);
-        }
+        const cache_part part = part_of(s, b);
+        write_part(c, layer, s, &part);
     }
 }
 
@@ -1003,59 +1013,58 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
  * --------------------------------------------------------------------------------------------- */
 
 /* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
-static attn_status check_present(const attn_cache *c, int64_t sequence, const char *first_name,
+static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
-    if (first <= end && first >= c->begin[sequence] && end <= c->end[sequence])
+    if (first <= end && first >= c->begin[q] && end <= c->end[q])
         return ATTN_OK;
     put_field(why, first_name, first);
     put(why, " and ");
     put_field(why, end_name, end);
     put(why, " must ascend from ");
-    put_int(why, c->begin[sequence]);
+    put_int(why, c->begin[q]);
     put(why, " to ");
-    put_int(why, c->end[sequence]);
+    put_int(why, c->end[q]);
     put(why, ", the numbers present in sequence ");
-    put_int(why, sequence);
+    put_int(why, q);
     return ATTN_ERR_ARG;
 }
 
-/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. Not
- * where the caller forgets all that the ring has lost, and more. */
-static attn_status check_rollback(const attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
+/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
+ * begin beyond what it has overwritten says that all before it is forgotten. */
+static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
-    const int64_t lost = c->lost[sequence];
-    if (begin == end || begin > lost || lost == 0 || lost <= end - c->window_left)
+    const int64_t gone = c->overwritten_below[q];
+    if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
     put_field(why, "end", end);
     put(why, " must be at least ");
-    put_int(why, lost + c->window_left);
+    put_int(why, gone + c->window_left);
     put(why, ": ");
     put_field(why, "window_left", c->window_left);
     put(why, " keys before it are needed, and the ring has overwritten those below ");
-    put_int(why, lost);
+    put_int(why, gone);
     return ATTN_ERR_ARG;
 }
 
-ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
+ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
     const int restart = begin == 0 && end == 0;
     attn_status status = check_cache(c, &why);
     if (!status)
-        status = check_sequence(c, "sequence", sequence, &why);
+        status = check_sequence(c, "sequence", q, &why);
     if (!status && !restart)
-        status = check_present(c, sequence, "begin", begin, "end", end, &why);
+        status = check_present(c, q, "begin", begin, "end", end, &why);
     if (!status && !restart)
-        status = check_rollback(c, sequence, begin, end, &why);
+        status = check_rollback(c, q, begin, end, &why);
     if (status)
         return status;
-    c->lost[sequence] = restart ? 0 : c->lost[sequence];
-    set_numbers(c, sequence, begin, end);
+    set_numbers(c, q, begin, end, c->overwritten_below[q]);
     if (c->page_size)
-        drop_pages(c, sequence);
+        drop_pages(c, q);
     return done(ATTN_OK, &why);
 }
 
@@ -1074,12 +1083,9 @@ static void share_pages(attn_cache *c, int64_t from, int64_t to)
 /* Keys of an unpaged cache have the same rows in both sequences. */
 static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
 {
-    int64_t number, rows;
-    for (number = c->begin[to]; number < c->end[to]; number += rows) {
-        const cache_place at = find_row(c, from, number, &rows);
-        rows = min64(rows, c->end[to] - number);
-        copy_entry(c, at, to, rows);
-    }
+    cache_run run = run_before(c->begin[to]);
+    while (next_run(c, from, c->end[to], &run))
+        copy_entry(c, run.at, to, run.rows);
 }
 
 ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
@@ -1102,8 +1108,7 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
         status = check_rollback(c, from, c->begin[from], end, &why);
     if (status)
         return status;
-    set_numbers(c, to, c->begin[from], end);
-    c->lost[to] = c->lost[from];
+    set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
     if (c->page_size)
         share_pages(c, from, to);
     else
@@ -1211,7 +1216,7 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.begin = begin;
     p->kv_rows.table = table;
     p->kv_rows.page_size = cache_entry_rows(c);
-    p->kv_rows.num_pages = entries_of(c);
+    p->kv_rows.num_pages = cache_entries(c);
 }
 
 /* Keys that all sequences of the view have in the same pages from the same number on. */
@@ -1294,11 +1299,10 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
                               text *why)
 {
-    const int stored = side == CACHE_K ? c->k.dtype : c->v.dtype;
     ptrdiff_t axes[4] = { 0, 0, 0, 1 };
     attn_status status = check_output_strides(side_names[side], o, why);
     if (!status)
-        status = check_dtype(side_names[side], o->dtype, stored, why);
+        status = check_dtype(side_names[side], o->dtype, storage_of(c, side)->dtype, why);
     if (status)
         return status;
     RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
@@ -1308,25 +1312,20 @@ static attn_status check_read(const attn_cache *c, int side, int64_t count, attn
                         dim_of(c, side), axes, why);
 }
 
-static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t sequence,
+static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q,
                       int64_t first, int64_t count, const attn_output *to)
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
-    int64_t done_rows = 0;
-    while (to->data && done_rows < count) {
-        int64_t rows;
-        const cache_place from = find_row(c, sequence, first + done_rows, &rows);
-        cache_place at;
-        at.entry = 0;
-        at.row = done_rows;
-        rows = min64(rows, count - done_rows);
-        copy_heads(to, at, &t, from, c->num_heads_kv, rows, dim_of(c, side));
-        done_rows += rows;
+    cache_run run = run_before(first);
+    cache_place at = { 0, 0 };
+    while (to->data && next_run(c, q, first + count, &run)) {
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, dim_of(c, side));
+        at.row += run.rows;
     }
 }
 
-ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
+ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t q,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why_text, size_t why_bytes)
 {
@@ -1340,15 +1339,15 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     if (!status)
         status = check_layer(c, layer, &why);
     if (!status)
-        status = check_sequence(c, "sequence", sequence, &why);
-    if (!status && (count < 0 || count > c->length[sequence]))
-        return check_index("count", count, c->length[sequence], &why);
+        status = check_sequence(c, "sequence", q, &why);
     if (!status)
-        status = check_present(c, sequence, "first", first, "first + count",
+        status = check_index("count", count, c->length[q], &why);
+    if (!status)
+        status = check_present(c, q, "first", first, "first + count",
                                min64(first, TOO_BIG) + count, &why);
     for (side = 0; side < CACHE_SIDES && !status; side++)
         status = check_read(c, side, count, &to[side], &why);
     for (side = 0; side < CACHE_SIDES && !status; side++)
-        read_rows(c, side, layer, sequence, first, count, &to[side]);
+        read_rows(c, side, layer, q, first, count, &to[side]);
     return done(status, &why);
 }

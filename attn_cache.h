@@ -31,9 +31,12 @@
  * Layers. All layers of a model share numbers, lengths and tables: attn_cache_extend once a step,
  *   then attn_cache_write and attn_cache_view for each layer. attn_cache_append is both for one.
  * Memory. None is allocated: attn_cache_size tells what attn_cache_init needs, with any alignment.
- *   Storage may be the caller's own instead: c.k.data and c.v.data set before. Stack below 4 KiB.
+ *   Storage may be the caller's own instead: c.k.data and c.v.data set before. All of it stays in
+ *   place as long as the cache or a view of it is used. Storage of K and of V, and what is written
+ *   from (a step's k, v) and read to (attn_cache_read's), must not overlap. Stack below 4 KiB.
  * Threads. A function that takes a const attn_cache may run in many threads at once, one that does
- *   not needs the cache for itself; attn_cache_write of different layers may overlap.
+ *   not needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
+ *   itself: beside it may run writes, reads and attn_forward of other layers or other sequences.
  * Errors. A sentence in why (may be NULL), and nothing was changed, in the cache or anywhere.
  */
 #ifndef ATTN_CACHE_H
@@ -88,7 +91,8 @@ typedef struct attn_cache {
     int64_t rows;               /* of a sequence */
     int64_t pages_per_sequence; /* entries of a sequence's table */
     int64_t *begin, *end;       /* [num_sequences] numbers present: begin .. end-1 */
-    int64_t *lost;              /* [num_sequences] numbers below it were overwritten by the ring */
+    int64_t *overwritten_below; /* [num_sequences] numbers below it made room in the ring; those
+                                 * that the caller had forgotten before do not count */
     int32_t *length;            /* [num_sequences] end - begin */
     int32_t *first_row;         /* [num_sequences] row of number begin */
     int32_t *table;             /* paged: [num_sequences, pages_per_sequence], -1 = none */
@@ -116,9 +120,8 @@ typedef struct attn_cache_step {
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
-/* An empty cache of that shape, in memory that stays the caller's. Storage is not cleared. To init
- * *c once more, set it to zero and assign again: its fields are resolved now, and k.data and v.data
- * would count as storage of the caller's own. */
+/* An empty cache of that shape, in memory that stays the caller's. Storage is not cleared. Refused,
+ * as attn_cache_size is, for a cache that is ready: set *c to zero and assign again. */
 ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, char *why,
                                      size_t why_bytes);
 
@@ -129,7 +132,9 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
 ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
                                        size_t why_bytes);
 
-/* Stores one layer's k and v of the same *s that the cache was extended by last. */
+/* Stores one layer's k and v of the same *s that the cache was extended by last. If it fails, the
+ * new numbers are there all the same, with anything in their rows: attn_cache_trim takes them back,
+ * which a ring always allows. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);
 
@@ -140,7 +145,8 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
 /* Keeps of a sequence only numbers begin .. end-1, which must be present: the next key gets number
  * end. Rolls back (end), forgets the oldest (begin), and empties, (begin, begin); (0, 0) is always
  * allowed and starts afresh. A ring refuses to go back where a query at `end` would look at keys
- * that were overwritten, unless `begin` forgets more than those, or all. Pages without a key are
+ * that were overwritten. Not at keys that were forgotten: a begin above the one that there was
+ * forgets all below it, those overwritten included, and so does emptying. Pages without a key are
  * given back. */
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
                                      char *why, size_t why_bytes);
@@ -167,7 +173,8 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
                                      char *why, size_t why_bytes);
 
 /* Copies keys and values of numbers first .. first+count-1 of a sequence, [num_heads_kv, count,
- * dim], to k and v (stride_batch is not used; data NULL = not wanted), as f32 or as stored. */
+ * dim], to k and v (stride_batch is not used), as f32 or as stored. k or v NULL, or its data: not
+ * wanted. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why, size_t why_bytes);

@@ -1,0 +1,330 @@
+/* cache_bits.c - attention over a cache has the bits of one call over plain arrays: every kind of
+ * cache, filled in chunks, rolled back, forked, with and without RoPE.
+ * SPDX-License-Identifier: MIT
+ */
+#include "caches.h"
+
+#include <string.h>
+
+enum { BATCH = 8, LONGEST = 150, BASE_MOST = 1021, LONG = BASE_MOST + LONGEST + 8,
+       GROUP_HEADS = 2, QUERY_HEADS = 4, BIT_DIM = 32, BIT_DIM_V = 16, GARBAGE = 3 };
+
+static const struct route {
+    const char *name;
+    int64_t page_size;
+    int ring;
+} routes[] = {{"contiguous", 0, 0}, {"ring", 0, 1}, {"pages of 1", 1, 0}, {"pages of 5", 5, 0},
+              {"pages of 16", 16, 0}, {"pages of 256", 256, 0}, {"ring, pages of 1", 1, 1},
+              {"ring, pages of 5", 5, 1}, {"ring, pages of 16", 16, 1}};
+
+typedef struct passage { /* one way through a cache */
+    const struct route *route;
+    int64_t batch, chunk, base, prefix, window; /* window -1: none */
+    int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
+    int32_t order[BATCH]; /* of the sequences in the cache */
+    int rollback, turned, positions, packed;
+    attn_rope rope;
+    const attn_kernels *kernels;
+} passage;
+
+static float keys[BATCH][GROUP_HEADS][LONG][BIT_DIM], vals[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
+static float queries[BATCH][QUERY_HEADS][LONGEST][BIT_DIM];
+static unsigned char plain_k[sizeof keys], plain_v[sizeof vals];
+typedef struct results {
+    float o[BATCH][QUERY_HEADS][LONGEST][BIT_DIM_V], lse[BATCH][QUERY_HEADS][LONGEST];
+} results;
+static results plain, got;
+
+static void fill_normal(float *x, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof *x; i++)
+        x[i] = rng_normal();
+}
+
+/* All entries begin as entry 0 does. */
+static void share_prefix(const passage *w)
+{
+    for (int64_t b = 1; b < w->batch; b++)
+        for (int h = 0; h < GROUP_HEADS; h++) {
+            const size_t rows = (size_t)(w->base + w->prefix);
+            memcpy(keys[b][h], keys[0][h], rows * sizeof keys[0][0][0]);
+            memcpy(vals[b][h], vals[0][h], rows * sizeof vals[0][0][0]);
+        }
+}
+
+static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_t dim)
+{
+    attn_tensor t = {0};
+    t.data = data;
+    t.stride_batch = (ptrdiff_t)(heads * rows * dim);
+    t.stride_head = (ptrdiff_t)(rows * dim);
+    t.stride_seq = (ptrdiff_t)dim;
+    return t;
+}
+
+/* Keys of all numbers as a cache should store them: turned by one call, values converted. */
+static void make_plain(const passage *w)
+{
+    attn_rope_rows rows = {0};
+    rows.batch = BATCH;
+    rows.num_heads = GROUP_HEADS;
+    rows.seq_len = LONG;
+    rows.head_dim = BIT_DIM;
+    rows.x.data = keys;
+    rows.y.data = plain_k;
+    rows.y.dtype = cache.k.dtype;
+    rows.first = w->shift;
+    if (w->turned)
+        CHECK(attn_rope_apply(&w->rope, &rows, why, WHY) == ATTN_OK, "%s", why);
+    else if (cache.k.dtype == ATTN_F32)
+        memcpy(plain_k, keys, sizeof keys);
+    else
+        attn_convert(plain_k, cache.k.dtype, keys, ATTN_F32, sizeof keys / sizeof(float));
+    attn_convert(plain_v, cache.v.dtype, vals, ATTN_F32, sizeof vals / sizeof(float));
+}
+
+/* What both calls have in common: `rows` query rows from row t on. */
+static attn_params bit_params(const passage *w, results *to, int64_t t, int64_t rows)
+{
+    attn_params p = {0};
+    attn_tensor o = strided(&to->o[0][0][t][0], QUERY_HEADS, LONGEST, BIT_DIM_V);
+    p.batch = w->batch;
+    p.num_heads_q = QUERY_HEADS;
+    p.num_heads_kv = GROUP_HEADS;
+    p.seq_len_q = rows;
+    p.head_dim = BIT_DIM;
+    p.head_dim_v = BIT_DIM_V;
+    p.causal = 1;
+    p.window = w->window >= 0 ? ATTN_WINDOW : 0;
+    p.window_left = w->window >= 0 ? w->window : 0;
+    p.q = strided(&queries[0][0][t][0], QUERY_HEADS, LONGEST, BIT_DIM);
+    p.o.data = &to->o[0][0][t][0];
+    p.o.stride_batch = o.stride_batch;
+    p.o.stride_head = o.stride_head;
+    p.o.stride_seq = o.stride_seq;
+    p.lse.data = &to->lse[0][0][t];
+    p.lse.stride_batch = QUERY_HEADS * LONGEST;
+    p.lse.stride_head = LONGEST;
+    p.lse.stride_seq = 1;
+    return p;
+}
+
+static void run_plain(const passage *w)
+{
+    int64_t key_base[BATCH];
+    int32_t q_len[BATCH];
+    attn_params p = bit_params(w, &plain, 0, LONGEST);
+    const size_t wide_k = dtype_size(cache.k.dtype), wide_v = dtype_size(cache.v.dtype);
+    for (int b = 0; b < BATCH; b++) {
+        key_base[b] = w->base;
+        q_len[b] = (int32_t)w->len[b];
+    }
+    p.seq_len_kv = LONGEST;
+    p.key_base = key_base;
+    p.q_len = p.kv_len = q_len;
+    p.k = strided(plain_k + (size_t)(w->base * BIT_DIM) * wide_k, GROUP_HEADS, LONG, BIT_DIM);
+    p.v = strided(plain_v + (size_t)(w->base * BIT_DIM_V) * wide_v, GROUP_HEADS, LONG, BIT_DIM_V);
+    p.k.dtype = cache.k.dtype;
+    p.v.dtype = cache.v.dtype;
+    CHECK(test_run(&p) == ATTN_OK, "plain");
+}
+
+/* Rows of all entries one after the other. */
+static void pack_step(const passage *w, attn_cache_step *s, int64_t first, int32_t cu[BATCH + 1],
+                      int64_t *positions)
+{
+    static float k[BATCH * LONG * GROUP_HEADS * BIT_DIM], v[BATCH * LONG * GROUP_HEADS * BIT_DIM_V];
+    int32_t tokens = 0;
+    for (int64_t b = 0; b < s->batch; b++) {
+        cu[b] = tokens;
+        for (int64_t i = 0; i < s->len[b]; i++, tokens++)
+            for (int h = 0; h < GROUP_HEADS; h++) {
+                memcpy(k + (tokens * GROUP_HEADS + h) * BIT_DIM, keys[b][h][first + i],
+                       sizeof keys[b][h][0]);
+                memcpy(v + (tokens * GROUP_HEADS + h) * BIT_DIM_V, vals[b][h][first + i],
+                       sizeof vals[b][h][0]);
+                positions[tokens] = w->shift[b] + first + i;
+            }
+    }
+    cu[s->batch] = tokens;
+    memset(&s->k, 0, sizeof s->k);
+    memset(&s->v, 0, sizeof s->v);
+    s->k.data = k;
+    s->v.data = v;
+    s->len = NULL;
+    s->cu_seqlens = cu;
+    s->seq_len = tokens;
+}
+
+/* Keys from `first` on of each entry, len[b] of them, as numbers from there on. */
+static void append_rows(const passage *w, int64_t batch, int64_t first, const int32_t *len)
+{
+    static int64_t positions[BATCH * LONG];
+    int32_t cu[BATCH + 1];
+    attn_cache_step s = {0};
+    s.batch = batch;
+    s.sequences = w->order;
+    s.len = len;
+    for (int64_t b = 0; b < batch; b++)
+        s.seq_len = len[b] > s.seq_len ? len[b] : s.seq_len;
+    s.k = strided(&keys[0][0][first][0], GROUP_HEADS, LONG, BIT_DIM);
+    s.v = strided(&vals[0][0][first][0], GROUP_HEADS, LONG, BIT_DIM_V);
+    for (int64_t at = 0; at < batch * s.seq_len; at++)
+        positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
+    if (w->packed)
+        pack_step(w, &s, first, cu, positions);
+    s.rope = w->turned ? &w->rope : NULL;
+    s.positions = w->turned && w->positions ? positions : NULL;
+    CHECK(attn_cache_append(&cache, &s, why, WHY) == ATTN_OK, "%s: %s", w->route->name, why);
+}
+
+/* Other keys, and back. */
+static void append_garbage(const passage *w, int64_t first, const int32_t *len)
+{
+    int32_t more[BATCH];
+    int64_t end[BATCH];
+    for (int64_t b = 0; b < w->batch; b++) {
+        more[b] = len[b] + GARBAGE;
+        end[b] = cache.end[w->order[b]];
+    }
+    append_rows(w, w->batch, first - 1, more);
+    for (int64_t b = 0; b < w->batch; b++)
+        CHECK(attn_cache_trim(&cache, w->order[b], cache.begin[w->order[b]], end[b], why, WHY) ==
+                  ATTN_OK, "%s: %s", w->route->name, why);
+}
+
+/* So many numbers that only count, then the prefix of all entries. */
+static void begin_passage(const passage *w)
+{
+    int32_t len[BATCH];
+    for (int64_t n = 0; n < w->base; n += len[0]) {
+        for (int b = 0; b < BATCH; b++)
+            len[b] = (int32_t)(w->base - n < GARBAGE ? w->base - n : GARBAGE);
+        append_rows(w, w->batch, n, len);
+        for (int64_t b = 0; b < w->batch && !cache.ring; b++)
+            attn_cache_trim(&cache, w->order[b], n + len[0], n + len[0], why, WHY);
+    }
+    for (int64_t b = 0; b < w->batch; b++) {
+        const int64_t at = b > 0 && w->prefix > 0 ? 0 : w->base; /* to fork to, it must be empty */
+        CHECK(attn_cache_trim(&cache, w->order[b], at, at, why, WHY) == ATTN_OK, "%s", why);
+    }
+    if (w->prefix == 0)
+        return;
+    len[0] = (int32_t)w->prefix;
+    append_rows(w, 1, w->base, len);
+    for (int64_t b = 1; b < w->batch; b++)
+        CHECK(attn_cache_fork(&cache, w->order[0], w->order[b], w->base + w->prefix, why, WHY) ==
+                  ATTN_OK, "%s", why);
+}
+
+static void run_chunk(const passage *w, int64_t t)
+{
+    static unsigned char room[1 << 14];
+    int32_t len[BATCH];
+    size_t need = 0;
+    attn_params p = bit_params(w, &got, t, w->chunk);
+    for (int64_t b = 0; b < w->batch; b++) {
+        const int64_t left = w->len[b] > t ? w->len[b] - t : 0;
+        len[b] = (int32_t)(left < w->chunk ? left : w->chunk);
+    }
+    if (w->rollback && w->base + t > 0)
+        append_garbage(w, w->base + t, len);
+    append_rows(w, w->batch, w->base + t, len);
+    p.q_len = len;
+    p.kernels = w->kernels;
+    CHECK(attn_cache_view_size(&cache, w->batch, &need, why, WHY) == ATTN_OK, "%s", why);
+    CHECK(attn_cache_view(&cache, 0, w->order, w->batch, &p, room, need, why, WHY) == ATTN_OK,
+          "%s", why);
+    CHECK(test_run(&p) == ATTN_OK, "%s, row %d", w->route->name, (int)t);
+}
+
+static void compare_passage(const passage *w)
+{
+    for (int64_t b = 0; b < w->batch; b++)
+        for (int h = 0; h < QUERY_HEADS; h++) {
+            const size_t rows = (size_t)(w->len[b] - w->prefix);
+            CHECK(memcmp(plain.o[b][h][w->prefix], got.o[b][h][w->prefix],
+                         rows * sizeof plain.o[0][0][0]) == 0 &&
+                      memcmp(plain.lse[b][h] + w->prefix, got.lse[b][h] + w->prefix,
+                             rows * sizeof(float)) == 0,
+                  "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
+                  "rollback %d, rope %d, types %s %s, kernels %s", w->route->name, (int)b,
+                  (int)w->batch, h, (int)w->base, (int)w->prefix, (int)w->chunk, (int)w->window,
+                  w->rollback, w->turned, dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
+                  attn_kernels_name(w->kernels));
+        }
+}
+
+static passage random_passage(const struct route *route, int64_t chunk, int64_t base)
+{
+    passage w = {0};
+    int sets = 0;
+    w.route = route;
+    w.chunk = chunk;
+    w.base = base;
+    w.batch = rng_chance(50) ? 1 : BATCH;
+    w.prefix = w.batch > 1 && rng_chance(40) ? rng_int(1, 100) : 0;
+    w.window = route->ring || rng_chance(30) ? rng_int(0, 60) : -1;
+    for (int b = 0; b < BATCH; b++) {
+        w.len[b] = b == 0 ? LONGEST : rng_int(w.prefix, LONGEST);
+        w.order[b] = (b * 3 + 5) % BATCH;
+    }
+    w.rollback = rng_chance(50);
+    w.turned = rng_chance(50);
+    w.positions = rng_chance(50);
+    w.packed = rng_chance(30);
+    w.rope.interleaved = rng_chance(50);
+    for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
+        w.shift[b] = rng_int(-9, 9);
+    while (attn_kernels_get(sets) != NULL)
+        sets++;
+    w.kernels = attn_kernels_get((int)rng_int(0, sets - 1));
+    return w;
+}
+
+static int make_passage_cache(const passage *w)
+{
+    const int64_t longest = (w->prefix > w->chunk ? w->prefix : w->chunk) + GARBAGE;
+    memset(&cache, 0, sizeof cache);
+    cache.num_sequences = BATCH;
+    cache.num_heads_kv = GROUP_HEADS;
+    cache.head_dim = BIT_DIM;
+    cache.head_dim_v = BIT_DIM_V;
+    cache.page_size = w->route->page_size;
+    cache.ring = w->route->ring;
+    cache.window_left = cache.ring ? w->window : 0;
+    cache.capacity = cache.ring ? w->window + longest : LONGEST + GARBAGE;
+    cache.layout = (int)rng_int(0, 1);
+    cache.k.dtype = (int)rng_int(0, 2);
+    cache.v.dtype = (int)rng_int(0, 2);
+    return cache_start();
+}
+
+static void one_passage(const struct route *route, int64_t chunk, int64_t base)
+{
+    const passage w = random_passage(route, chunk, base);
+    fill_normal(&keys[0][0][0][0], sizeof keys);
+    fill_normal(&vals[0][0][0][0], sizeof vals);
+    fill_normal(&queries[0][0][0][0], sizeof queries);
+    if (w.prefix > 0)
+        share_prefix(&w);
+    if (!make_passage_cache(&w))
+        return;
+    make_plain(&w);
+    run_plain(&w);
+    begin_passage(&w);
+    for (int64_t t = w.prefix; t < LONGEST; t += chunk)
+        run_chunk(&w, t);
+    compare_passage(&w);
+}
+
+void test_cache_bits(void)
+{
+    static const int64_t chunks[] = {1, 7, 64, LONGEST}, bases[] = {0, 3, BASE_MOST};
+    for (size_t r = 0; r < sizeof routes / sizeof *routes; r++)
+        for (int c = 0; c < 4; c++)
+            for (int b = 0; b < 3; b++)
+                if (begin_case("%s, chunks of %d, key_base %d", routes[r].name, (int)chunks[c],
+                               (int)bases[b]))
+                    one_passage(&routes[r], chunks[c], bases[b]);
+}

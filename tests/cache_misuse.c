@@ -1,0 +1,409 @@
+/* cache_misuse.c - every misuse of attn_cache.h: status, sentence, and nothing is changed.
+ * SPDX-License-Identifier: MIT
+ *
+ * Each line of the table breaks one argument, or a field of one, of a call that is right.
+ */
+#include "caches.h"
+
+#include <string.h>
+
+typedef struct misuse_call { /* all arguments of all functions */
+    attn_cache shape;      /* for size and init; the others get the cache that is ready */
+    attn_cache *c;
+    attn_cache_step s;
+    attn_cache_step *step;
+    attn_rope rope;
+    attn_params p;
+    attn_params *params;
+    attn_output k, v;
+    const int32_t *sequences;
+    void *memory;
+    size_t bytes, *need;
+    int64_t layer, sequence, begin, end, from, to, first, count, batch;
+} misuse_call;
+
+static attn_status call_size(misuse_call *a)
+{
+    return attn_cache_size(a->c ? &a->shape : NULL, a->need, why, WHY);
+}
+
+static attn_status call_init(misuse_call *a)
+{
+    return attn_cache_init(a->c ? &a->shape : NULL, a->memory, a->bytes, why, WHY);
+}
+
+static attn_status call_extend(misuse_call *a)
+{
+    return attn_cache_extend(a->c, a->step, why, WHY);
+}
+
+static attn_status call_write(misuse_call *a)
+{
+    return attn_cache_write(a->c, a->layer, a->step, why, WHY);
+}
+
+static attn_status call_append(misuse_call *a)
+{
+    return attn_cache_append(a->c, a->step, why, WHY);
+}
+
+static attn_status call_trim(misuse_call *a)
+{
+    return attn_cache_trim(a->c, a->sequence, a->begin, a->end, why, WHY);
+}
+
+static attn_status call_fork(misuse_call *a)
+{
+    return attn_cache_fork(a->c, a->from, a->to, a->end, why, WHY);
+}
+
+static attn_status call_view_size(misuse_call *a)
+{
+    return attn_cache_view_size(a->c, a->batch, a->need, why, WHY);
+}
+
+static attn_status call_view(misuse_call *a)
+{
+    return attn_cache_view(a->c, a->layer, a->sequences, a->batch, a->params, a->memory, a->bytes,
+                           why, WHY);
+}
+
+static attn_status call_read(misuse_call *a)
+{
+    return attn_cache_read(a->c, a->layer, a->sequence, a->first, a->count, &a->k, &a->v, why, WHY);
+}
+
+/* The caches that are ready: three sequences with 7, 2 and no keys; in a ring that went over its
+ * end 17, 12 and none. WITH_TABLE: steps have a rope with a table. SAME_ROWS: all rows of k and of
+ * v are one. */
+enum { PLAIN, RINGED, FEW_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS };
+
+static const attn_cache not_ready;
+static float new_keys[2 * 2 * 2 * 8], turns[64 * 4];
+static const int32_t lists[][2] = {{0, 1}, {1, 1}, {-1, 0}, {0, 3}, {7, 2}, {5, 5}, {-1, 5}};
+static const int32_t borders[][3] = {{0, 3, 5}, {0, 3, 2}, {-1, 2, 3}};
+static const int64_t near_positions[24] = {0, 0, 1, 5}, far[] = {0, 0, (int64_t)1 << 32, 0};
+
+static attn_cache ready_shape(int kind)
+{
+    attn_cache c = {0};
+    c.num_sequences = 3;
+    c.num_heads_kv = 2;
+    c.head_dim = 8;
+    c.capacity = 12;
+    c.num_layers = kind == TWO_LAYERS ? 2 : 1;
+    c.k.dtype = ATTN_F16;
+    c.ring = kind == RINGED;
+    c.window_left = kind == RINGED ? 6 : 0;
+    c.page_size = kind == FEW_PAGES ? 4 : 0;
+    c.num_pages = kind == FEW_PAGES ? 4 : 0;
+    return c;
+}
+
+static void make_ready(int kind)
+{
+    attn_cache_step s = {0};
+    cache = ready_shape(kind);
+    cache_start();
+    s.batch = 2;
+    s.seq_len = 7;
+    s.len = lists[4];
+    CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK, "%s", why);
+    s.len = lists[5];
+    for (int i = 0; i < 2 && kind == RINGED; i++)
+        CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK, "%s", why);
+}
+
+/* One argument, or a field of one, that is wrong. */
+typedef struct misuse {
+    attn_status (*call)(misuse_call *a);
+    int kind;
+    size_t offset;
+    enum { AS_INT64, AS_INT, AS_STRIDE, AS_SIZE, AS_POINTER } type;
+    int64_t number;
+    const void *pointer;
+    attn_status status;
+    const char *piece; /* of the sentence */
+} misuse;
+
+#define MISUSE(call, kind, field, type, number, pointer, status, piece)                            \
+    {call_##call, kind, offsetof(misuse_call, field), type, number, pointer, ATTN_ERR_##status,    \
+     piece}
+#define N64(call, kind, field, number, status, piece)                                              \
+    MISUSE(call, kind, field, AS_INT64, number, NULL, status, piece)
+#define INT(call, kind, field, number, status, piece)                                              \
+    MISUSE(call, kind, field, AS_INT, number, NULL, status, piece)
+#define STRIDE(call, kind, field, number, status, piece)                                           \
+    MISUSE(call, kind, field, AS_STRIDE, number, NULL, status, piece)
+#define SIZE(call, kind, field, number, status, piece)                                             \
+    MISUSE(call, kind, field, AS_SIZE, number, NULL, status, piece)
+#define PTR(call, kind, field, pointer, status, piece)                                             \
+    MISUSE(call, kind, field, AS_POINTER, 0, pointer, status, piece)
+
+#define HUGE_SIZE ((int64_t)1 << 62)
+
+static const misuse misuses[] = {
+    /* shape */
+    PTR(size, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(size, PLAIN, need, NULL, ARG, "bytes is NULL"),
+    PTR(init, PLAIN, c, NULL, ARG, "cache is NULL"),
+    N64(size, PLAIN, shape.num_sequences, 0, ARG, "num_sequences (0) must be at least 1"),
+    N64(size, PLAIN, shape.num_sequences, HUGE_SIZE, ARG, "num_sequences (46"),
+    N64(size, PLAIN, shape.num_layers, -1, ARG, "num_layers (-1) must be at least 0"),
+    N64(size, PLAIN, shape.num_layers, HUGE_SIZE, OVERFLOW, "num_layers (46"),
+    N64(size, PLAIN, shape.num_heads_kv, 0, ARG, "num_heads_kv (0) must be at least 1"),
+    N64(size, PLAIN, shape.num_heads_kv, PTRDIFF_MAX / 64, OVERFLOW, "exceeds the address space"),
+    N64(size, PLAIN, shape.head_dim, -8, ARG, "head_dim (-8) must be at least 1"),
+    N64(size, PLAIN, shape.head_dim, PTRDIFF_MAX / 64, OVERFLOW, "exceeds the address space"),
+    N64(size, PLAIN, shape.head_dim_v, -1, ARG, "head_dim_v (-1) must be at least 0"),
+    N64(init, PLAIN, shape.capacity, 0, ARG, "capacity (0) must be at least 1"),
+    N64(init, PLAIN, shape.capacity, -4, ARG, "capacity (-4) must be at least 1"),
+    N64(size, PLAIN, shape.capacity, (int64_t)1 << 31, ARG, "capacity (2147483648) must be"),
+    N64(size, PLAIN, shape.page_size, -1, ARG, "page_size (-1) must be at least 0"),
+    N64(size, FEW_PAGES, shape.capacity, INT32_MAX, OVERFLOW,
+        "capacity (2147483647) in whole pages must be at most 2147483647"),
+    N64(size, FEW_PAGES, shape.num_pages, -1, ARG, "num_pages (-1) must be at least 0"),
+    N64(size, PLAIN, shape.num_pages, 2, ARG, "num_pages (2) is set, but page_size is 0"),
+    N64(size, PLAIN, shape.window_left, 3, ARG, "window_left (3) is set, but ring is 0"),
+    N64(size, RINGED, shape.window_left, 12, ARG,
+        "window_left (12) of a ring must be below capacity (12)"),
+    N64(size, RINGED, shape.window_left, -1, ARG, "window_left (-1) must be at least 0"),
+    INT(size, PLAIN, shape.layout, 2, ARG, "layout (2) must be at most 1"),
+    INT(size, PLAIN, shape.k.dtype, 3, ARG, "k.dtype (3) must be at most 2"),
+    INT(init, PLAIN, shape.v.dtype, -1, ARG, "v.dtype (-1) must be at least 0"),
+    STRIDE(size, PLAIN, shape.k.stride_head, PTRDIFF_MIN, ARG,
+           "k.stride_head (ATTN_STRIDE_BROADCAST) of an output"),
+    STRIDE(size, PLAIN, shape.v.stride_batch, PTRDIFF_MIN, ARG, "v.stride_batch (ATTN_STRIDE"),
+    STRIDE(init, PLAIN, shape.v.stride_seq, PTRDIFF_MIN, ARG, "v.stride_seq (ATTN_STRIDE"),
+    STRIDE(size, PLAIN, shape.k_stride_layer, PTRDIFF_MIN, ARG, "k_stride_layer (ATTN_STRIDE"),
+    STRIDE(size, PLAIN, shape.k.stride_seq, -16, ARG, "k: negative strides need storage"),
+    STRIDE(size, PLAIN, shape.k.stride_seq, 7, ARG, "k: num_layers (1) x num_sequences (3)"),
+    STRIDE(size, FEW_PAGES, shape.v.stride_head, 8, ARG, "page_size (4): with its strides rows"),
+    STRIDE(size, TWO_LAYERS, shape.v_stride_layer, 8, ARG, "with its strides rows share elements"),
+    STRIDE(size, PLAIN, shape.v.stride_batch, PTRDIFF_MAX / 4, OVERFLOW, "v: num_layers (1) x"),
+    PTR(size, PLAIN, shape.begin, borders, ARG, "cache is ready already: set it to zero first"),
+    PTR(init, PLAIN, shape.begin, borders, ARG, "cache is ready already: set it to zero first"),
+    PTR(init, PLAIN, memory, NULL, WORKSPACE, "memory: bytes (0) must be at least "),
+    SIZE(init, PLAIN, bytes, 100, WORKSPACE, "memory: bytes (100) must be at least "),
+    /* steps */
+    PTR(extend, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(extend, PLAIN, step, NULL, ARG, "step is NULL"),
+    PTR(append, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(append, PLAIN, c, &not_ready, ARG, "cache is not ready: call attn_cache_init first"),
+    PTR(append, PLAIN, step, NULL, ARG, "step is NULL"),
+    N64(extend, PLAIN, s.batch, -1, ARG, "batch (-1) must be at least 0"),
+    N64(extend, PLAIN, s.batch, 4, ARG, "batch (4) must be at most num_sequences (3)"),
+    N64(append, PLAIN, s.seq_len, -2, ARG, "seq_len (-2) must be at least 0"),
+    N64(extend, PLAIN, s.seq_len, HUGE_SIZE, ARG, "seq_len (46"),
+    N64(extend, PLAIN, s.seq_len, 11, FULL,
+        "sequence 0 with 7 keys and 11 new ones: capacity (12) is exceeded"),
+    N64(append, PLAIN, s.seq_len, 6, FULL, "sequence 0 with 7 keys and 6 new ones: capacity (12)"),
+    N64(extend, RINGED, s.seq_len, 7, FULL,
+        "sequence 0 with 12 keys and 7 new ones: a ring of rows (12) with window_left (6) takes at "
+        "most 6 in one step"),
+    N64(extend, FEW_PAGES, s.seq_len, 5, FULL,
+        "num_free (1) of num_pages (4) is too few: the step needs 2 pages"),
+    PTR(extend, PLAIN, s.sequences, lists[1], ARG,
+        "sequences[1] (1) is there twice: a step has each sequence once"),
+    PTR(append, PLAIN, s.sequences, lists[2], ARG, "sequences[0] (-1) must be from 0 to "),
+    PTR(write, PLAIN, s.sequences, lists[3], ARG,
+        "sequences[1] (3) must be from 0 to num_sequences - 1, 2"),
+    PTR(extend, PLAIN, s.len, lists[6], ARG, "len[0] (-1) must be from 0 to 2"),
+    PTR(append, PLAIN, s.len, lists[3], ARG, "len[1] (3) must be from 0 to 2"),
+    PTR(append, PLAIN, s.cu_seqlens, borders[0], ARG,
+        "cu_seqlens[2] (5) exceeds the rows of the tensor (2)"),
+    PTR(append, PLAIN, s.cu_seqlens, borders[1], ARG, "cu_seqlens[2] (2) is below the entry"),
+    PTR(append, PLAIN, s.cu_seqlens, borders[2], ARG, "cu_seqlens[0] (-1) must be at least 0"),
+    PTR(append, PLAIN, s.k.data, NULL, ARG, "k.data is NULL"),
+    PTR(write, PLAIN, s.v.data, NULL, ARG, "v.data is NULL"),
+    INT(append, PLAIN, s.k.dtype, ATTN_BF16, ARG, "k.dtype (2) must be f32 (0) or as stored (1)"),
+    INT(append, PLAIN, s.v.dtype, ATTN_F16, ARG, "v.dtype (1) must be f32 (0) or as stored (0)"),
+    INT(write, PLAIN, s.v.dtype, 7, ARG, "v.dtype (7) must be f32 (0) or as stored (0)"),
+    STRIDE(append, PLAIN, s.k.stride_head, PTRDIFF_MAX / 4, OVERFLOW, "k: batch (2) x heads (2)"),
+    INT(append, PLAIN, rope.scaling, 9, ARG, "scaling (9)"),
+    N64(append, PLAIN, rope.dim, 3, ARG, "dim (3)"),
+    N64(append, PLAIN, rope.dim, 10, ARG, "dim (10)"),
+    PTR(append, WITH_TABLE, rope.cos, NULL, ARG, "cos"),
+    N64(append, WITH_TABLE, rope.num_positions, 8, ARG,
+        "keys of sequence 0: batch 0, row 1: position (8) must be at least 0 and below "
+        "num_positions (8), the rows of the table"),
+    N64(write, WITH_TABLE, rope.num_positions, 6, ARG,
+        "keys of sequence 0: batch 0, row 1: position (6) must be at least 0 and below "),
+    PTR(append, PLAIN, s.positions, far, ARG,
+        "keys of sequence 1: batch 0, row 0: position (4294967296) must be from -2^31 to 2^31"),
+    N64(append, SAME_ROWS, s.seq_len, PTRDIFF_MAX / 16, OVERFLOW,
+        "positions: batch (2) x heads (1) x rows ("),
+    PTR(append, PLAIN, s.rope, NULL, ARG, "positions are given, but rope is NULL"),
+    N64(append, TWO_LAYERS, sequence, 0, ARG,
+        "num_layers (2): call attn_cache_extend, then attn_cache_write for each layer"),
+    N64(write, PLAIN, layer, 1, ARG, "layer (1) must be from 0 to 0"),
+    N64(write, TWO_LAYERS, layer, -1, ARG, "layer (-1) must be from 0 to 1"),
+    N64(write, PLAIN, s.seq_len, 3, ARG,
+        "sequence 1 with 2 keys and 3 new ones: call attn_cache_extend with this step first"),
+    /* trim and fork */
+    PTR(trim, PLAIN, c, NULL, ARG, "cache is NULL"),
+    N64(trim, PLAIN, sequence, 3, ARG, "sequence (3) must be from 0 to 2"),
+    N64(trim, PLAIN, sequence, -1, ARG, "sequence (-1) must be from 0 to 2"),
+    N64(trim, PLAIN, begin, -1, ARG, "begin (-1) and end (5) must ascend from 0 to 7"),
+    N64(trim, PLAIN, begin, 6, ARG, "begin (6) and end (5) must ascend"),
+    N64(trim, PLAIN, end, 8, ARG,
+        "end (8) must ascend from 0 to 7, the numbers present in sequence 0"),
+    N64(trim, PLAIN, end, -5, ARG, "end (-5)"),
+    N64(trim, RINGED, begin, 4, ARG, "begin (4) and end (11) must ascend from 5 to 17"),
+    N64(trim, RINGED, end, 10, ARG,
+        "end (10) must be at least 11: window_left (6) keys before it are needed, and the ring has "
+        "overwritten those below 5"),
+    PTR(fork, PLAIN, c, NULL, ARG, "cache is NULL"),
+    N64(fork, PLAIN, from, 3, ARG, "from (3) must be from 0 to 2"),
+    N64(fork, PLAIN, to, -1, ARG, "to (-1) must be from 0 to 2"),
+    N64(fork, PLAIN, to, 0, ARG, "to (0) must be another sequence than from"),
+    N64(fork, PLAIN, to, 1, ARG, "to (1) must be empty: call attn_cache_trim(c, to, 0, 0, ...)"),
+    N64(fork, PLAIN, end, 8, ARG, "begin (0) and end (8) must ascend from 0 to 7"),
+    N64(fork, RINGED, end, 10, ARG,
+        "end (10) must be at least 11: window_left (6) keys before it are needed, and the ring has "
+        "overwritten those below 5"),
+    /* views and reading */
+    PTR(view_size, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(view_size, PLAIN, need, NULL, ARG, "bytes is NULL"),
+    N64(view_size, PLAIN, batch, -1, ARG, "batch (-1) must be at least 0"),
+    N64(view_size, PLAIN, batch, HUGE_SIZE, OVERFLOW, "the view would exceed the address space"),
+    PTR(view, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(view, PLAIN, params, NULL, ARG, "params is NULL"),
+    N64(view, PLAIN, layer, 1, ARG, "layer (1) must be from 0 to 0"),
+    N64(view, PLAIN, batch, -1, ARG, "batch (-1) must be at least 0"),
+    PTR(view, PLAIN, sequences, lists[3], ARG, "sequences[1] (3) must be from 0 to num_sequences"),
+    PTR(view, PLAIN, memory, NULL, WORKSPACE, "memory: bytes (0) must be at least "),
+    SIZE(view, PLAIN, bytes, 60, WORKSPACE, "memory: bytes (60) must be at least "),
+    N64(view, RINGED, p.window_left, 7, ARG,
+        "p.window_left (7) must be from 0 to 6, the window_left of the ring"),
+    N64(view, RINGED, p.window_left, -1, ARG, "p.window_left (-1) must be from 0 to 6"),
+    PTR(read, PLAIN, c, NULL, ARG, "cache is NULL"),
+    N64(read, PLAIN, layer, -1, ARG, "layer (-1) must be from 0 to 0"),
+    N64(read, PLAIN, sequence, 3, ARG, "sequence (3) must be from 0 to 2"),
+    N64(read, PLAIN, count, -1, ARG, "count (-1) must be from 0 to 7"),
+    N64(read, PLAIN, count, 8, ARG, "count (8) must be from 0 to 7"),
+    N64(read, PLAIN, count, 7, ARG, "first (1) and first + count (8) must ascend from 0 to 7"),
+    N64(read, PLAIN, first, INT64_MAX, ARG, "first (9223372036854775807)"),
+    N64(read, PLAIN, first, -1, ARG, "first (-1)"),
+    INT(read, PLAIN, k.dtype, ATTN_BF16, ARG, "k.dtype (2) must be f32 (0) or as stored (1)"),
+    INT(read, PLAIN, v.dtype, ATTN_F16, ARG, "v.dtype (1) must be f32 (0) or as stored (0)"),
+    STRIDE(read, PLAIN, v.stride_seq, PTRDIFF_MIN, ARG, "v.stride_seq (ATTN_STRIDE_BROADCAST)"),
+    STRIDE(read, PLAIN, k.stride_head, PTRDIFF_MAX / 2, OVERFLOW, "k: batch (1) x heads (2)"),
+};
+
+/* What the calls of both kinds write to. */
+static struct misuse_room {
+    unsigned char memory[16384], k[2048], v[2048];
+} misuse_room, misuse_room_before;
+
+static void good_step(misuse_call *a, int kind)
+{
+    a->s.batch = 2;
+    a->s.seq_len = 2;
+    a->s.k.data = a->s.v.data = new_keys;
+    a->s.rope = &a->rope;
+    a->s.positions = kind == WITH_TABLE ? NULL : near_positions;
+    if (kind == WITH_TABLE) {
+        a->rope.cos = a->rope.sin = turns;
+        a->rope.num_positions = 64;
+    }
+    if (kind == SAME_ROWS) {
+        a->s.len = lists[1];
+        a->s.k.stride_batch = a->s.k.stride_seq = ATTN_STRIDE_BROADCAST;
+        a->s.k.stride_head = 8;
+        a->s.v = a->s.k;
+    }
+}
+
+/* All arguments are right, for every function. */
+static void good_call(misuse_call *a, int kind)
+{
+    memset(a, 0, sizeof *a);
+    a->c = &cache;
+    a->shape = ready_shape(kind);
+    a->step = &a->s;
+    a->params = &a->p;
+    a->need = &a->bytes;
+    a->memory = misuse_room.memory;
+    a->bytes = sizeof misuse_room.memory;
+    a->begin = kind == RINGED ? 5 : 1;
+    a->end = kind == RINGED ? 11 : 5;
+    a->first = kind == RINGED ? 5 : 1;
+    a->to = 2;
+    a->batch = 2;
+    a->count = 3;
+    a->k.data = misuse_room.k;
+    a->v.data = misuse_room.v;
+    a->sequences = lists[0];
+    a->p.window = kind == RINGED ? ATTN_WINDOW : 0;
+    good_step(a, kind);
+}
+
+static void break_call(misuse_call *a, const misuse *m)
+{
+    unsigned char *at = (unsigned char *)a + m->offset;
+    const int as_int = (int)m->number;
+    const ptrdiff_t as_stride = (ptrdiff_t)m->number;
+    const size_t as_size = (size_t)m->number;
+    if (m->type == AS_INT64)
+        memcpy(at, &m->number, sizeof m->number);
+    else if (m->type == AS_INT)
+        memcpy(at, &as_int, sizeof as_int);
+    else if (m->type == AS_STRIDE)
+        memcpy(at, &as_stride, sizeof as_stride);
+    else if (m->type == AS_SIZE)
+        memcpy(at, &as_size, sizeof as_size);
+    else
+        memcpy(at, &m->pointer, sizeof m->pointer);
+}
+
+static void check_misuse(const misuse *m)
+{
+    static misuse_call call, before;
+    attn_status status;
+    good_call(&call, m->kind);
+    break_call(&call, m);
+    memcpy(&before, &call, sizeof call);
+    misuse_room_before = misuse_room;
+    cache_remember();
+    status = m->call(&call);
+    CHECK(status == m->status, "status %d, not %d: %s", (int)status, (int)m->status, why);
+    CHECK(strstr(why, m->piece) != NULL, "'%s' without '%s'", why, m->piece);
+    CHECK(cache_is_unchanged() && memcmp(&before, &call, sizeof call) == 0 &&
+              memcmp(&misuse_room, &misuse_room_before, sizeof misuse_room) == 0,
+          "something changed: %s", why);
+}
+
+static void test_misuses(void)
+{
+    for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++)
+        if (begin_case("misuse %d: %s", (int)i, misuses[i].piece)) {
+            make_ready(misuses[i].kind);
+            check_misuse(&misuses[i]);
+        }
+}
+
+/* The calls that the table breaks are right. */
+static void test_good_calls(void)
+{
+    static attn_status (*const calls[])(misuse_call *a) = {
+        call_size, call_init, call_extend, call_write, call_append, call_trim, call_fork,
+        call_view_size, call_view, call_read};
+    for (int kind = 0; kind < READY_KINDS; kind++)
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            static misuse_call call;
+            if (!begin_case("right call %d of kind %d", (int)i, kind))
+                continue;
+            make_ready(kind);
+            good_call(&call, kind);
+            if (calls[i] == call_append && kind == TWO_LAYERS)
+                continue;
+            CHECK(calls[i](&call) == ATTN_OK && strcmp(why, "ok") == 0, "%s", why);
+        }
+}
+
+void test_cache_misuse(void)
+{
+    test_good_calls();
+    test_misuses();
+}
