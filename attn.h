@@ -355,7 +355,9 @@ typedef struct attn_params {
                                    * (q_len) keys are nodes, node i is query i; parent < i, or
                                    * -1 = root. A query
                                    * sees all earlier keys, its ancestors and itself; with
-                                   * cu_seqlens: [token], node numbers within the sequence */
+                                   * cu_seqlens: [token], node numbers within the sequence.
+                                   * pos(i) counts nodes, not depth: window, chunked and ALiBi
+                                   * take hidden siblings for keys between */
     ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
     attn_mask bool_mask;          /* one byte per pair */
     attn_mask bit_mask;           /* one bit per pair */

@@ -955,6 +955,20 @@ static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step 
     }
 }
 
+/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+static int is_shared(const attn_cache *c, const cache_part *part)
+{
+    page_range r;
+    int64_t n;
+    if (!c->page_size)
+        return 0;
+    r = pages_of(c, c->end[part->sequence] - part->count, part->count);
+    for (n = 0; n < r.count; n++)
+        if (c->uses[table_of(c, part->sequence)[nth_page(c, &r, n)]] > 1)
+            return 1;
+    return 0;
+}
+
 static attn_status check_extended(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     int64_t b;
@@ -963,6 +977,11 @@ static attn_status check_extended(const attn_cache *c, const attn_cache_step *s,
         if (part.count > c->length[part.sequence]) {
             put_new_keys(c, &part, why);
             return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
+        }
+        if (is_shared(c, &part)) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG, "other sequences share their pages: write all layers "
+                                          "before attn_cache_fork");
         }
     }
     return ATTN_OK;
@@ -1248,7 +1267,7 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
 /* A window that is set, but not on, is left to attn_forward, which refuses it. */
 static void view_window(const attn_cache *c, attn_params *p)
 {
-    if (!c->ring || p->window || p->window_left || p->window_right)
+    if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
         return;
     p->window = ATTN_WINDOW;
     p->window_left = c->window_left;

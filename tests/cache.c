@@ -459,8 +459,9 @@ static void check_view(void)
           "%s", why);
     CHECK(view_is_right(&p, layer, chosen, batch), "batch %d%s: %s", (int)batch,
           all ? "" : ", chosen", kind_text());
-    CHECK(!cache.ring || (p.window == ATTN_WINDOW && p.window_left == cache.window_left &&
-                          p.window_right == -1),
+    CHECK(!cache.ring || (cache.window_left == 0 && p.window == 0) ||
+              (p.window == ATTN_WINDOW && p.window_left == cache.window_left &&
+               p.window_right == -1),
           "window %d %d", p.window, (int)p.window_left);
 }
 

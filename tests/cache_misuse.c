@@ -402,8 +402,30 @@ static void test_good_calls(void)
         }
 }
 
+/* A fork between extending and writing: what is written would show in both sequences. */
+static void test_shared_write(void)
+{
+    static float x[2 * 3 * 4];
+    attn_cache_step s = {.batch = 1, .seq_len = 2};
+    memset(&cache, 0, sizeof cache);
+    cache.num_sequences = 2;
+    cache.num_heads_kv = 3;
+    cache.head_dim = cache.page_size = 4;
+    cache.capacity = 12;
+    if (!begin_case("write of a shared page") || !cache_start())
+        return;
+    s.k.data = s.v.data = x;
+    CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK &&
+              attn_cache_fork(&cache, 0, 1, 2, why, WHY) == ATTN_OK, "%s", why);
+    cache_remember();
+    CHECK(attn_cache_write(&cache, 0, &s, why, WHY) == ATTN_ERR_ARG &&
+              strstr(why, "other sequences share their pages") != NULL, "'%s'", why);
+    CHECK(cache_is_unchanged(), "something changed");
+}
+
 void test_cache_misuse(void)
 {
     test_good_calls();
     test_misuses();
+    test_shared_write();
 }

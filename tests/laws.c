@@ -829,7 +829,8 @@ static const attn_kernels *counted;
 static int64_t keys_seen, selections;
 
 static void counting_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
+                        attn_ahead *ahead)
 {
     keys_seen += n;
     counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
