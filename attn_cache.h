@@ -162,16 +162,16 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
                                           char *why, size_t why_bytes);
 
 /* Sets those fields of *p that say what is cached: batch, num_heads_kv, seq_len_kv (= rows: with
- * kv_len = NULL attn_workspace_size then tells what serves for good), head_dim, head_dim_v, k, v, kv_len, key_base, kv_rows,
- * kv_begin and cu_seqlens_kv (NULL); shared_keys (of a paged cache the keys in pages with which all
- * entries begin, else 0: set it afterwards if you know of more); of a ring the window, if off, and
- * else its left side must not exceed c->window_left. Entry b is sequences[b], in any order, NULL =
- * 0, 1, ..., which needs no memory; else the arrays lie in memory, of any alignment. They are those
- * of the cache at this moment: take a new view after every change. Begin each view with *p set to
- * zero: a ring's window stays in it. Columns of bias, masks and segments, prefix and q_offset count
- * from the first key that is present; p->seq_len_kv, the number of columns, may be lowered, not
- * below the largest kv_len. With a ring only the rows of the last step, at most rows - window_left,
- * are sure to find all their keys. */
+ * kv_len = NULL attn_workspace_size then tells what serves for good), head_dim, head_dim_v, k, v,
+ * kv_len, key_base, kv_rows, kv_begin and cu_seqlens_kv (NULL); shared_keys (of a paged cache the
+ * keys in pages with which all entries begin, else 0: set it afterwards if you know of more); of a
+ * ring the window, if off, and else its left side must not exceed c->window_left. Entry b is
+ * sequences[b], in any order, NULL = 0, 1, ..., which needs no memory; else the arrays lie in
+ * memory, of any alignment. They are those of the cache at this moment: take a new view after
+ * every change. Begin each view with *p set to zero: a ring's window stays in it. Columns of bias,
+ * masks and segments, prefix and q_offset count from the first key that is present; p->seq_len_kv,
+ * the number of columns, may be lowered, not below the largest kv_len. With a ring only the rows
+ * of the last step, at most rows - window_left, are sure to find all their keys. */
 ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
                                      int64_t batch, attn_params *p, void *memory, size_t bytes,
                                      char *why, size_t why_bytes);
