@@ -1657,7 +1657,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
 }
 
 /* The rows of one sequence lie inside the ring and in pages that exist. */
-static attn_status check_sequence(const attn_params *p, const sequence *s, text *why)
+static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
     const int64_t begin = entry32(rows->begin, s->b, 0);
@@ -1681,7 +1681,7 @@ static attn_status check_sequences(const attn_params *p, text *why)
     int64_t b;
     for (b = 0; is_scattered(p) && b < p->batch && !status; b++) {
         const sequence s = sequence_of(p, b);
-        status = check_sequence(p, &s, why);
+        status = check_sequence_rows(p, &s, why);
     }
     return status;
 }
