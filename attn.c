@@ -199,12 +199,12 @@ KERNEL void chains(int hw, int select, float *c, int64_t count, const float *x, 
                    ptrdiff_t xt, const float *b, int64_t n, attn_lanes lanes)
 {
     int64_t i;
-    int lane;
-    for (lane = lanes.begin / STRIP * STRIP; lane < lanes.end; lane += STRIP) {
+    int at;
+    for (at = lanes.begin / STRIP * STRIP; at < lanes.end; at += STRIP) {
         for (i = 0; i + 8 <= count; i += 8)
-            chains8(hw, select, c + i * LANES + lane, x + i * xi, xi, xt, b + lane, n);
+            chains8(hw, select, c + i * LANES + at, x + i * xi, xi, xt, b + at, n);
         for (; i < count; i++)
-            chain(hw, select, c + i * LANES + lane, x + i * xi, xt, b + lane, n);
+            chain(hw, select, c + i * LANES + at, x + i * xi, xt, b + at, n);
     }
 }
 
@@ -343,18 +343,18 @@ KERNEL void hide_body(float *s, const uint8_t *alive, int n)
 /* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
 KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
 {
-    float block[LANES];
+    float high[LANES];
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
-        block[r] = NEG_INF;
-    maximum_body(s, n, block);
+        high[r] = NEG_INF;
+    maximum_body(s, n, high);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
-        const int up = begun && block[r] > limit;
-        float a = up ? m[r] - block[r] : 0.0f;
+        const int up = begun && high[r] > limit;
+        float a = up ? m[r] - high[r] : 0.0f;
         a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
-        m[r] = up || !begun ? block[r] : m[r];
+        m[r] = up || !begun ? high[r] : m[r];
         l[r] = l[r] * a;
         alpha[r] = a;
         raised |= up;
@@ -659,10 +659,6 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 /* ---- tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result */
 
-typedef struct tuning {
-    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
-} tuning;
-
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
@@ -813,31 +809,6 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     usual_tuning(t);
     return 0;
 }
-
-typedef struct problem {
-    attn_params p; /* strides explicit, counts and scale filled in; checked by section 7 */
-    tuning tuning;
-    int size_query; /* of attn_workspace_size: outputs may still be unknown */
-    int64_t group; /* query heads per kv head */
-    int64_t max_q_len, max_kv_len;
-    float factor;       /* c: scale * log2(e), the factor on q */
-    float cap2, icap2;  /* softcap in base 2 */
-    float keep_factor;  /* 1 / (1 - dropout_p) */
-    uint32_t drop_below; /* Philox words below it drop their key */
-    const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 13 */
-    int prefix_tile_keys;
-} problem;
-
-/* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
-typedef struct sequence {
-    int64_t b;
-    int64_t q_row, q_len;   /* first row along the seq axis of q, o, lse; rows in use */
-    int64_t kv_row, kv_len; /* the same for k and v, before ring and pages: see key_at */
-    int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
-    int64_t offset;         /* pos(i) = i + offset */
-    int64_t key_base;       /* n(j) = key_base + j */
-    int64_t prefix;
-} sequence;
 
 static int64_t q_capacity(const attn_params *p, int64_t b)
 {
@@ -1043,10 +1014,6 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || p->seq_len_q == 0;
 }
 
-/* Element offset of row i of head h in a tensor. */
-#define ROW_AT(tensor, s, h, row)                                                                  \
-    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
-
 /* Where a key of a sequence lies: this and the three functions below are all in this file that
  * knows. */
 typedef struct key_place {
@@ -1105,33 +1072,11 @@ static int is_scattered(const attn_params *p)
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
 }
 
-/* Number of a row among raw states: that of a packed lse. */
-static int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
-{
-    if (p->cu_seqlens_q)
-        return head * p->seq_len_q + s->q_row + i;
-    return (s->b * p->num_heads_q + head) * p->seq_len_q + i;
-}
-
 /* ------------------------------------------------------------------------------------------------
  * 6  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
  *    of keys to a row (`range`), which the loops never step outside of, and those that must be
  *    asked pair by pair (`row`). A key is visible if all active rules say so.
  * --------------------------------------------------------------------------------------------- */
-
-/* A row of a tile: one lane. */
-typedef struct lane {
-    int used;          /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i;   /* query head and row */
-    int64_t choice;    /* number of the row among those chosen */
-    int64_t pos;       /* i + offset */
-    int64_t lo, hi;    /* the range masks leave keys lo..hi-1 */
-} lane;
-
-/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
-typedef struct hull {
-    int64_t head_begin, head_end, i_begin, i_end;
-} hull;
 
 typedef struct mask_rule {
     const char *name;
@@ -1952,128 +1897,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  *    within item_bytes of the tuning, 1 MiB.
  * --------------------------------------------------------------------------------------------- */
 
-/* How the keys of each row tile are divided among workers: section 12. */
-typedef struct split {
-    int parts;               /* nodes of 2^level chunks each; 0 = not divided */
-    int level;
-    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
-    int tiles;               /* into tiles of keys, */
-    int64_t columns, slices; /* and V into slices of so many columns */
-    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
-    int64_t states_bytes, bytes; /* of shared memory for a row tile */
-    /* offsets into the memory of a chunk that is divided */
-    int64_t s, alpha, high, blocks, counts, chunk_bytes;
-} split;
-
-typedef struct plan {
-    const attn_kernels *kernels;
-    int impl;                /* TILED or NAIVE */
-    int rows, keys;          /* of a tile */
-    int small;               /* little memory before speed */
-    int64_t worker_bytes;    /* that a worker's row tiles may share */
-    int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;           /* first list: o, lse, states */
-    int64_t logits_tiles, logits_items; /* second list: logits */
-    split split;
-    int64_t matrix_floats;   /* naive: logits, m and l of one head */
-    int64_t state_floats;    /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];      /* f32 that does not alias: copied only where pages part it */
-    /* offsets into a slot, in bytes */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
-    int64_t matrix, operand_runs, ahead_runs, row_tiles;
-    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
-    int64_t lanes, qt, states, row_tile_bytes;
-    int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys;     /* that all rows of the batch take together first; 0 = none */
-    int64_t prefix_items;
-    const char *prefix_why;  /* why shared_keys changes nothing; NULL = it does, or is 0 */
-    int workers;
-    int modified;            /* a modifier of logits is on */
-    int by_pair;             /* so is a mask that may hide whole tiles between others */
-    int ahead;               /* products ask for what the next ones read */
-} plan;
-
-enum { KEYS, VALUES };
-#define MAX_LEVELS 64
-
-/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
-typedef struct key_tile {
-    int64_t j0;
-    int n;
-    int copied_from[2];    /* so many rows of K and V are not copied, those behind them are */
-    float *copy[2];
-    int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
-} key_tile;
-
-/* A canonical block of keys inside a tile, cut short by the tile's ends. */
-typedef struct block {
-    int end;
-    attn_lanes lanes; /* none of the others sees a key of it */
-    int raised;       /* o *= alpha before it enters */
-} block;
-
-/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
-typedef struct tile {
-    const problem *pr;
-    const plan *pl;
-    key_tile *keys;
-    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    const float **row_in; /* [rows] queries */
-    float **row_out;  /* [rows] results */
-    float *s_tile;    /* [keys][rows] logits, then probabilities */
-    float *x_tile;    /* [keys][rows] bias or distances */
-    float *lane_values;
-    int *lane_keys;   /* [2][rows] clip: begin and end */
-    float *alpha;     /* [block][rows] */
-    block *blocks;
-    uint8_t *alive;   /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;    /* naive: this head's logits */
-    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
-    sequence s;
-    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
-    int64_t kv_head;
-    hull hull;        /* of the used lanes */
-    int used;         /* how many lanes are used */
-    attn_lanes span;  /* first to last of them */
-    int64_t lo, hi;   /* union of the lanes' ranges */
-    int64_t all_from, all_to; /* and their intersection */
-    int64_t alive_from;
-    int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
-    int block_count;
-    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
-    lane *lanes;
-    float *qt;        /* [head_dim][rows] */
-    float *state;     /* of the current chunk; NULL until a key of it is visible */
-    float *free_states[MAX_LEVELS];
-    int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
-} tile;
-
-/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
- * `failed`. */
-typedef struct call {
-    problem pr;
-    plan pl;
-    float *shared;
-    char *slots;
-    int slot_count;
-    int64_t items;                                            /* of the list that runs */
-    void (*item)(const struct call *c, char *slot, int64_t index);
-    unsigned failed;
-} call;
-
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a == 0 ? 0 : (a - 1) / b + 1;
-}
 
 /* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
  * left, of which there is one a level at most; log2 of the number of chunks, one more where the
@@ -2393,28 +2218,6 @@ static void divide_plan(const problem *pr, plan *pl)
  *     so that a GQA group fills the lanes also when there is one query (decode).
  * --------------------------------------------------------------------------------------------- */
 
-/* n numbers from data[at..] as f32. */
-static void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                     int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16 : kernels->widen_bf16)(
-            to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                      const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(
-            (uint16_t *)data + at, from, n);
-}
-
 /* What the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
 {
@@ -2465,13 +2268,6 @@ static tile *open_tile(const call *c, char *slot, int index)
 {
     return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
 }
-
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
- * heads. */
-typedef struct row_choice {
-    int64_t head0, heads, first, count;
-    const int32_t *list; /* NULL = row number c is c */
-} row_choice;
 
 /* The lane of row c and head number `head` of the choice. */
 static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
@@ -3136,13 +2932,6 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
         o[d * step] = o[d * step] * w;
         o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
     }
-}
-
-static float sink_of(const attn_params *p, int64_t head)
-{
-    if (p->softmax1)
-        return 0.0f;
-    return p->sinks ? p->sinks[head] : NEG_INF;
 }
 
 /* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */

@@ -573,7 +573,7 @@ struct attn_backend {
  * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
  * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
  * ------------------------------------------------------------------------------------------ */
-#if defined ATTN_KERNEL_API && !defined ATTN_KERNEL_H
+#if (defined ATTN_KERNEL_API || defined ATTN_INTERNAL) && !defined ATTN_KERNEL_H
 #define ATTN_KERNEL_H
 
 #define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
@@ -855,6 +855,11 @@ static inline ptrdiff_t to_stride(int64_t elements)
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
 /* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
@@ -1486,5 +1491,213 @@ KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *
             out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
         }
 }
+
+/* ---- one call: its problem, its plan, its tiles. How they are made and used: attn.c */
+
+typedef struct tuning {
+    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
+} tuning;
+
+typedef struct problem {
+    attn_params p; /* strides explicit, counts and scale filled in; checked by section 7 */
+    tuning tuning;
+    int size_query; /* of attn_workspace_size: outputs may still be unknown */
+    int64_t group; /* query heads per kv head */
+    int64_t max_q_len, max_kv_len;
+    float factor;       /* c: scale * log2(e), the factor on q */
+    float cap2, icap2;  /* softcap in base 2 */
+    float keep_factor;  /* 1 / (1 - dropout_p) */
+    uint32_t drop_below; /* Philox words below it drop their key */
+    const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 13 */
+    int prefix_tile_keys;
+} problem;
+
+/* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
+typedef struct sequence {
+    int64_t b;
+    int64_t q_row, q_len;   /* first row along the seq axis of q, o, lse; rows in use */
+    int64_t kv_row, kv_len; /* the same for k and v, before ring and pages: see key_at */
+    int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
+    int64_t offset;         /* pos(i) = i + offset */
+    int64_t key_base;       /* n(j) = key_base + j */
+    int64_t prefix;
+} sequence;
+
+/* Element offset of row i of head h in a tensor. */
+#define ROW_AT(tensor, s, h, row)                                                                  \
+    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
+
+/* Number of a row among raw states: that of a packed lse. */
+static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
+{
+    if (p->cu_seqlens_q)
+        return head * p->seq_len_q + s->q_row + i;
+    return (s->b * p->num_heads_q + head) * p->seq_len_q + i;
+}
+
+static inline float sink_of(const attn_params *p, int64_t head)
+{
+    if (p->softmax1)
+        return 0.0f;
+    return p->sinks ? p->sinks[head] : NEG_INF;
+}
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                     int64_t at, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? kernels->widen_f16 : kernels->widen_bf16)(
+            to, (const uint16_t *)data + at, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                      const float *from, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
+    else
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(
+            (uint16_t *)data + at, from, n);
+}
+
+/* A row of a tile: one lane. */
+typedef struct lane {
+    int used;          /* unused lanes hold zero queries; their results go nowhere */
+    int64_t head, i;   /* query head and row */
+    int64_t choice;    /* number of the row among those chosen */
+    int64_t pos;       /* i + offset */
+    int64_t lo, hi;    /* the range masks leave keys lo..hi-1 */
+} lane;
+
+/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+typedef struct hull {
+    int64_t head_begin, head_end, i_begin, i_end;
+} hull;
+
+/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
+ * heads. */
+typedef struct row_choice {
+    int64_t head0, heads, first, count;
+    const int32_t *list; /* NULL = row number c is c */
+} row_choice;
+
+/* How the keys of each row tile are divided among workers: section 12. */
+typedef struct split {
+    int parts;               /* nodes of 2^level chunks each; 0 = not divided */
+    int level;
+    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
+    int tiles;               /* into tiles of keys, */
+    int64_t columns, slices; /* and V into slices of so many columns */
+    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
+    int64_t states_bytes, bytes; /* of shared memory for a row tile */
+    /* offsets into the memory of a chunk that is divided */
+    int64_t s, alpha, high, blocks, counts, chunk_bytes;
+} split;
+
+typedef struct plan {
+    const attn_kernels *kernels;
+    int impl;                /* TILED or NAIVE */
+    int rows, keys;          /* of a tile */
+    int small;               /* little memory before speed */
+    int64_t worker_bytes;    /* that a worker's row tiles may share */
+    int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
+    int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
+    int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
+    int64_t items;           /* first list: o, lse, states */
+    int64_t logits_tiles, logits_items; /* second list: logits */
+    split split;
+    int64_t matrix_floats;   /* naive: logits, m and l of one head */
+    int64_t state_floats;    /* rows * (head_dim_v + 2) */
+    int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
+    int in_place[2];      /* f32 that does not alias: copied only where pages part it */
+    /* offsets into a slot, in bytes */
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
+    int64_t matrix, operand_runs, ahead_runs, row_tiles;
+    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    int64_t lanes, qt, states, row_tile_bytes;
+    int64_t slot_bytes, shared_bytes;
+    int64_t prefix_keys;     /* that all rows of the batch take together first; 0 = none */
+    int64_t prefix_items;
+    const char *prefix_why;  /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    int workers;
+    int modified;            /* a modifier of logits is on */
+    int by_pair;             /* so is a mask that may hide whole tiles between others */
+    int ahead;               /* products ask for what the next ones read */
+} plan;
+
+enum { KEYS, VALUES };
+#define MAX_LEVELS 64
+
+/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+typedef struct key_tile {
+    int64_t j0;
+    int n;
+    int copied_from[2];    /* so many rows of K and V are not copied, those behind them are */
+    float *copy[2];
+    int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
+    int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
+} key_tile;
+
+/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+typedef struct block {
+    int end;
+    attn_lanes lanes; /* none of the others sees a key of it */
+    int raised;       /* o *= alpha before it enters */
+} block;
+
+/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+typedef struct tile {
+    const problem *pr;
+    const plan *pl;
+    key_tile *keys;
+    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    const float **row_in; /* [rows] queries */
+    float **row_out;  /* [rows] results */
+    float *s_tile;    /* [keys][rows] logits, then probabilities */
+    float *x_tile;    /* [keys][rows] bias or distances */
+    float *lane_values;
+    int *lane_keys;   /* [2][rows] clip: begin and end */
+    float *alpha;     /* [block][rows] */
+    block *blocks;
+    uint8_t *alive;   /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
+    float *matrix;    /* naive: this head's logits */
+    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
+    sequence s;
+    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
+    int64_t kv_head;
+    hull hull;        /* of the used lanes */
+    int used;         /* how many lanes are used */
+    attn_lanes span;  /* first to last of them */
+    int64_t lo, hi;   /* union of the lanes' ranges */
+    int64_t all_from, all_to; /* and their intersection */
+    int64_t alive_from;
+    int64_t column, columns; /* of V: all of them, or those of a slice */
+    int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
+    int block_count;
+    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
+    lane *lanes;
+    float *qt;        /* [head_dim][rows] */
+    float *state;     /* of the current chunk; NULL until a key of it is visible */
+    float *free_states[MAX_LEVELS];
+    int free_count;
+    float *pending[MAX_LEVELS]; /* by tree level */
+} tile;
+
+/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
+ * `failed`. */
+typedef struct call {
+    problem pr;
+    plan pl;
+    float *shared;
+    char *slots;
+    int slot_count;
+    int64_t items;                                            /* of the list that runs */
+    void (*item)(const struct call *c, char *slot, int64_t index);
+    unsigned failed;
+} call;
 
 #endif /* ATTN_INTERNAL */

@@ -1,0 +1,119 @@
+/* attn_backward.h - gradients of attn_forward, for training. Needs attn.h, attn.c.
+ * SPDX-License-Identifier: MIT
+ * attn 0.1.0
+ *
+ *     p.lse.data = lse;                              // [batch, num_heads_q, seq_len_q]
+ *     attn_forward(&p, ws, need);                    // writes o and lse
+ *
+ *     attn_gradients g = {0};                        // zero is every field's default
+ *     g.dout.data = dout;                            // gradient of the loss by o
+ *     g.dq.data = dq;  g.dk.data = dk;  g.dv.data = dv;
+ *     size_t need;
+ *     attn_backward_workspace_size(&p, &g, &need);
+ *     attn_backward(&p, &g, malloc(need), need);     // p as in the forward call, o and lse as it
+ *                                                    // left them
+ *
+ * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv
+ *   2205.14135, algorithm 4): memory grows with the sequence length, never with its square. With
+ *   S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
+ *
+ *     dV = P^T dout    dP = dout V^T    dS = P * (dP - delta)    dQ = scale dS K    dK = scale dS^T Q
+ *
+ *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
+ *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ * What may be set in p. Everything but partial, backend (ignored: the CPU runs) and kv_rows, that
+ *   is caches; p.logits is ignored. p.impl = ATTN_IMPL_NAIVE is the textbook, which materialises P
+ *   and dS of a head and takes neither o nor lse from the forward call. Where k or v is broadcast
+ *   along an axis, dk and dv have that axis all the same: its sum is the caller's.
+ * What is written. Every element of dq, dk, dv of rows and keys in use (q_len, kv_len, kv_begin);
+ *   all of dbias, dsinks, dslopes. Rows and keys that see nothing get +0. Never -0.
+ * Masked data. A key that a mask hides from a row does not show in that row's dq, nor the row in
+ *   the key's dk and dv, NaN and Inf included.
+ * Determinism. The same bits on every CPU, for any number of threads and both values of g.gemms:
+ *   docs/canon.md, "Gradients". Sums over the batch (dbias, dsinks, dslopes) go in its order.
+ * Memory. The caller's workspace, any alignment and content. Stack below 4 KiB.
+ * Threads. As attn_forward: p.parallel_for, p.num_workers, else OpenMP if compiled with it.
+ * Aliasing. No output may overlap an input, another output or the workspace.
+ * Errors. A status and, from attn_backward_check, a sentence. After an error other than
+ *   ATTN_ERR_CALLBACK nothing was written.
+ */
+#ifndef ATTN_BACKWARD_H
+#define ATTN_BACKWARD_H
+
+#include "attn.h"
+
+#ifdef ATTN_PREFIX
+#define attn_backward ATTN_JOIN(ATTN_PREFIX, attn_backward)
+#define attn_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_backward_workspace_size)
+#define attn_backward_check ATTN_JOIN(ATTN_PREFIX, attn_backward_check)
+#define attn_backward_explain ATTN_JOIN(ATTN_PREFIX, attn_backward_explain)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Derivative of p.score by the logit, at the logit that p.score was given. Called on workers, may
+ * overlap, must be pure: one pair may be asked for several times. Gets p.callback_user. */
+typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
+
+/* Gradient of the bias, f32. An axis along which p.bias has stride 0 is summed over, and has length
+ * 1 here; the others are those of the bias: batch, num_heads_q, seq_len_q, seq_len_kv. */
+typedef struct attn_bias_gradient {
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed; of summed axes unused */
+    float *data; /* NULL = not wanted */
+} attn_bias_gradient;
+
+/* What goes in beside p, and what comes out. Set it to zero, then assign. */
+typedef struct attn_gradients {
+    int gemms; /* matrix products for a tile: 5 (work divided by batch and kv head) or 7 (by rows
+                * and by keys, which computes S and dP twice); 0 = what lets the workers end first */
+
+    /* ---- in */
+    attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v] gradient of the loss by o */
+    attn_tensor dlse; /* f32, shape and packing of p.lse: gradient by lse; data NULL = 0 */
+    attn_score_derivative_fn score_derivative; /* with p.score */
+
+    /* ---- out; data NULL = not wanted. Any storage type, packed as q, k, v are */
+    attn_output dq; /* [batch, num_heads_q,  seq_len_q,  head_dim] */
+    attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
+    attn_output dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], likewise */
+    attn_bias_gradient dbias;
+    float *dsinks;  /* [num_heads_q], with p.sinks: summed over the batch */
+    float *dslopes; /* gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
+                     * with p.alibi_stride [batch, num_heads_q] */
+} attn_gradients;
+
+/* Bytes of workspace that are best; less works, too, with fewer workers, down to what one needs. */
+ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
+                                                  size_t *bytes);
+
+/* The gradients that g asks for. Reads q, k, v, o, lse, dout, dlse and the arrays of p. */
+ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
+                                   size_t workspace_bytes);
+
+/* Says in one English sentence what is wrong, or "ok"; otherwise as attn_check. */
+ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                         const void *workspace, size_t workspace_bytes, char *text,
+                                         size_t text_bytes);
+
+/* What attn_backward would do. */
+typedef struct attn_backward_info {
+    int impl;                  /* attn_impl that runs: TILED or NAIVE */
+    int gemms;                 /* 5 or 7 */
+    const char *kernels_name;
+    int tile_rows, tile_keys;
+    int workers;               /* that can run at once */
+    size_t workspace_bytes, workspace_bytes_per_worker;
+    double flops;              /* of the five products, visible pairs only; sums for dbias and
+                                * dslopes, and what 7 computes twice, do not count */
+} attn_backward_info;
+
+ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                           attn_backward_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTN_BACKWARD_H */
