@@ -244,12 +244,13 @@ def write_all(folder):
         folder, "sdpa_grad_empty_rows_bias_keys", "causal from key -2 on: rows 0 and 1 see no key; "
         "bias [key]", Problem(*tensors(rng, [1, 4, 2, 5, 6, 4, 3]),
                               mask=normal(rng, "attn_mask", [6]), offset=-2)))
-    seen = [int((b + i + 2 * j) % 3 > 0) for b in range(2) for i in range(5) for j in range(8)]
+    seen = [int((b + 2 * h + i + j * j) % 4 > 0) for b in range(2) for h in range(2)
+            for i in range(5) for j in range(8)]
     names.append(write_gradients(
         folder, "sdpa_grad_half_bool_mask", "f16 storage of inputs and results; boolean mask "
-        "[batch, 1, row, key]",
+        "[batch, head, row, key]",
         Problem(*tensors(rng, [2, 2, 1, 5, 8, 8, 8], "f16"),
-                mask=Tensor("attn_mask", "bool", [2, 1, 5, 8], seen)), "f16"))
+                mask=Tensor("attn_mask", "bool", [2, 2, 5, 8], seen)), "f16"))
     names.append(write_gradients(
         folder, "sdpa_grad_half_bias_padding", "f16 inputs; bias [batch, 1, 1, key] with -inf; "
         "causal; softcap", Problem(*tensors(rng, [2, 4, 2, 6, 6, 8, 8], "f16"),
