@@ -84,7 +84,8 @@ check scatter_linear_axis2 "update does not fit" line 's/axis int 2/axis int 3/'
 check scatter_linear_axis2 "axis 0 of past_cache" line 's/axis int 2/axis int 0/'
 
 check sdpa_grad_softcap_bias_heads "dY has another shape" line 's/dY f32 4 2 3 4/dY f32 4 3 2 4/'
-check sdpa_grad_softcap_bias_heads "dY has another shape" line 's/dY f32 4 2 3 4 8/dY f32 4 2 3 8 4/'
+check sdpa_grad_softcap_bias_heads "dY has another shape" \
+    line 's/dY f32 4 2 3 4 8/dY f32 4 2 3 8 4/'
 check sdpa_grad_softcap_bias_heads "no output to compare" line '/^output/d'
 check sdpa_grad_softcap_bias_heads "dK has another shape" line 's/dK f64 4 2 1 7/dK f64 4 1 2 7/'
 check sdpa_grad_softcap_bias_heads "dMask has another shape" \
