@@ -59,6 +59,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
+# The second implementation of docs/canon.md: nothing of the library in it.
+CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
@@ -157,9 +159,9 @@ $(BUILD)/libpeers.so: $(PIC_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
 
-$(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUILD)/flags
+$(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data.h) $(BUILD)/flags
 	$(if $(V),,@echo "  LINK $@")
-	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $< -o $@ -lm
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $(CANON) -o $@
 
 -include $(MAIN_OBJECTS:.o=.d) $(PIC_OBJECTS:.o=.d)
 
