@@ -73,7 +73,7 @@ EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench de
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
-  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c)))
+  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
@@ -146,11 +146,12 @@ $(BUILD)/attn_single.c: tools/single.sh $(HEADERS) attn_simd.h $(PORTABLE) $(SIM
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
+$(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
 PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
-            $(EXAMPLE_PROGRAMS)
+            $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
@@ -230,8 +231,9 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
 
-check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
+check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
+	RUN='$(RUN)' sh tests/dropout_mask.sh $(BUILD)
 
 # Where the shell has it: a guard of memory that fails then ends the bench, not the machine.
 # Emulators and sanitizers reserve far more addresses than they use.
