@@ -52,8 +52,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
-           tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
+           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
+           tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
            tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c
 # bench/suite.c is for programs of others: see MEASURE.
