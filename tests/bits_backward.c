@@ -110,6 +110,32 @@ static golden_gradient hash_of(const backward_fixture *g)
     return hash;
 }
 
+/* Whether the rows outside first .. first + count - 1 of every `rows` are as spoil left them. */
+static int unwritten(const void *data, int row, int rows, int first, int count, size_t bytes)
+{
+    const unsigned char *at = (const unsigned char *)data + (size_t)(row * rows) * bytes;
+    for (size_t n = 0; n < (size_t)rows * bytes; n++)
+        if (at[n] != 0xff && (n < (size_t)first * bytes || n >= (size_t)(first + count) * bytes))
+            return 0;
+    return 1;
+}
+
+static void check_unused(const backward_fixture *g, const char *what)
+{
+    const bits_case *c = g->f.c;
+    const size_t dim = (size_t)c->d * g->f.size, dim_v = (size_t)g->f.dv * g->f.size;
+    int held = 1;
+    for (int b = 0; b < g->f.batch; b++) {
+        const int begin = bits_kv_begin(c, b), keys = bits_kv_len(c, b);
+        for (int h = 0; h < c->hq; h++)
+            held &= unwritten(g->dq, b * c->hq + h, c->sq, 0, bits_q_len(c, b), dim);
+        for (int h = b * c->hkv; h < (b + 1) * c->hkv; h++)
+            held &= unwritten(g->dk, h, c->skv, begin, keys, dim) &
+                    unwritten(g->dv, h, c->skv, begin, keys, dim_v);
+    }
+    CHECK(held, "%s: rows or keys that are not in use were written", what);
+}
+
 /* Compares the wanted outputs with the expected hashes, then spoils all for the next run. */
 static void check_hash(backward_fixture *g, int want, const manner *how, const char *what,
                        int number)
@@ -124,6 +150,7 @@ static void check_hash(backward_fixture *g, int want, const manner *how, const c
         if (want & 1 << n)
             CHECK(same & 1 << n, "%s %d, %d products: %s not of golden.h", what, number,
                   how->gemms, names[n]);
+    check_unused(g, what);
     spoil(g);
 }
 

@@ -42,7 +42,8 @@ typedef struct bits_case {
     int logits;           /* 1 + stage */
     int halfway;          /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;             /* the loss depends on lse, too */
-    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN: no key is theirs */
+    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN or Inf; no key is visible
+                           * to them, which a bias of rows and keys sees to */
 } bits_case;
 
 static const bits_case bits_cases[] = {
@@ -242,6 +243,8 @@ static const bits_case bits_gradient_cases[] = {
       .shift = 2 },
     { "bias-poison", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON, .shift = 2 },       /* redo */
     { "bias-poison-kv", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON_KV, .shift = 2 }, /* redo */
+    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_HOLES, .poison_rows = 5,
+      .shift = 2 }, /* redo */
     { "bias-rows-1100", 2, 1, 1100, 12, 16, .bias = BITS_BIAS_ON, .bias_axes = 1 + BITS_KEYS },
     { "bias-keys-1100", 2, 1, 5, 1100, 16, .key_base = 1021, .bias = BITS_BIAS_ON,
       .bias_axes = 1 + BITS_ROWS },
@@ -451,6 +454,8 @@ static inline uint32_t bits_bias(const bits_case *c, uint32_t at)
 {
     static const uint32_t minus_inf[] = { 0xff800000u, 0xfc00u, 0xff80u };
     if (bits_bias_has(c, BITS_KEYS) && bits_is_hole(c, (int)(at % (uint32_t)c->skv)))
+        return minus_inf[c->bias_dtype];
+    if (at / (uint32_t)c->skv % (uint32_t)c->sq < (uint32_t)c->poison_rows)
         return minus_inf[c->bias_dtype];
     return bits_number(bits_random(c, BITS_BIAS, at), 0, 8, 0, c->bias_dtype);
 }

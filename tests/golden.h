@@ -227,6 +227,8 @@ static const golden_gradient golden_gradients[] = {
       UINT64_C(0x3dfc99f083d13bc1), UINT64_C(0x712cb2ca812dc579) },
     { "bias-poison-kv", UINT64_C(0xf339e73469e057b5), UINT64_C(0x07b3b626d6ea1a2d),
       UINT64_C(0x685c3d95e9309855), UINT64_C(0xeeddb9ebcd91f5c3) },
+    { "bias-poison-rows", UINT64_C(0x9f2f8af32d1604cd), UINT64_C(0x49044367195e53e2),
+      UINT64_C(0xe000ea62eb9ea3dd), UINT64_C(0x5c0d585af7a24722) },
     { "bias-rows-1100", UINT64_C(0x87981984af820e12), UINT64_C(0xd411020a07c78c96),
       UINT64_C(0x69e9daffc9c2208a), UINT64_C(0xd7499e092a713abd) },
     { "bias-keys-1100", UINT64_C(0xec6907512f817748), UINT64_C(0x1e9662ea59d86156),
