@@ -42,8 +42,8 @@ typedef struct bits_case {
     int logits;           /* 1 + stage */
     int halfway;          /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;             /* the loss depends on lse, too */
-    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN or Inf; no key is visible
-                           * to them, which a bias of rows and keys sees to */
+    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN or Inf; they see no key,
+                           * for which a bias of rows and keys cares */
 } bits_case;
 
 static const bits_case bits_cases[] = {
