@@ -120,39 +120,44 @@ static const storage storages[] = { /* by attn_dtype */
  *    Contracts and layouts: the end of attn.h.
  * --------------------------------------------------------------------------------------------- */
 
-/* One step of a chain: fma(x, b, c), or c itself where select and b has its sign bit set (dead). By
+/* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
+#define DEAD_B 1
+#define DEAD_X 2
+
+/* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. By
  * integers: gcc does not vectorise the float compare. */
 KERNEL float link(int hw, int select, float x, float b, float c)
 {
     const float y = fma32(hw, x, b, c);
-    const uint32_t dead = 0u - (bits_of(b) >> 31);
+    const uint32_t dead = 0u - (uint32_t)is_dead(select == DEAD_X ? x : b);
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Eight chains in eight lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]), t =
- * 0..n-1. Both matrix products are this loop: for Q K^T t runs over head_dim (xi = k_stride, xt =
- * 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p).
+/* Eight chains in eight lanes: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci +
+ * lane]), t = 0..n-1. All matrix products are this loop: for Q K^T t runs over head_dim (xi =
+ * k_stride, xt = 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p), for `outer` over
+ * rows (xi = LANES, xt = 1, its lanes are columns of b).
  * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
  * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
  * 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, float *c, const float *x, ptrdiff_t xi, ptrdiff_t xt,
-                    const float *b, int64_t n)
+KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, ptrdiff_t xi,
+                    ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
         c0[r] = c[r];
-        c1[r] = c[r + LANES];
-        c2[r] = c[r + 2 * LANES];
-        c3[r] = c[r + 3 * LANES];
-        c4[r] = c[r + 4 * LANES];
-        c5[r] = c[r + 5 * LANES];
-        c6[r] = c[r + 6 * LANES];
-        c7[r] = c[r + 7 * LANES];
+        c1[r] = c[r + ci];
+        c2[r] = c[r + 2 * ci];
+        c3[r] = c[r + 3 * ci];
+        c4[r] = c[r + 4 * ci];
+        c5[r] = c[r + 5 * ci];
+        c6[r] = c[r + 6 * ci];
+        c7[r] = c[r + 7 * ci];
     }
-    for (t = 0; t < n; t++, x += xt, b += LANES) {
+    for (t = 0; t < n; t++, x += xt, b += bt) {
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
@@ -168,43 +173,43 @@ KERNEL void chains8(int hw, int select, float *c, const float *x, ptrdiff_t xi, 
     }
     for (r = 0; r < STRIP; r++) {
         c[r] = c0[r];
-        c[r + LANES] = c1[r];
-        c[r + 2 * LANES] = c2[r];
-        c[r + 3 * LANES] = c3[r];
-        c[r + 4 * LANES] = c4[r];
-        c[r + 5 * LANES] = c5[r];
-        c[r + 6 * LANES] = c6[r];
-        c[r + 7 * LANES] = c7[r];
+        c[r + ci] = c1[r];
+        c[r + 2 * ci] = c2[r];
+        c[r + 3 * ci] = c3[r];
+        c[r + 4 * ci] = c4[r];
+        c[r + 5 * ci] = c5[r];
+        c[r + 6 * ci] = c6[r];
+        c[r + 7 * ci] = c7[r];
     }
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
 KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
-                  int64_t n)
+                  ptrdiff_t bt, int64_t n)
 {
     float c0[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
         c0[r] = c[r];
-    for (t = 0; t < n; t++, x += xt, b += LANES)
+    for (t = 0; t < n; t++, x += xt, b += bt)
         for (r = 0; r < STRIP; r++)
             c0[r] = link(hw, select, x[0], b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
         c[r] = c0[r];
 }
 
-/* `count` chains in these lanes, chain i in row c + i*LANES, its factors from x + i*xi. */
-KERNEL void chains(int hw, int select, float *c, int64_t count, const float *x, ptrdiff_t xi,
-                   ptrdiff_t xt, const float *b, int64_t n, attn_lanes lanes)
+/* `count` chains in lanes begin..end-1, chain i in row c + i*ci, its factors from x + i*xi. */
+KERNEL void chains(int hw, int select, float *c, ptrdiff_t ci, int64_t count, const float *x,
+                   ptrdiff_t xi, ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n,
+                   int64_t begin, int64_t end)
 {
-    int64_t i;
-    int at;
-    for (at = lanes.begin / STRIP * STRIP; at < lanes.end; at += STRIP) {
+    int64_t i, at;
+    for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
         for (i = 0; i + 8 <= count; i += 8)
-            chains8(hw, select, c + i * LANES + at, x + i * xi, xi, xt, b + at, n);
+            chains8(hw, select, c + i * ci + at, ci, x + i * xi, xi, xt, b + at, bt, n);
         for (; i < count; i++)
-            chain(hw, select, c + i * LANES + at, x + i * xi, xt, b + at, n);
+            chain(hw, select, c + i * ci + at, x + i * xi, xt, b + at, bt, n);
     }
 }
 
@@ -322,7 +327,7 @@ KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t
     if (beside) /* only vector kernels gain from doing both at once */
         exp_block_body(hw, beside);
     memset(s, 0, (size_t)n * LANES * sizeof *s);
-    chains(hw, 0, s, n, k, k_stride, 1, qt, head_dim, lanes);
+    chains(hw, 0, s, LANES, n, k, k_stride, 1, qt, LANES, head_dim, lanes.begin, lanes.end);
 }
 
 KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
@@ -401,6 +406,56 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     }
 }
 
+KERNEL void gradient_body(int hw, float *s, float *dp, int n, const float *lse2,
+                          const float *delta)
+{
+    float from[LANES], less[LANES];
+    int j, r;
+    memcpy(less, delta, sizeof less);
+    for (r = 0; r < LANES; r++)
+        from[r] = lse2[r] == NEG_INF ? 0.0f : lse2[r];
+    for (j = 0; j < n; j++, s += LANES, dp += LANES) {
+        for (r = 0; r < LANES; r++) {
+            const int dead = s[r] == NEG_INF;
+            float p = s[r] - from[r], ds = dp[r] - less[r];
+            p = p > 127.0f ? 127.0f : p;
+            p = exp2_with(hw, p);
+            ds = p * ds;
+            s[r] = dead ? ATTN_DEAD : p;
+            dp[r] = dead ? ATTN_DEAD : ds;
+        }
+    }
+}
+
+KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float *p, int n)
+{
+    int k;
+    for (k = 0; k < n * LANES; k++) {
+        float x = fma32(hw, -t[k], t[k], 1.0f);
+        x = ds[k] * x;
+        ds[k] = is_dead(p[k]) ? ATTN_DEAD : x;
+    }
+}
+
+KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const float *x,
+                       const float *b, ptrdiff_t b_stride, int n, int64_t columns,
+                       attn_lanes lanes)
+{
+    chains(hw, select, c, c_stride, n, x + lanes.begin, LANES, 1, b + lanes.begin * b_stride,
+           b_stride, lanes.end - lanes.begin, 0, columns);
+}
+
+KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t dim)
+{
+    float sum[LANES] = { 0 };
+    int64_t d;
+    int r;
+    for (d = 0; d < dim; d++, a += LANES, b += LANES)
+        for (r = 0; r < LANES; r++)
+            sum[r] = fma32(hw, a[r], b[r], sum[r]);
+    memcpy(to, sum, sizeof sum);
+}
+
 /* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
  * fma_hard. */
 #define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
@@ -476,13 +531,14 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
                                 attn_ahead *ahead)                                                 \
     {                                                                                              \
         ask_ahead(ahead);                                                                          \
-        chains(HW, 0, o, head_dim_v, v, 1, v_stride, p, n, lanes);                                 \
+        chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
     }                                                                                              \
     TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
                                        ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
                                        attn_lanes lanes)                                           \
     {                                                                                              \
-        chains(HW, 1, o, head_dim_v, v, 1, v_stride, p, n, lanes);                                 \
+        chains(HW, DEAD_B, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin,         \
+               lanes.end);                                                                         \
     }                                                                                              \
     TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
     {                                                                                              \
@@ -494,12 +550,37 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     {                                                                                              \
         result_body(LANES, out, o, l, factor, head_dim_v);                                         \
     }                                                                                              \
+    TARGET static void gradient_##SET(float *s, float *dp, int n, const float *lse2,               \
+                                      const float *delta)                                          \
+    {                                                                                              \
+        gradient_body(HW, s, dp, n, lse2, delta);                                                  \
+    }                                                                                              \
+    TARGET static void softcap_gradient_##SET(float *ds, const float *t, const float *p, int n)    \
+    {                                                                                              \
+        softcap_gradient_body(HW, ds, t, p, n);                                                    \
+    }                                                                                              \
+    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const float *x, const float *b,   \
+                                   ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)   \
+    {                                                                                              \
+        outer_body(HW, 0, c, c_stride, x, b, b_stride, n, columns, lanes);                         \
+    }                                                                                              \
+    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const float *x,            \
+                                          const float *b, ptrdiff_t b_stride, int n,               \
+                                          int64_t columns, attn_lanes lanes)                       \
+    {                                                                                              \
+        outer_body(HW, DEAD_X, c, c_stride, x, b, b_stride, n, columns, lanes);                    \
+    }                                                                                              \
+    TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
+    {                                                                                              \
+        dots_body(HW, to, a, b, dim);                                                              \
+    }                                                                                              \
     static const attn_kernels kernels_##SET = {                                                    \
         ATTN_KERNEL_ABI, LANES, NAME, widen_f16_##SET, widen_bf16_##SET, narrow_f16_##SET,         \
         narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
         clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
         finite_##SET, rescale_##SET,                                                               \
-        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0, NULL, NULL                        \
+        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0, NULL, NULL, gradient_##SET,       \
+        softcap_gradient_##SET, outer_##SET, outer_select_##SET, dots_##SET                        \
     };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)
@@ -2743,6 +2824,15 @@ static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
         t->pl->kernels->clip(s, n, begin, end);
 }
 
+/* The modifiers up to `stage` change scores of keys j0..j0+n-1. */
+static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
+{
+    int m;
+    for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
+        if (stage >= modifiers[m].last_stage && modifiers[m].active(&t->pr->p))
+            modifiers[m].apply(t, s, j0, n);
+}
+
 /* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
  * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
  * comes after the masks, because it need not see masked pairs. */
@@ -2754,7 +2844,6 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     attn_runs runs;
     const float *k;
     ptrdiff_t stride;
-    int m;
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
@@ -2765,9 +2854,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         k = key_rows(t, KEYS, j0, n, lanes, &stride);
         kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
     }
-    for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
-        if (stage >= modifiers[m].last_stage && modifiers[m].active(p))
-            modifiers[m].apply(t, s, j0, n);
+    change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
     if (class != ATTN_TILE_FULL || !are_few(kernels, lanes)) /* unused lanes are harmless */
@@ -3039,12 +3126,12 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
     attn_runs runs;
     const float *v;
     ptrdiff_t stride;
-    if (t->dead >= 0 && few_runs(t, VALUES, j0, n, lanes, &runs)) {
+    if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
         kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
         return;
     }
     v = key_rows(t, VALUES, j0, n, lanes, &stride);
-    if (t->dead < 0)
+    if (is_dead(t->dead))
         kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
     else
         kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
@@ -3121,7 +3208,7 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
-    if (t->dead < 0) {
+    if (is_dead(t->dead)) {
         t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
         ready->n = 0;
     }
@@ -3253,7 +3340,7 @@ static float *tiled_state(tile *t, int values)
     float *root = take_root(t);
     if (values && needs_redo(t, root)) {
         give_state(t, root);
-        t->dead = -1.0f;
+        t->dead = ATTN_DEAD;
         tiled_pass(&t, 1, 0, INT64_MAX, values);
         root = take_root(t);
     }
@@ -3902,7 +3989,7 @@ static float *naive_values(tile *t, const naive_tile *n)
 
 static float *naive_redo(tile *t, const naive_tile *n)
 {
-    t->dead = -1.0f;
+    t->dead = ATTN_DEAD;
     naive_logits(t, n);
     naive_softmax(t, n);
     return naive_values(t, n);
@@ -4704,6 +4791,17 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
     if (!(dropout_p > 0 && dropout_p < 1))
         return !(dropout_p >= 1);
     return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
+}
+
+/* ---- what the files that build on this one borrow */
+
+ATTN_API const attn_core *attn_core_get(void)
+{
+    static const attn_core core = { validate,       settle_workers, choose_impl, sequence_of,
+                                    has_modifier,   set_rows,       tile_class,  lanes_in_range,
+                                    change_logits,  hide_dead,      apply_score, drop_keys,
+                                    run_items };
+    return &core;
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -115,6 +115,7 @@
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
 #define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
+#define attn_core_get ATTN_JOIN(ATTN_PREFIX, attn_core_get)
 #endif
 
 #ifdef __cplusplus
@@ -548,7 +549,7 @@ struct attn_backend {
                        size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 3
+#define ATTN_KERNEL_ABI 4
 
 #ifdef __cplusplus
 }
@@ -599,6 +600,9 @@ typedef struct attn_exp {
 } attn_exp;
 
 #define ATTN_CALM 60.0f
+
+/* -0: stands for a pair that does not count, where no live number is -0. */
+#define ATTN_DEAD (-0.0f)
 
 /* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
  * `each` from every further run on. */
@@ -688,7 +692,7 @@ struct attn_kernels {
      * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
     void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p has its sign bit set (dead: -1) leaves o alone by selection. */
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
     void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                       int64_t head_dim_v, attn_lanes lanes);
     /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
@@ -707,6 +711,23 @@ struct attn_kernels {
                     attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
     void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
                     attn_lanes lanes, attn_ahead *ahead);
+
+    /* ---- gradients */
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
+     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
+    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
+    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
+    /* c[j][d] = chain over these lanes, ascending, of fma(x[j][lane], b[lane][d], c[j][d]); rows of
+     * b and c are b_stride and c_stride floats apart. b, c and strides are whole cache lines, and
+     * the columns that fill up the last one of a row may be written, too. */
+    void (*outer)(float *c, ptrdiff_t c_stride, const float *x, const float *b, ptrdiff_t b_stride,
+                  int n, int64_t columns, attn_lanes lanes);
+    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
+    void (*outer_select)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
+                         ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes);
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
+    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
 };
 
 #endif /* ATTN_KERNEL_API */
@@ -787,6 +808,12 @@ static inline int is_finite(float x)
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
+}
+
+/* ATTN_DEAD. */
+static inline int is_dead(float x)
+{
+    return bits_of(x) == 0x80000000u;
 }
 
 static inline int is_nan(float x)
@@ -1678,7 +1705,7 @@ typedef struct tile {
     int64_t column, columns; /* of V: all of them, or those of a slice */
     int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
-    float dead;       /* what softmax stores for a dead key: +0, or -1 (no probability) in a redo */
+    float dead;       /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
     lane *lanes;
     float *qt;        /* [head_dim][rows] */
     float *state;     /* of the current chunk; NULL until a key of it is visible */
@@ -1699,5 +1726,25 @@ typedef struct call {
     void (*item)(const struct call *c, char *slot, int64_t index);
     unsigned failed;
 } call;
+
+/* What attn.c lends to the files that build on it; what each does stands there, under its name. */
+typedef struct attn_core {
+    attn_status (*validate)(const attn_params *in, problem *pr, int need_data, text *why);
+    void (*settle_workers)(attn_params *p);
+    int (*choose_impl)(const attn_params *p);
+    sequence (*sequence_of)(const attn_params *p, int64_t b);
+    int (*has_modifier)(const attn_params *p);
+    int (*set_rows)(tile *t, const row_choice *choice);
+    int (*tile_class)(tile *t, int64_t j0, int n);
+    attn_lanes (*lanes_in_range)(const tile *t, int64_t j0, int n);
+    void (*change_logits)(tile *t, float *s, int64_t j0, int n, int stage);
+    void (*hide_dead)(tile *t, float *s, int64_t j0, int n, int visible);
+    void (*apply_score)(tile *t, float *s, int64_t j0, int n);
+    void (*drop_keys)(const tile *t, float *probabilities, int64_t j0, int n);
+    attn_status (*run_items)(call *c, int64_t items,
+                             void (*item)(const call *c, char *slot, int64_t index));
+} attn_core;
+
+ATTN_API const attn_core *attn_core_get(void);
 
 #endif /* ATTN_INTERNAL */

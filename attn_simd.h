@@ -17,7 +17,8 @@
  *   v_gt v_lt v_eq(a, b)  ordered;  v_nan(x)  unordered with itself
  *   v_select(m, a, b)     m ? a : b;  vm_and(m, n);  vm_any(m);  vm_all(m)
  *   v_pow2(y, t)   the bits of y plus the bits of t shifted left by 23, modulo 2^32
- *   v_dead(b, x, y)       sign bit of b ? x : y;  v_copysign(x, s)  x >= +0 with the sign bit of s
+ *   v_dead(b, x, y)       b is -0, by its bits, ? x : y
+ *   v_copysign(x, s)      x >= +0 with the sign bit of s
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
  *   v_ints(p) v_bytes(p)  VL int or uint8_t as floats
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
@@ -191,13 +192,19 @@ INLINE void FN(ask)(attn_ahead *a)
 #define MAX_CHAINS (MR > 8 ? MR : 8)
 #define EACH_WIDE UNROLL for (v = 0; v < width; v++)
 
-/* `count` chains in `width` vectors of lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane],
- * c[i][lane]) for t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. width, count,
- * fresh (c starts at +0), select (dead b leaves the chain alone) and mode are constants at every
- * call. Unless ALONE, key first + g of `beside` follows after each part g of the loop. */
+/* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
+#define DEAD_B 1
+#define DEAD_X 2
+
+/* `count` chains in `width` vectors: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane],
+ * c[i*ci + lane]) for t = 0..n-1. Lanes are rows of the tile in Q K^T, where t runs over head_dim,
+ * and in P V, where it runs over keys; in `outer` they are columns, and t runs over rows. width,
+ * count, fresh (c starts at +0), select (0, or what is dead and leaves the chain alone) and mode
+ * are constants at every call. Unless ALONE, key first + g of `beside` follows after each part g of
+ * the loop. */
 INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, float *c,
-                       const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
-                       const attn_exp *beside, int first)
+                       ptrdiff_t ci, const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b,
+                       ptrdiff_t bt, int64_t n, const attn_exp *beside, int first)
 {
     const int parts = mode == ALONE ? 1 : count, keys = mode == ALONE ? 0 : beside->n - first;
     float *s = mode == ALONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
@@ -207,10 +214,10 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
     int64_t t = 0;
     int g, i, v;
     UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
+        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ci + v * VL);
     for (g = 0; g < parts; g++) {
         const int64_t end = n * (g + 1) / parts;
-        for (; t < end; t++, x += xt, b += ROWS) {
+        for (; t < end; t++, x += xt, b += bt) {
             vf y[NV];
             EACH_WIDE {
                 y[v] = v_load(b + v * VL);
@@ -220,7 +227,7 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
                 const vf a = v_set1(x[i * xi]);
                 EACH_WIDE {
                     const vf sum = v_fma(a, y[v], acc[i][v]);
-                    acc[i][v] = select ? v_dead(y[v], acc[i][v], sum) : sum;
+                    acc[i][v] = select ? v_dead(select == DEAD_B ? y[v] : a, acc[i][v], sum) : sum;
                 }
             }
         }
@@ -228,28 +235,29 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
             FN(exp_key)(mode == CALM, s + g * ROWS, m, l);
     }
     UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE v_store(c + i * ROWS + v * VL, acc[i][v]);
+        EACH_WIDE v_store(c + i * ci + v * VL, acc[i][v]);
 }
 
 /* Any number of chains; `beside` is done when it returns. */
-INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, int64_t count,
-                           const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
-                           const attn_exp *beside, attn_ahead *ahead)
+INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, ptrdiff_t ci,
+                           int64_t count, const float *x, ptrdiff_t xi, ptrdiff_t xt,
+                           const float *b, ptrdiff_t bt, int64_t n, const attn_exp *beside,
+                           attn_ahead *ahead)
 {
     int64_t i;
     for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
         FN(pace)(ahead, (count - i) / CHAINS(width, select));
         FN(ask)(ahead);
-        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
-                   xt, b, n, beside, (int)i);
+        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ci, ci, x + i * xi,
+                   xi, xt, b, bt, n, beside, (int)i);
     }
     if (mode != ALONE)
         FN(exp_keys)(mode == CALM, beside, (int)i);
     for (; i + 2 <= count; i += 2)
-        FN(chains)(width, 2, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
+        FN(chains)(width, 2, fresh, select, ALONE, c + i * ci, ci, x + i * xi, xi, xt, b, bt, n,
                    beside, 0);
     if (i < count)
-        FN(chains)(width, 1, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
+        FN(chains)(width, 1, fresh, select, ALONE, c + i * ci, ci, x + i * xi, xi, xt, b, bt, n,
                    beside, 0);
 }
 
@@ -265,15 +273,20 @@ static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride
     s += at;
     qt += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+        FN(all_chains)(1, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
+                       NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+        FN(all_chains)(NV - 1, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
+                       NULL, ahead);
     else if (!beside)
-        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+        FN(all_chains)(NV, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
+                       NULL, ahead);
     else if (beside->calm)
-        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+        FN(all_chains)(NV, 1, 0, CALM, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim, beside,
+                       ahead);
     else
-        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+        FN(all_chains)(NV, 1, 0, SAFE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim, beside,
+                       ahead);
 }
 
 INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
@@ -284,11 +297,14 @@ INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, p
     o += at;
     p += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
+        FN(all_chains)(1, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
+                       NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
+        FN(all_chains)(NV - 1, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
+                       NULL, ahead);
     else
-        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
+        FN(all_chains)(NV, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
+                       NULL, ahead);
 }
 
 static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
@@ -300,7 +316,7 @@ static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride,
 static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
                           int64_t head_dim_v, attn_lanes lanes)
 {
-    FN(pv_lanes)(1, o, p, v, v_stride, n, head_dim_v, lanes, NULL);
+    FN(pv_lanes)(DEAD_B, o, p, v, v_stride, n, head_dim_v, lanes, NULL);
 }
 
 /* ---- few rows: decoding */
@@ -585,8 +601,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                                    n, whole, lanes, ahead);
     const attn_lanes all = { 0, ROWS };
     if (keys > 0 && whole < head_dim)
-        FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
-                       head_dim - whole, NULL, NULL);
+        FN(all_chains)(NV, 0, 0, ALONE, s, ROWS, keys, k + whole, k_stride, 1, qt + whole * ROWS,
+                       ROWS, head_dim - whole, NULL, NULL);
     if (beside && rows) {
         FN(exp_few)(beside);
         beside = NULL;
@@ -1044,12 +1060,91 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
     }
 }
 
+/* ---- gradients */
+
+static void FN(gradient)(float *s, float *dp, int n, const float *lse2, const float *delta)
+{
+    const vf minus = FN(bits)(0x80000000u), most = v_set1(127.0f);
+    int j, v;
+    EACH_V {
+        const vf from = FN(origin)(v_load(lse2 + v * VL)), less = v_load(delta + v * VL);
+        float *s_row = s + v * VL, *dp_row = dp + v * VL;
+        for (j = 0; j < n; j++, s_row += ROWS, dp_row += ROWS) {
+            const vf logit = v_load(s_row), x = v_sub(logit, from);
+            const vm dead = v_eq(logit, NEGATIVE_INFINITY);
+            const vf p = FN(exp2)(v_select(v_gt(x, most), most, x));
+            const vf ds = v_mul(p, v_sub(v_load(dp_row), less));
+            v_store(s_row, v_select(dead, minus, p));
+            v_store(dp_row, v_select(dead, minus, ds));
+        }
+    }
+}
+
+static void FN(softcap_gradient)(float *ds, const float *t, const float *p, int n)
+{
+    const vf minus = FN(bits)(0x80000000u), one = v_set1(1.0f);
+    int k;
+    for (k = 0; k < n * ROWS; k += VL) {
+        const vf x = v_load(t + k);
+        const vf y = v_mul(v_load(ds + k), v_fma(v_sub(v_zero(), x), x, one));
+        v_store(ds + k, v_dead(v_load(p + k), minus, y));
+    }
+}
+
+/* `columns` in pieces as equal as possible, each at most NV vectors wide. */
+INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const float *x,
+                             const float *b, ptrdiff_t b_stride, int n, int64_t columns,
+                             attn_lanes lanes)
+{
+    const int64_t count = lanes.end - lanes.begin;
+    int64_t left = (columns + VL - 1) / VL, width;
+    x += lanes.begin;
+    b += lanes.begin * b_stride;
+    for (; left > 0; left -= width, c += width * VL, b += width * VL) {
+        const int64_t pieces = (left + NV - 1) / NV;
+        width = (left + pieces - 1) / pieces;
+        if (NV > 1 && width == 1)
+            FN(all_chains)(1, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride, count,
+                           NULL, NULL);
+        else if (NV > 2 && width == 2)
+            FN(all_chains)(NV - 1, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride,
+                           count, NULL, NULL);
+        else
+            FN(all_chains)(NV, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride, count,
+                           NULL, NULL);
+    }
+}
+
+static void FN(outer)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
+                      ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+{
+    FN(outer_pieces)(0, c, c_stride, x, b, b_stride, n, columns, lanes);
+}
+
+static void FN(outer_select)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
+                             ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+{
+    FN(outer_pieces)(DEAD_X, c, c_stride, x, b, b_stride, n, columns, lanes);
+}
+
+static void FN(dots)(float *to, const float *a, const float *b, int64_t dim)
+{
+    vf sum[NV];
+    int64_t d;
+    int v;
+    EACH_V sum[v] = v_zero();
+    for (d = 0; d < dim; d++, a += ROWS, b += ROWS)
+        EACH_V sum[v] = v_fma(v_load(a + v * VL), v_load(b + v * VL), sum[v]);
+    EACH_V v_store(to + v * VL, sum[v]);
+}
+
 static const attn_kernels FN(kernels) = {
     ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
     FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
     FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
     FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result),
-    FEW_ONLY
+    FEW_ONLY,
+    FN(gradient),    FN(softcap_gradient),           FN(outer),     FN(outer_select), FN(dots)
 };
 #undef QK
 #undef PV

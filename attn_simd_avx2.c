@@ -50,7 +50,8 @@
 #define v_int(x) _mm256_castps_si256(x)
 #define v_float(x) _mm256_castsi256_ps(x)
 #define v_pow2(y, t) v_float(_mm256_add_epi32(v_int(y), _mm256_slli_epi32(v_int(t), 23)))
-#define v_dead(b, x, y) _mm256_blendv_ps(y, x, b)
+#define v_minus(b) _mm256_cmpeq_epi32(v_int(b), _mm256_set1_epi32(INT32_MIN)) /* -0 */
+#define v_dead(b, x, y) _mm256_blendv_ps(y, x, v_float(v_minus(b)))
 #define v_copysign(x, s) _mm256_or_ps(x, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)))
 #define v_abs(x) _mm256_and_si256(v_int(x), _mm256_set1_epi32(0x7fffffff))
 #define v_larger(a, x) v_float(_mm256_max_epi32(v_int(a), v_abs(x)))

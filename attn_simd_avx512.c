@@ -50,7 +50,8 @@
 #define v_int(x) _mm512_castps_si512(x)
 #define v_float(x) _mm512_castsi512_ps(x)
 #define v_pow2(y, t) v_float(_mm512_add_epi32(v_int(y), _mm512_slli_epi32(v_int(t), 23)))
-#define v_dead(b, x, y) _mm512_mask_blend_ps(_mm512_movepi32_mask(v_int(b)), y, x)
+#define v_minus(b) _mm512_cmpeq_epi32_mask(v_int(b), _mm512_set1_epi32(INT32_MIN)) /* -0 */
+#define v_dead(b, x, y) _mm512_mask_blend_ps(v_minus(b), y, x)
 #define v_copysign(x, s)                                                                           \
     v_float(_mm512_or_si512(                                                                       \
         v_int(x), _mm512_and_si512(v_int(s), _mm512_set1_epi32((int)0x80000000u))))

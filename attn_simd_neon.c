@@ -46,8 +46,7 @@
 #define v_int(x) vreinterpretq_u32_f32(x)
 #define v_float(x) vreinterpretq_f32_u32(x)
 #define v_pow2(y, t) v_float(vaddq_u32(v_int(y), vshlq_n_u32(v_int(t), 23)))
-#define v_dead(b, x, y)                                                                            \
-    vbslq_f32(vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_f32(b), 31)), x, y)
+#define v_dead(b, x, y) vbslq_f32(vceqq_u32(v_int(b), vdupq_n_u32(0x80000000u)), x, y) /* -0 */
 #define v_copysign(x, s) vbslq_f32(vdupq_n_u32(0x80000000u), s, x)
 #define v_larger(a, x) v_float(vmaxq_u32(v_int(a), v_int(vabsq_f32(x))))
 #define v_ints(p) vcvtq_f32_s32(vld1q_s32(p))

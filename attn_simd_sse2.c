@@ -54,7 +54,8 @@
 #define v_int(x) _mm_castps_si128(x)
 #define v_float(x) _mm_castsi128_ps(x)
 #define v_pow2(y, t) v_float(_mm_add_epi32(v_int(y), _mm_slli_epi32(v_int(t), 23)))
-#define v_dead(b, x, y) v_select(v_float(_mm_srai_epi32(v_int(b), 31)), x, y)
+#define v_minus(b) _mm_cmpeq_epi32(v_int(b), _mm_set1_epi32(INT32_MIN)) /* -0 */
+#define v_dead(b, x, y) v_select(v_float(v_minus(b)), x, y)
 #define v_copysign(x, s) _mm_or_ps(x, _mm_and_ps(s, _mm_set1_ps(-0.0f)))
 #define v_larger(a, x) sse2_larger(v_int(a), v_int(x))
 #define v_ints(p) _mm_cvtepi32_ps(_mm_loadu_si128((const void *)(p)))

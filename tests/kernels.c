@@ -116,7 +116,7 @@ static sizes random_sizes(void)
     z.first = (int)rng_int(0, tested->rows - 1);
     z.dim = RNG_PICK(dims);
     z.stride = (ptrdiff_t)(z.dim + (rng_chance(50) ? 0 : rng_int(1, 9)));
-    z.dead = rng_chance(50) ? 0.0f : -1.0f;
+    z.dead = rng_chance(50) ? 0.0f : ATTN_DEAD;
     return z;
 }
 
@@ -420,7 +420,7 @@ static void check_finite(const sizes *z)
     }
 }
 
-/* Both products of P and V; in pv_select a dead key, p = -1, meets a NaN. */
+/* Both products of P and V; in pv_select a dead key, p = -0, meets a NaN. */
 static void check_pv(const sizes *z)
 {
     const int rows = tested->rows;
@@ -428,13 +428,13 @@ static void check_pv(const sizes *z)
     float *p = normal_matrix((int64_t)z->n * rows, 1), *v = key_rows(z), *p_few, *o_few;
     float *o = normal_matrix(z->dim * rows, 1), *alpha = normal_matrix(rows, 1);
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
-        p[i] = p[i] >= 0 ? p[i] : z->dead;
+        p[i] = p[i] > 0 ? p[i] : z->dead;
     p_few = take_lanes(p, z->n, rows, z->first);
     o_few = take_lanes(o, z->dim, rows, z->first);
     tested->rescale(o, alpha, z->dim);
     portable->rescale(o_few, take_lanes(alpha, 1, rows, z->first), z->dim);
     check_lanes("rescale", o, o_few, z->dim, z->first);
-    if (z->dead < 0) {
+    if (signbit(z->dead)) {
         v[rng_int(0, z->n - 1) * z->stride] = float_from_bits(0x7fc00000u);
         tested->pv_select(o, p, v, z->stride, z->n, z->dim, lanes);
         portable->pv_select(o_few, p_few, v, z->stride, z->n, z->dim, all);
@@ -443,7 +443,7 @@ static void check_pv(const sizes *z)
         portable->pv(o_few, p_few, v, z->stride, z->n, z->dim, all, NULL);
     }
     forget_lanes(o, o_few, z->dim, z->first, lanes);
-    check_lanes(z->dead < 0 ? "pv_select" : "pv", o, o_few, z->dim, z->first);
+    check_lanes(signbit(z->dead) ? "pv_select" : "pv", o, o_few, z->dim, z->first);
 }
 
 /* 1 to `few` lanes of a set that has another way for them. */
