@@ -31,6 +31,7 @@ static const test_group groups[] = {
     {"outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows"},
     {"bits", test_bits, 1, "golden hashes of the canonical order"},
     {"rope", test_rope, 0, "rotary embedding: exact values, formulas, laws, errors, golden hashes"},
+    {"backward", test_backward, 1, "gradients against the oracle; NaN and Inf; the same bits"},
     {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
     {"cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},

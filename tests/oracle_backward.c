@@ -28,6 +28,15 @@ static int64_t first_key(const attn_params *p, int64_t b)
     return p->kv_begin != NULL ? p->kv_begin[b] : 0;
 }
 
+/* Of the longest sequence: with cu_seqlens rows and columns start at 0 in each. */
+static int64_t longest(const attn_params *p, const int32_t *cuts, int64_t length)
+{
+    int64_t most = 0;
+    for (int64_t b = 0; cuts != NULL && b < p->batch; b++)
+        most = cuts[b + 1] - cuts[b] > most ? cuts[b + 1] - cuts[b] : most;
+    return cuts != NULL ? most : length;
+}
+
 /* Length of an axis of dbias: 1 where the bias is broadcast. */
 static int64_t bias_axis(ptrdiff_t stride, int64_t length)
 {
@@ -59,8 +68,8 @@ void oracle_gradient_sizes(const attn_params *p, oracle_gradient out[ORACLE_GRAD
     if (bias->data != NULL)
         set_size(&out[ORACLE_DBIAS], bias_axis(bias->stride_batch, p->batch),
                  bias_axis(bias->stride_head, p->num_heads_q),
-                 bias_axis(bias->stride_q, p->seq_len_q),
-                 bias_axis(bias->stride_kv, p->seq_len_kv));
+                 bias_axis(bias->stride_q, longest(p, p->cu_seqlens_q, p->seq_len_q)),
+                 bias_axis(bias->stride_kv, longest(p, p->cu_seqlens_kv, p->seq_len_kv)));
     if (p->sinks != NULL)
         set_size(&out[ORACLE_DSINKS], 1, p->num_heads_q, 1, 1);
     if (p->alibi_slopes != NULL)
@@ -310,7 +319,8 @@ static void apply_softcap(row_pass *r, int64_t j)
     scale_ds(&r->pairs[j], factor, 2 * fabs(t) * (factor * error + 2 * fabs(t)));
 }
 
-/* Sums of dS over the keys of a row, times a factor of each; where in `to` the row's pairs go. */
+/* Sums of dS over the keys of a row, times a factor of each; where in `to` the row's pairs go. The
+ * naive way sums no row first, but adds every pair to the element. */
 typedef struct key_sums {
     oracle_gradient *to;
     int64_t row;     /* index of its first element */
@@ -331,7 +341,9 @@ static void add_sum(const row_pass *r, key_sums *s, int64_t column)
 static void add_pair(const row_pass *r, key_sums *s, int64_t column, const pair_of *a,
                      double factor)
 {
+    const double before = r->p->impl == ATTN_IMPL_NAIVE ? s->to->value[s->row] : 0;
     add(&s->sum, a->ds * factor, square(a->ds_error * factor));
+    s->sum.variance += square(before);
     s->weight += a->weight * factor;
     if (s->columns > 1)
         add_sum(r, s, column);
@@ -565,25 +577,19 @@ static attn_tensor addressed_as(const attn_output *o)
     return t;
 }
 
-/* An axis of dbias: its stride, *packed if not given, which becomes that of the axis before. */
-static ptrdiff_t bias_step(ptrdiff_t given, ptrdiff_t bias_stride, int64_t length,
-                           ptrdiff_t *packed)
-{
-    const ptrdiff_t step = given != 0 ? given : *packed;
-    *packed *= (ptrdiff_t)bias_axis(bias_stride, length);
-    return step;
-}
-
+/* Packed over the axes that are not summed, last to first; a stride that is given counts instead. */
 static ptrdiff_t bias_offset(const attn_params *p, const attn_bias_gradient *to,
                              const int64_t at[4])
 {
-    ptrdiff_t packed = 1, offset;
-    offset = (ptrdiff_t)at[3] * bias_step(to->stride_kv, p->bias.stride_kv, p->seq_len_kv, &packed);
-    offset += (ptrdiff_t)at[2] * bias_step(to->stride_q, p->bias.stride_q, p->seq_len_q, &packed);
-    offset += (ptrdiff_t)at[1] *
-              bias_step(to->stride_head, p->bias.stride_head, p->num_heads_q, &packed);
-    return offset + (ptrdiff_t)at[0] *
-                        bias_step(to->stride_batch, p->bias.stride_batch, p->batch, &packed);
+    const ptrdiff_t given[4] = {to->stride_batch, to->stride_head, to->stride_q, to->stride_kv};
+    oracle_gradient size[ORACLE_GRADIENTS];
+    ptrdiff_t packed = 1, offset = 0;
+    oracle_gradient_sizes(p, size);
+    for (int axis = 3; axis >= 0; axis--) {
+        offset += (ptrdiff_t)at[axis] * (given[axis] != 0 ? given[axis] : packed);
+        packed *= (ptrdiff_t)size[ORACLE_DBIAS].size[axis];
+    }
+    return offset;
 }
 
 static int row_place(const attn_params *p, const attn_output *dq, const int64_t at[4],

@@ -39,7 +39,7 @@
 
 #include "../attn_backward.h"
 
-#define ORACLE_GRADIENT_FACTOR 4.0
+#define ORACLE_GRADIENT_FACTOR 5.0
 
 enum {
     ORACLE_DQ, ORACLE_DK, ORACLE_DV, ORACLE_DBIAS, ORACLE_DSINKS, ORACLE_DSLOPES, ORACLE_GRADIENTS
@@ -49,7 +49,8 @@ enum {
 typedef struct oracle_gradient {
     int64_t size[4]; /* dq: [batch, num_heads_q, seq_len_q, head_dim], by row i of the sequence
                       * dk, dv: [batch, num_heads_kv, seq_len_kv, head_dim or head_dim_v], by key j
-                      * dbias: as of p.bias, by row and column, summed axes 1
+                      * dbias: as of p.bias, by row and column, summed axes 1; with cu_seqlens
+                      * as long as the longest sequence
                       * dsinks: [1, num_heads_q, 1, 1]; dslopes the same, or with batch */
     double *value, *tolerance; /* NULL = p has no such input */
 } oracle_gradient;

@@ -1,0 +1,12 @@
+/* backward.h - what the files of the group "backward" share.
+ * SPDX-License-Identifier: MIT
+ */
+#ifndef ATTN_TESTS_BACKWARD_H
+#define ATTN_TESTS_BACKWARD_H
+
+#include "gradients.h"
+
+/* tile_keys, gemms, force_redo at random. */
+void random_way(gradients_case *s);
+
+#endif
