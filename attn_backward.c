@@ -252,6 +252,10 @@ static attn_status check_sizes(const attn_params *p, const attn_gradients *g, te
 
 /* Pair tiles of 64 keys and 48 rows, or 128 and 24: S and dP together are 24 KiB. */
 #define PAIR_FLOATS 3072
+/* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
+ * of their sums, that product takes a fifth longer. */
+#define GROUP_ROWS 96
+#define MOST_GROUP 8
 
 /* A tile of rows of one head. */
 typedef struct row_tile {
@@ -269,6 +273,9 @@ typedef struct layout {
     int gemms;           /* 5 or 7; of the naive path 5 */
     int keys, rows;      /* of a pair tile */
     int panel;           /* row tiles that are packed at once */
+    int group;           /* row tiles that enter dK and dV at once */
+    int64_t pair_floats; /* of a pair tile */
+    int64_t dq_floats;   /* of the sums of a row tile, whole cache lines */
     int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
     int64_t max_keys;    /* that a sweep adds dK and dV for */
     int64_t pitch[2];    /* floats between rows of K, Q, dK; of V, dout, dV */
@@ -293,11 +300,18 @@ static const backward *backward_of(const call *c)
     return (const backward *)(const void *)c;
 }
 
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
 /* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
 static int64_t pitch_of(int64_t dim)
 {
-    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    return times(plus(dim, line - 1) / line | 1, line);
+    return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
 /* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
@@ -338,6 +352,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
          !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
         lay->keys /= 2;
     lay->panel = (int)ceil_div(min64(naive ? lay->rows : ATTN_CHUNK, pr->max_q_len), lay->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
+    lay->pair_floats = (int64_t)lay->rows * lay->keys;
     lay->item_rows = lay->panel * lay->rows;
     lay->item_keys = 4 * lay->keys;
     divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
@@ -352,14 +368,15 @@ static void plan_row_tile(const problem *pr, layout *lay)
 {
     const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
     int64_t at = 0;
+    lay->dq_floats = whole_lines(times(rows, dim));
     place(&at, 1, sizeof(row_tile));
     lay->lanes = place(&at, rows, sizeof(lane));
     lay->qt = place(&at, times(rows, dim), sizeof(float));
     lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
     lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
     lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
-    lay->dq = place(&at, times(rows, dim), sizeof(float));
-    lay->dq_total = place(&at, times(rows, dim), sizeof(float));
+    lay->dq = place(&at, lay->dq_floats, sizeof(float));
+    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
     lay->lse2 = place(&at, rows, sizeof(float));
     lay->delta = place(&at, rows, sizeof(float));
     lay->sum = place(&at, rows, sizeof(float));
@@ -371,12 +388,12 @@ static void plan_row_tile(const problem *pr, layout *lay)
 static int64_t plan_slot(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = lay->rows, pairs = rows * lay->keys;
+    const int64_t rows = lay->rows, pairs = lay->pair_floats;
     const int64_t dim = max64(p->head_dim, p->head_dim_v);
     int64_t at = 0;
     int which;
-    lay->s = place(&at, pairs, sizeof(float));
-    lay->dp = place(&at, pairs, sizeof(float));
+    lay->s = place(&at, lay->group * pairs, sizeof(float));
+    lay->dp = place(&at, lay->group * pairs, sizeof(float));
     lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
     lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
     lay->x = place(&at, pairs, sizeof(float));
@@ -446,7 +463,8 @@ typedef struct desk {
     const attn_kernels *kernels;
     int redo;               /* dead pairs are left out of every product by selection */
     int want;
-    float *s, *dp, *tanh, *natural, *x;
+    float *s, *dp;          /* of the pair tile at work */
+    float *tanh, *natural, *x;
     float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
     float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
     float *total[2];        /* dK and dV, before scale, from key total_from on */
@@ -609,16 +627,15 @@ static void clear(float *x, int64_t n)
 /* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
-    const int64_t floats = w->lay->rows * w->pr->p.head_dim;
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
         row_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
-            clear(row->dq, floats);
-            clear(row->dq_total, floats);
+            clear(row->dq, w->lay->dq_floats);
+            clear(row->dq_total, w->lay->dq_floats);
         }
-        clear(row->sum, w->lay->rows);
-        clear(row->sum_total, w->lay->rows);
+        clear(row->sum, whole_lines(w->lay->rows));
+        clear(row->sum_total, whole_lines(w->lay->rows));
     }
 }
 
@@ -845,44 +862,102 @@ static void write_row_sums(const desk *w)
  * 8  Sweep: all keys of a range pass by the panel, tile by tile
  * --------------------------------------------------------------------------------------------- */
 
-/* What the pairs of a row tile and keys j0..j0+n-1 give. */
-static void add_pairs(desk *w, row_tile *row, int64_t j0, int n)
+/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
+ * and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, row_tile *row, int64_t j0, int n)
 {
-    const attn_kernels *kernels = w->kernels;
-    const attn_params *p = &w->pr->p;
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const int64_t dim = w->pr->p.head_dim;
+    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    float *dk = w->part[KEYS] + (j0 - w->j0) * pitch;
-    float *dv = w->part[VALUES] + (j0 - w->j0) * pitch_v;
     if (lanes.begin == lanes.end)
-        return;
+        return lanes;
     row->entered = 1;
     if (w->want & WANT_SUMS) {
         add_sums(w, row, j0, n, lanes);
-        return;
+        return lanes;
     }
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && !w->redo)
-        kernels->pv(row->dq, w->dp, open_rows_of(w, KEYS, j0), pitch, n, p->head_dim, lanes, NULL);
+    if ((w->want & WANT_DQ) && w->redo)
+        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
     else if (w->want & WANT_DQ)
-        kernels->pv_select(row->dq, w->dp, open_rows_of(w, KEYS, j0), pitch, n, p->head_dim, lanes);
-    if (w->want & WANT_DK)
-        (w->redo ? kernels->outer_select : kernels->outer)(dk, pitch, w->dp, row->q, pitch, n,
-                                                           p->head_dim, lanes);
-    if (w->want & WANT_DV)
-        (w->redo ? kernels->outer_select : kernels->outer)(dv, pitch_v, w->s, row->dout, pitch_v, n,
-                                                           p->head_dim_v, lanes);
+        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+    return lanes;
 }
 
-/* total += x, which is +0 then. */
+/* Row tiles that enter dK and dV together. */
+typedef struct group {
+    int count;
+    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
+} group;
+
+/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+static void fill_dead(const desk *w, float *x, int begin, int end, int n)
+{
+    const int rows = w->lay->rows;
+    int k;
+    for (k = 0; k < begin * rows; k++)
+        x[k] = ATTN_DEAD;
+    for (k = end * rows; k < n * rows; k++)
+        x[k] = ATTN_DEAD;
+}
+
+/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+static void add_row_tile(desk *w, row_tile *row, int n, group *g)
+{
+    const int from = (int)max64(0, row->t.lo - w->j0), to = (int)min64(n, row->t.hi - w->j0);
+    const int64_t at = g->count * w->lay->pair_floats;
+    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    attn_lanes lanes;
+    attn_term term;
+    if (from >= to)
+        return;
+    w->s = s + from * w->lay->rows;
+    w->dp = dp + from * w->lay->rows;
+    lanes = add_pairs(w, row, w->j0 + from, to - from);
+    if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
+        return;
+    fill_dead(w, s, from, to, n);
+    fill_dead(w, dp, from, to, n);
+    term.lanes = lanes;
+    term.begin = from;
+    term.end = to;
+    term.x = dp;
+    term.b = row->q;
+    g->dk[g->count] = term;
+    term.x = s;
+    term.b = row->dout;
+    g->dv[g->count++] = term;
+}
+
+/* What the group has enters dK and dV of the open keys. */
+static void add_group(const desk *w, const group *g, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
+    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
+        w->redo ? w->kernels->outer_select : w->kernels->outer;
+    if (g->count && (w->want & WANT_DK))
+        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+    if (g->count && (w->want & WANT_DV))
+        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+}
+
+/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
+    float sum[16], more[16];
     int64_t k;
-    for (k = 0; k < n; k++) {
-        total[k] = total[k] + x[k];
-        x[k] = 0.0f;
+    int i;
+    for (k = 0; k < n; k += 16) {
+        memcpy(sum, total + k, sizeof sum);
+        memcpy(more, x + k, sizeof more);
+        for (i = 0; i < 16; i++)
+            sum[i] = sum[i] + more[i];
+        memcpy(total + k, sum, sizeof sum);
     }
+    clear(x, n);
 }
 
 /* A chunk of keys is done. */
@@ -892,9 +967,9 @@ static void end_chunk_of_keys(const desk *w)
     for (g = 0; g < w->row_tiles; g++) {
         row_tile *row = row_tile_at(w, g);
         if (row->entered && (w->want & WANT_DQ))
-            flush(row->dq_total, row->dq, w->lay->rows * w->pr->p.head_dim);
+            flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, w->lay->rows);
+            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
         row->entered = 0;
     }
 }
@@ -903,15 +978,16 @@ static void end_chunk_of_keys(const desk *w)
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
-    int g, which;
+    group g;
+    int i = 0, last, which;
     open_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
         clear(w->part[which], n * w->lay->pitch[which]);
-    for (g = 0; g < w->row_tiles; g++) {
-        row_tile *row = row_tile_at(w, g);
-        const int64_t from = max64(j0, row->t.lo), to = min64(end, row->t.hi);
-        if (from < to)
-            add_pairs(w, row, from, (int)(to - from));
+    while (i < w->row_tiles) {
+        g.count = 0;
+        for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
+            add_row_tile(w, row_tile_at(w, i), n, &g);
+        add_group(w, &g, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
         flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
@@ -1004,11 +1080,17 @@ typedef struct part {
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
+    float x[16];
     int64_t d;
-    for (d = 0; d < dim; d++) {
-        float x = total[d] * factor;
-        x = x + 0.0f;
-        total[d] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
+    int i;
+    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+        memcpy(x, total + d, sizeof x);
+        for (i = 0; i < 16; i++) {
+            x[i] = x[i] * factor;
+            x[i] = x[i] + 0.0f;
+            x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
+        }
+        memcpy(total + d, x, sizeof x);
     }
     store_run(w->kernels, out->dtype, out->data,
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
@@ -1424,6 +1506,9 @@ static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
     const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_term dk = { w->dp, n->row->q, all, 0, count };
+    const attn_term dv = { w->s, n->row->dout, all, 0, count };
+    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
     open_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -1432,10 +1517,9 @@ static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
     mark_live(w, count);
     drop_probabilities(w, count);
     w->kernels->pv_select(n->row->dq_total, w->dp, w->copy[KEYS], pitch, count, p->head_dim, all);
-    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, w->dp, n->row->q, pitch, count,
-                             p->head_dim, all);
-    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, w->s, n->row->dout, pitch_v,
-                             count, p->head_dim_v, all);
+    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
+    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
+                             p->head_dim_v);
 }
 
 static void naive_head(desk *w)
