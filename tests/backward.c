@@ -140,4 +140,5 @@ void test_backward(void)
     run_features();
     run_crowds();
     run_chunks();
+    backward_poison();
 }

@@ -6,6 +6,8 @@
 
 #include "gradients.h"
 
+void backward_poison(void); /* tests/backward_poison.c */
+
 /* tile_keys, gemms, force_redo at random. */
 void random_way(gradients_case *s);
 

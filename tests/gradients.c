@@ -232,6 +232,32 @@ void gradients_twin(const gradients_case *a, gradients_case *b)
     gradients_new_outputs(b, 0);
 }
 
+static void own_tensor(test_tensor *t, const void **data)
+{
+    const test_tensor from = *t;
+    t->memory = test_alloc(from.bytes);
+    t->before = test_alloc_at(from.bytes, PLACE_HEAP);
+    memcpy(t->memory, from.memory, from.bytes);
+    memcpy(t->before, from.memory, from.bytes);
+    t->data = t->memory + ((unsigned char *)from.data - from.memory);
+    if (*data != NULL)
+        *data = t->data;
+}
+
+void gradients_own_inputs(gradients_case *s)
+{
+    const void *o = s->t.p.o.data, *lse = s->t.p.lse.data;
+    own_tensor(&s->t.q, &s->t.p.q.data);
+    own_tensor(&s->t.k, &s->t.p.k.data);
+    own_tensor(&s->t.v, &s->t.p.v.data);
+    own_tensor(&s->t.o, &o);
+    own_tensor(&s->t.lse, &lse);
+    own_tensor(&s->dout, &s->g.dout.data);
+    own_tensor(&s->dlse, &s->g.dlse.data);
+    s->t.p.o.data = s->t.o.data;
+    s->t.p.lse.data = s->t.lse.data;
+}
+
 /* ---- the forward call ------------------------------------------------------------------------ */
 
 static void spoil_row(test_tensor *t, int64_t b, int64_t s)
@@ -283,6 +309,11 @@ static void each_input(gradients_case *s, void (*function)(test_tensor *t))
     function(&s->dlse);
 }
 
+void gradients_remember(gradients_case *s)
+{
+    each_input(s, tensor_remember);
+}
+
 attn_params gradients_params(const attn_params *p)
 {
     attn_params q = *p;
@@ -299,7 +330,7 @@ int gradients_forward(gradients_case *s)
     held = problem_run(&s->t);
     s->t.p.impl = impl;
     spoil_unused(s);
-    each_input(s, tensor_remember);
+    gradients_remember(s);
     return held;
 }
 

@@ -42,6 +42,11 @@ void gradients_new_outputs(gradients_case *s, int dtype);
 /* A copy with outputs of its own: the same storage types. */
 void gradients_twin(const gradients_case *a, gradients_case *b);
 
+/* Gives s copies of all its inputs, to be changed without changing those of another; then their
+ * bytes must be remembered again. */
+void gradients_own_inputs(gradients_case *s);
+void gradients_remember(gradients_case *s);
+
 /* Runs attn_forward, then writes NaN over all rows and keys that are beyond the lengths. */
 int gradients_forward(gradients_case *s);
 
