@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OTHERS = 4, ROUNDS = 24, CROWDS = 900, OTHER_SETS = 8 };
+enum { OTHERS = 4, ROUNDS = 12, CROWDS = 500, OTHER_SETS = 8 };
 
 /* How to compute: no bit depends on it. */
 void random_way(gradients_case *s)
@@ -141,4 +141,5 @@ void test_backward(void)
     run_crowds();
     run_chunks();
     backward_poison();
+    backward_laws();
 }
