@@ -58,7 +58,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
            tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
            tests/finite_differences.c tests/backward.c tests/backward_poison.c \
-           tests/backward_laws.c
+           tests/backward_laws.c tests/backward_errors.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c

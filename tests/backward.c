@@ -135,11 +135,34 @@ static void run_chunks(void)
     }
 }
 
+/* Without rows, keys or both: what nothing enters is +0, all of it. */
+static void run_empty(void)
+{
+    for (int n = 0; n < 24; n++) {
+        static const char *const names[] = {"sinks", "bias_f32", "alibi"};
+        int list[3], count = 0;
+        gradients_case s;
+        test_shape shape = gradients_shape(1);
+        if (!begin_case("empty, %d", n))
+            continue;
+        shape.batch = n % 8 == 7 ? 0 : 2;
+        shape.seq_q = n % 2 == 0 ? 0 : 3;
+        shape.seq_kv = n % 4 < 2 ? 0 : 5;
+        for (int f = 0; f < 3; f++)
+            if (rng_chance(60))
+                list[count++] = feature_find(names[f]);
+        gradients_make(&s, shape, list, count);
+        random_way(&s);
+        check_both(&s);
+    }
+}
+
 void test_backward(void)
 {
     run_features();
     run_crowds();
     run_chunks();
+    run_empty();
     backward_poison();
     backward_laws();
 }

@@ -7,6 +7,7 @@
 #include "gradients.h"
 
 void backward_poison(void); /* tests/backward_poison.c */
+void backward_errors(void); /* tests/backward_errors.c */
 void backward_laws(void);   /* tests/backward_laws.c   */
 
 /* tile_keys, gemms, force_redo at random. */

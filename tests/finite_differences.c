@@ -7,8 +7,8 @@
  * of 2^-12 below 2^6, so that every step is exact in binary32. No library runs here: what is tested
  * is the oracle that the library is compared with, and all that tests/oracle.c says of masks.
  */
+#include "backward.h"
 #include "features.h"
-#include "gradients.h"
 #include "oracle.h"
 
 #include <math.h>
@@ -203,7 +203,7 @@ static int is_left_out(int f)
     return !gradients_takes(f);
 }
 
-void test_gradients(void)
+static void finite_differences(void)
 {
     for (int a = 0; a < feature_count; a++)
         for (int n = 0; n < 8; n++) {
@@ -222,4 +222,11 @@ void test_gradients(void)
             check_gradients(&s);
             CHECK(features_bad_pairs() == 0, "a callback was told a wrong position");
         }
+}
+
+/* What depends on no kernel set. */
+void test_gradients(void)
+{
+    finite_differences();
+    backward_errors();
 }
