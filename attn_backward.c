@@ -8,9 +8,9 @@
  * CONTENTS
  *    1  Gradients     what is wanted, strides explicit
  *    2  Validation    every sentence about bad input
- *    3  Plan          items, workspace layout
- *    4  Desk          a worker's memory
- *    5  Panel         rows of one head, as the products read them
+ *    3  Workspace     what it holds
+ *    4  Plan          items, workspace layout
+ *    5  Panel         rows of one head, and keys, as the products read them
  *    6  Pair tile     p and dS of some keys and the rows of a tile
  *    7  Sums          dBias, dSlopes: dS added over axes
  *    8  Sweep         rows against keys: what a pair tile gives enters the gradients
@@ -134,7 +134,7 @@ static const size_rule gradient_rules[] = { /* int fields */
 };
 
 /* What a gradient needs that is not given. */
-static attn_status check_inputs(const attn_params *p, const attn_gradients *g, int naive, text *why)
+static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || p->seq_len_q == 0)
         return ATTN_OK;
@@ -189,7 +189,7 @@ static attn_status check_unsupported(const attn_params *p, text *why)
 }
 
 /* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
-static attn_status check_fields(const attn_params *p, const attn_gradients *g, int naive,
+static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                 int need_data, text *why)
 {
     attn_status status;
@@ -201,7 +201,7 @@ static attn_status check_fields(const attn_params *p, const attn_gradients *g, i
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
-        status = check_inputs(p, g, naive, why);
+        status = check_given(p, g, naive, why);
     if (!status)
         status = check_output_strides("dq", &g->dq, why);
     if (!status)
@@ -212,7 +212,7 @@ static attn_status check_fields(const attn_params *p, const attn_gradients *g, i
 }
 
 /* That the resolved arrays fit into memory. */
-static attn_status check_sizes(const attn_params *p, const attn_gradients *g, text *why)
+OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g, text *why)
 {
     const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
     const struct {
@@ -244,10 +244,12 @@ static attn_status check_sizes(const attn_params *p, const attn_gradients *g, te
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 3  Plan. Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed
- *    while the keys pass by.
+ * 3  What the workspace holds
  *
- *    workspace = | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | ...
+ *    | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
+ *
+ *    Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed while
+ *    the keys pass by.
  * --------------------------------------------------------------------------------------------- */
 
 /* Pair tiles of 64 keys and 48 rows, or 128 and 24: S and dP together are 24 KiB. */
@@ -258,7 +260,7 @@ static attn_status check_sizes(const attn_params *p, const attn_gradients *g, te
 #define MOST_GROUP 8
 
 /* A tile of rows of one head. */
-typedef struct row_tile {
+typedef struct grad_tile {
     tile t;                 /* first: attn.c fills it in */
     float *dout_t;          /* [head_dim_v][rows] */
     float *q, *dout;        /* [rows][pitch] */
@@ -266,7 +268,7 @@ typedef struct row_tile {
     float *lse2, *delta;    /* [rows] */
     float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
     int entered;            /* something has entered dq or sum since they last were +0 */
-} row_tile;
+} grad_tile;
 
 typedef struct layout {
     int want;
@@ -295,10 +297,48 @@ typedef struct backward {
     float *lse2, *delta, *sink_terms; /* by state_row */
 } backward;
 
+/* Row tiles that enter dK and dV together. */
+typedef struct row_group {
+    int count;
+    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
+} row_group;
+
+/* At the start of a worker's slot. */
+typedef struct desk {
+    const backward *back;
+    const problem *pr;
+    const layout *lay;
+    const attn_kernels *kernels;
+    int redo;               /* dead pairs are left out of every product by selection */
+    int want;
+    float *s, *dp;          /* of the pair tile at work */
+    float *tanh, *natural, *x;
+    float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
+    float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
+    float *total[2];        /* dK and dV, before scale, from key total_from on */
+    int64_t total_from;
+    float *ones;
+    float *packed_o;
+    const sum_axes *axes;   /* of the sum that is wanted */
+    sequence seq;
+    int64_t kv_head, head;  /* of keys; of the rows in the panel */
+    int64_t j0;             /* first of the keys in copy and part */
+    int finite;             /* all results so far are */
+    char *slot;
+    int row_tiles;          /* in use */
+    row_group group;
+} desk;
+
+#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
+
 static const backward *backward_of(const call *c)
 {
     return (const backward *)(const void *)c;
 }
+
+/* ------------------------------------------------------------------------------------------------
+ * 4  Plan
+ * --------------------------------------------------------------------------------------------- */
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
@@ -345,7 +385,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     const attn_params *p = &pr->p;
     const int naive = lay->matrix_floats > 0;
     lay->want = wanted(g);
-    lay->gemms = choose_gemms(pr, g);
+    lay->gemms = naive ? 5 : choose_gemms(pr, g);
     lay->rows = p->kernels->rows;
     lay->keys = asked->tile_keys;
     for (lay->keys = lay->keys ? lay->keys : 128;
@@ -364,12 +404,12 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
-static void plan_row_tile(const problem *pr, layout *lay)
+static void plan_grad_tile(const problem *pr, layout *lay)
 {
     const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
     int64_t at = 0;
     lay->dq_floats = whole_lines(times(rows, dim));
-    place(&at, 1, sizeof(row_tile));
+    place(&at, 1, sizeof(grad_tile));
     lay->lanes = place(&at, rows, sizeof(lane));
     lay->qt = place(&at, times(rows, dim), sizeof(float));
     lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
@@ -385,13 +425,14 @@ static void plan_row_tile(const problem *pr, layout *lay)
 }
 
 /* Returns the bytes of a slot. */
-static int64_t plan_slot(const problem *pr, layout *lay)
+static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = lay->rows, pairs = lay->pair_floats;
     const int64_t dim = max64(p->head_dim, p->head_dim_v);
     int64_t at = 0;
     int which;
+    place(&at, 1, sizeof(desk));
     lay->s = place(&at, lay->group * pairs, sizeof(float));
     lay->dp = place(&at, lay->group * pairs, sizeof(float));
     lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
@@ -442,91 +483,61 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     if (pl->impl == ATTN_IMPL_NAIVE)
         lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
     plan_sizes(pr, g, asked, lay);
-    plan_row_tile(pr, lay);
+    plan_grad_tile(pr, lay);
     pl->kernels = pr->p.kernels;
     pl->rows = lay->rows;
     pl->keys = lay->keys;
     pl->modified = core->has_modifier(&pr->p);
-    pl->slot_bytes = plan_slot(pr, lay);
+    pl->slot_bytes = plan_desk(pr, lay);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Desk: a worker's memory, and what it works on
+ * 5  Panel: a worker's desk, rows of one head, and keys, as the products read them
  * --------------------------------------------------------------------------------------------- */
 
-typedef struct desk {
-    const backward *back;
-    const problem *pr;
-    const layout *lay;
-    const attn_kernels *kernels;
-    int redo;               /* dead pairs are left out of every product by selection */
-    int want;
-    float *s, *dp;          /* of the pair tile at work */
-    float *tanh, *natural, *x;
-    float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2];        /* dK and dV, before scale, from key total_from on */
-    int64_t total_from;
-    float *ones;
-    float *packed_o;
-    const sum_axes *axes;   /* of the sum that is wanted */
-    sequence seq;
-    int64_t kv_head, head;  /* of keys; of the rows in the panel */
-    int64_t j0;             /* first of the keys in copy and part */
-    int finite;             /* all results so far are */
-    char *slot;
-    int row_tiles;          /* in use */
-} desk;
-
-#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
-
-static desk open_desk(const call *c, char *slot)
+static desk *open_desk(const call *c, char *slot)
 {
     const backward *back = backward_of(c);
     const layout *lay = &back->lay;
-    desk w;
+    desk *w = (desk *)(void *)slot;
     int r, which;
-    memset(&w, 0, sizeof w);
-    w.back = back;
-    w.pr = &c->pr;
-    w.lay = lay;
-    w.kernels = c->pl.kernels;
-    w.redo = c->pr.p.force_redo;
-    w.slot = slot;
-    w.s = FLOATS(slot, lay->s);
-    w.dp = FLOATS(slot, lay->dp);
-    w.tanh = FLOATS(slot, lay->tanh);
-    w.natural = FLOATS(slot, lay->natural);
-    w.x = FLOATS(slot, lay->x);
+    memset(w, 0, sizeof *w);
+    w->back = back;
+    w->pr = &c->pr;
+    w->lay = lay;
+    w->kernels = c->pl.kernels;
+    w->redo = c->pr.p.force_redo;
+    w->slot = slot;
+    w->s = FLOATS(slot, lay->s);
+    w->dp = FLOATS(slot, lay->dp);
+    w->tanh = FLOATS(slot, lay->tanh);
+    w->natural = FLOATS(slot, lay->natural);
+    w->x = FLOATS(slot, lay->x);
     for (which = KEYS; which <= VALUES; which++) {
-        w.copy[which] = FLOATS(slot, lay->copy[which]);
-        w.part[which] = FLOATS(slot, lay->part[which]);
-        w.total[which] = FLOATS(slot, lay->total[which]);
+        w->copy[which] = FLOATS(slot, lay->copy[which]);
+        w->part[which] = FLOATS(slot, lay->part[which]);
+        w->total[which] = FLOATS(slot, lay->total[which]);
     }
-    w.packed_o = FLOATS(slot, lay->packed_o);
-    w.ones = FLOATS(slot, lay->ones);
+    w->packed_o = FLOATS(slot, lay->packed_o);
+    w->ones = FLOATS(slot, lay->ones);
     for (r = 0; r < lay->rows; r++)
-        w.ones[r] = 1.0f;
+        w->ones[r] = 1.0f;
     return w;
 }
 
 /* Where row tile number g of the panel is. */
-static row_tile *row_tile_at(const desk *w, int g)
+static grad_tile *grad_tile_at(const desk *w, int g)
 {
-    return (row_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 5  Panel: rows of one head, as the products read them
- * --------------------------------------------------------------------------------------------- */
-
 /* A row tile without rows. */
-static row_tile *open_row_tile(const desk *w, int g)
+static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
-    row_tile *row = row_tile_at(w, g);
+    grad_tile *row = grad_tile_at(w, g);
     char *own = (char *)row, *slot = w->slot;
     tile *t = &row->t;
     memset(row, 0, sizeof *row);
@@ -582,11 +593,11 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
 }
 
 /* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
-static row_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
+static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
     const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
-    row_tile *row = open_row_tile(w, g);
+    grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
     row_choice choice;
     int r;
@@ -607,7 +618,7 @@ static row_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 }
 
 /* What the first list left of each row. */
-static void load_statistics(const desk *w, row_tile *row)
+static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
     int r;
@@ -628,7 +639,7 @@ static void clear(float *x, int64_t n)
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
-        row_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
+        grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
             clear(row->dq, w->lay->dq_floats);
@@ -640,7 +651,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
 }
 
 /* Keys j0..j0+n-1 of K and V as f32 rows. */
-static void open_keys(desk *w, int64_t j0, int n)
+static void load_keys(desk *w, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
     const attn_tensor *tensors[2];
@@ -691,7 +702,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 }
 
 /* w->x is 1 for pairs that dropout keeps, +0 for the others. */
-static void mark_kept(const desk *w, const row_tile *row, int64_t j0, int n)
+static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
     for (k = 0; k < n * w->lay->rows; k++)
@@ -700,7 +711,7 @@ static void mark_kept(const desk *w, const row_tile *row, int64_t j0, int n)
 }
 
 /* dP = dout V^T in w->dp; a dropped key has +0. */
-static void pair_dp(const desk *w, const row_tile *row, int64_t j0, int n, attn_lanes lanes)
+static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
     int k;
@@ -738,7 +749,7 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 
 /* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
  * w->dp; none if nobody does. */
-static attn_lanes pair_gradients(const desk *w, row_tile *row, int64_t j0, int n)
+static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_core *core = w->back->core;
     tile *t = &row->t;
@@ -812,7 +823,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
 }
 
 /* dS enters the element of its pair; or the sum of its key, in part[KEYS]; or that of its row. */
-static void add_sums(const desk *w, row_tile *row, int64_t j0, int n, attn_lanes lanes)
+static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const sum_axes *a = w->axes;
     const int rows = w->lay->rows, keys_kept = a->kept[AXIS_KEY], rows_kept = a->kept[AXIS_ROW];
@@ -846,7 +857,7 @@ static void write_row_sums(const desk *w)
     if (w->axes->kept[AXIS_KEY])
         return;
     for (g = 0; g < w->row_tiles; g++) {
-        const row_tile *row = row_tile_at(w, g);
+        const grad_tile *row = grad_tile_at(w, g);
         for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
             float *to = w->axes->kept[AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
             *to = *to + row->sum_total[r];
@@ -864,7 +875,7 @@ static void write_row_sums(const desk *w)
 
 /* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
  * and dS then are in w->s and w->dp. */
-static attn_lanes add_pairs(desk *w, row_tile *row, int64_t j0, int n)
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
     const int64_t dim = w->pr->p.head_dim;
@@ -874,7 +885,7 @@ static attn_lanes add_pairs(desk *w, row_tile *row, int64_t j0, int n)
         return lanes;
     row->entered = 1;
     if (w->want & WANT_SUMS) {
-        add_sums(w, row, j0, n, lanes);
+        add_to_sums(w, row, j0, n, lanes);
         return lanes;
     }
     finish_pairs(w, n);
@@ -884,12 +895,6 @@ static attn_lanes add_pairs(desk *w, row_tile *row, int64_t j0, int n)
         w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
     return lanes;
 }
-
-/* Row tiles that enter dK and dV together. */
-typedef struct group {
-    int count;
-    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
-} group;
 
 /* Pairs of keys outside begin..end-1 of a tile of n are dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
@@ -903,8 +908,9 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 }
 
 /* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
-static void add_row_tile(desk *w, row_tile *row, int n, group *g)
+static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
+    row_group *g = &w->group;
     const int from = (int)max64(0, row->t.lo - w->j0), to = (int)min64(n, row->t.hi - w->j0);
     const int64_t at = g->count * w->lay->pair_floats;
     float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
@@ -931,8 +937,9 @@ static void add_row_tile(desk *w, row_tile *row, int n, group *g)
 }
 
 /* What the group has enters dK and dV of the open keys. */
-static void add_group(const desk *w, const group *g, int n)
+static void add_group(const desk *w, int n)
 {
+    const row_group *g = &w->group;
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
@@ -965,7 +972,7 @@ static void end_chunk_of_keys(const desk *w)
 {
     int g;
     for (g = 0; g < w->row_tiles; g++) {
-        row_tile *row = row_tile_at(w, g);
+        grad_tile *row = grad_tile_at(w, g);
         if (row->entered && (w->want & WANT_DQ))
             flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
@@ -978,16 +985,15 @@ static void end_chunk_of_keys(const desk *w)
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
-    group g;
     int i = 0, last, which;
-    open_keys(w, j0, n);
+    load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
         clear(w->part[which], n * w->lay->pitch[which]);
     while (i < w->row_tiles) {
-        g.count = 0;
+        w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
-            add_row_tile(w, row_tile_at(w, i), n, &g);
-        add_group(w, &g, n);
+            add_grad_tile(w, grad_tile_at(w, i), n);
+        add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
         flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
@@ -997,7 +1003,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 }
 
 /* dQ of a row tile, scaled. */
-static void write_dq(desk *w, row_tile *row)
+static void write_dq(desk *w, grad_tile *row)
 {
     const attn_output *dq = &w->back->g.dq;
     const int64_t dim = w->pr->p.head_dim;
@@ -1030,7 +1036,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
     int g;
     open_panel(w, i0, i1);
     for (g = 0; g < w->row_tiles; g++) {
-        const tile *t = &row_tile_at(w, g)->t;
+        const tile *t = &grad_tile_at(w, g)->t;
         if (t->lo < t->hi) {
             j = min64(j, t->lo);
             hi = max64(hi, t->hi);
@@ -1045,7 +1051,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
     }
     end_chunk_of_keys(w);
     for (g = 0; g < w->row_tiles && (w->want & WANT_DQ); g++)
-        write_dq(w, row_tile_at(w, g));
+        write_dq(w, grad_tile_at(w, g));
     if (w->want & WANT_SUMS)
         write_row_sums(w);
 }
@@ -1072,9 +1078,9 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * --------------------------------------------------------------------------------------------- */
 
 /* Heads, rows and keys of a sequence. */
-typedef struct part {
+typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-} part;
+} region;
 
 /* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
@@ -1116,7 +1122,7 @@ static void write_keys(desk *w, int64_t from, int64_t to)
 }
 
 /* The gradients `want` of a part. */
-static void take_part(desk *w, int want, const part *a)
+static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
@@ -1138,15 +1144,15 @@ static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
     const int64_t kv_head = index % pr->p.num_heads_kv;
-    desk w = open_desk(c, slot);
-    part a;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    desk *w = open_desk(c, slot);
+    region a;
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
     a.i0 = a.from = 0;
-    a.i1 = w.seq.q_len;
-    a.to = w.seq.kv_len;
-    take_part(&w, w.lay->want & (WANT_DQ | WANT_KEYS), &a);
+    a.i1 = w->seq.q_len;
+    a.to = w->seq.kv_len;
+    take_part(w, w->lay->want & (WANT_DQ | WANT_KEYS), &a);
 }
 
 /* dQ of some rows of a head: three products. Heavy causal parts first. */
@@ -1156,17 +1162,17 @@ static void rows_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_q_len, lay->item_rows);
     const int64_t at = parts - 1 - index % parts;
-    desk w = open_desk(c, slot);
-    part a;
+    desk *w = open_desk(c, slot);
+    region a;
     index /= parts;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
     a.head0 = index % pr->p.num_heads_q;
     a.head1 = a.head0 + 1;
     a.i0 = at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w.seq.q_len);
+    a.i1 = min64(a.i0 + lay->item_rows, w->seq.q_len);
     a.from = 0;
-    a.to = w.seq.kv_len;
-    take_part(&w, WANT_DQ, &a);
+    a.to = w->seq.kv_len;
+    take_part(w, WANT_DQ, &a);
 }
 
 /* dK and dV of some keys of a head: four products. */
@@ -1177,25 +1183,25 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
     int64_t kv_head;
-    desk w = open_desk(c, slot);
-    part a;
+    desk *w = open_desk(c, slot);
+    region a;
     index /= parts;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     kv_head = index % pr->p.num_heads_kv;
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
     a.i0 = 0;
-    a.i1 = w.seq.q_len;
+    a.i1 = w->seq.q_len;
     a.from = at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w.seq.kv_len);
-    w.kv_head = kv_head;
+    a.to = min64(a.from + lay->item_keys, w->seq.kv_len);
+    w->kv_head = kv_head;
     if (a.from < a.to)
-        take_part(&w, w.lay->want & WANT_KEYS, &a);
+        take_part(w, w->lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
 
-static void row_statistics(const desk *w, row_tile *row, int r)
+static void row_statistics(const desk *w, grad_tile *row, int r)
 {
     const backward *back = w->back;
     const attn_params *p = &w->pr->p;
@@ -1222,19 +1228,19 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     const attn_params *p = &c->pr.p;
     const int64_t dim = p->head_dim_v;
     const attn_tensor o = as_tensor(&p->o);
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     int64_t i;
     int r;
-    w.seq = w.back->core->sequence_of(p, index / p->num_heads_q);
-    w.head = index % p->num_heads_q;
-    w.kv_head = w.head / c->pr.group;
-    for (i = 0; i < w.seq.q_len; i += w.lay->rows) {
-        row_tile *row = pack_rows(&w, 0, i, w.seq.q_len);
+    w->seq = w->back->core->sequence_of(p, index / p->num_heads_q);
+    w->head = index % p->num_heads_q;
+    w->kv_head = w->head / c->pr.group;
+    for (i = 0; i < w->seq.q_len; i += w->lay->rows) {
+        grad_tile *row = pack_rows(w, 0, i, w->seq.q_len);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
-        turn_rows(&row->t, w.packed_o, row->t.stage, dim, dim);
-        w.kernels->dots(row->delta, row->dout_t, w.packed_o, dim);
-        for (r = 0; r < w.lay->rows && row->t.lanes[r].used; r++)
-            row_statistics(&w, row, r);
+        turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
+        w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
+        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+            row_statistics(w, row, r);
     }
 }
 
@@ -1304,21 +1310,21 @@ static void store_elements(const sum_axes *a, const int64_t from[4], const int64
 static void sum_item(const call *c, char *slot, int64_t index, int want, const sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     int64_t from[4], to[4], b;
-    take_axis(a, AXIS_KEY, INT64_MAX, w.lay->item_keys, &index, &from[3], &to[3]);
-    take_axis(a, AXIS_ROW, INT64_MAX, w.lay->item_rows, &index, &from[2], &to[2]);
+    take_axis(a, AXIS_KEY, INT64_MAX, w->lay->item_keys, &index, &from[3], &to[3]);
+    take_axis(a, AXIS_ROW, INT64_MAX, w->lay->item_rows, &index, &from[2], &to[2]);
     take_axis(a, AXIS_HEAD, p->num_heads_q, 1, &index, &from[1], &to[1]);
     take_axis(a, AXIS_BATCH, p->batch, 1, &index, &from[0], &to[0]);
     store_elements(a, from, to, 1);
-    w.want = want;
-    w.axes = a;
+    w->want = want;
+    w->axes = a;
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
-        w.seq = w.back->core->sequence_of(p, b);
-        j0 = max64(0, from[3] - w.seq.column); /* items take columns of the caller's */
-        j1 = min64(to[3] - (a->kept[3] ? w.seq.column : 0), w.seq.kv_len);
-        sweep(&w, from[1], to[1], from[2], min64(to[2], w.seq.q_len), j0, j1);
+        w->seq = w->back->core->sequence_of(p, b);
+        j0 = max64(0, from[3] - w->seq.column); /* items take columns of the caller's */
+        j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.kv_len);
+        sweep(w, from[1], to[1], from[2], min64(to[2], w->seq.q_len), j0, j1);
     }
     store_elements(a, from, to, 0);
 }
@@ -1342,15 +1348,15 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * --------------------------------------------------------------------------------------------- */
 
 /* A tile of rows and where its part of the matrices is. */
-typedef struct naive_rows {
-    row_tile *row;
+typedef struct textbook_rows {
+    grad_tile *row;
     float *p, *ds; /* [kv_len][rows] */
-} naive_rows;
+} textbook_rows;
 
-static naive_rows open_naive(desk *w, int64_t tile_index)
+static textbook_rows open_textbook(desk *w, int64_t tile_index)
 {
     const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
-    naive_rows n;
+    textbook_rows n;
     n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
     n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
     n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
@@ -1360,13 +1366,13 @@ static naive_rows open_naive(desk *w, int64_t tile_index)
 
 /* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
  * them are dead. */
-static int naive_logits(desk *w, const naive_rows *n, int64_t j0, int count)
+static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
     tile *t = &n->row->t;
     const int visible = w->back->core->tile_class(t, j0, count);
     int k;
-    open_keys(w, j0, count);
+    load_keys(w, j0, count);
     if (visible != ATTN_TILE_EMPTY)
         pair_logits(w, t, j0, count, visible, all);
     for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
@@ -1375,8 +1381,8 @@ static int naive_logits(desk *w, const naive_rows *n, int64_t j0, int count)
 }
 
 /* Calls `pass` for all keys of a row tile, tile by tile. */
-static void each_keys(desk *w, const naive_rows *n,
-                      void (*pass)(desk *w, const naive_rows *n, int64_t j0, int count))
+static void each_keys(desk *w, const textbook_rows *n,
+                      void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
     int64_t j;
     for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
@@ -1384,14 +1390,14 @@ static void each_keys(desk *w, const naive_rows *n,
 }
 
 /* 1. S = the logits */
-static void naive_scores(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    naive_logits(w, n, j0, count);
+    textbook_logits(w, n, j0, count);
     memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
 /* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
-static void naive_softmax(desk *w, const naive_rows *n)
+static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows, count = (int)w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
@@ -1417,16 +1423,16 @@ static void naive_softmax(desk *w, const naive_rows *n)
 }
 
 /* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
-static void naive_dp(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
-    open_keys(w, j0, count);
+    load_keys(w, j0, count);
     pair_dp(w, n->row, j0, count, all);
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
 /* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
-static void naive_ds(desk *w, const naive_rows *n)
+static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
     const int rows = w->lay->rows, count = (int)w->seq.kv_len;
@@ -1451,7 +1457,7 @@ static void naive_ds(desk *w, const naive_rows *n)
 }
 
 /* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
-static void naive_sinks(const desk *w, const naive_rows *n)
+static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
     for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
@@ -1461,7 +1467,7 @@ static void naive_sinks(const desk *w, const naive_rows *n)
     }
 }
 
-static void add_elements(desk *w, const naive_rows *n, int want, const sum_axes *a, int64_t j0,
+static void add_elements(desk *w, const textbook_rows *n, int want, const sum_axes *a, int64_t j0,
                          int count)
 {
     const int rows = w->lay->rows;
@@ -1478,14 +1484,14 @@ static void add_elements(desk *w, const naive_rows *n, int want, const sum_axes 
 }
 
 /* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
-static void naive_modifiers(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
     const sum_axes bias = bias_axes(p, &w->back->g.dbias);
     const sum_axes slopes = slope_axes(p, w->back->g.dslopes);
     const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
     float *ds = n->ds + j0 * w->lay->rows;
-    if ((p->score || p->softcap > 0) && !naive_logits(w, n, j0, count))
+    if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
     memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
     memcpy(w->dp, ds, bytes);
@@ -1499,7 +1505,7 @@ static void naive_modifiers(desk *w, const naive_rows *n, int64_t j0, int count)
 }
 
 /* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
-static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
     const attn_params *p = &w->pr->p;
@@ -1509,7 +1515,7 @@ static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
     const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
-    open_keys(w, j0, count);
+    load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
     memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
@@ -1522,31 +1528,31 @@ static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
                              p->head_dim_v);
 }
 
-static void naive_head(desk *w)
+static void textbook_head(desk *w)
 {
     const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
     int64_t i;
     for (i = 0; i < tiles; i++) {
-        const naive_rows n = open_naive(w, i);
-        each_keys(w, &n, naive_scores);
-        naive_softmax(w, &n);
-        each_keys(w, &n, naive_dp);
-        naive_ds(w, &n);
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_scores);
+        textbook_softmax(w, &n);
+        each_keys(w, &n, textbook_dp);
+        textbook_ds(w, &n);
         if (w->want & WANT_SINKS)
-            naive_sinks(w, &n);
+            textbook_sinks(w, &n);
     }
     for (i = 0; i < tiles; i++) {
-        const naive_rows n = open_naive(w, i);
-        each_keys(w, &n, naive_modifiers);
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_modifiers);
         clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
-        each_keys(w, &n, naive_products);
+        each_keys(w, &n, textbook_products);
         if (w->want & WANT_DQ)
             write_dq(w, n.row);
     }
 }
 
 /* All heads of a kv head of w->seq. */
-static void naive_group(desk *w)
+static void textbook_group(desk *w)
 {
     int64_t head;
     int which;
@@ -1554,28 +1560,28 @@ static void naive_group(desk *w)
         clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
     for (head = 0; head < w->pr->group; head++) {
         w->head = w->kv_head * w->pr->group + head;
-        naive_head(w);
+        textbook_head(w);
     }
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk open_naive_desk(const call *c, char *slot)
+static desk *open_textbook_desk(const call *c, char *slot)
 {
-    desk w = open_desk(c, slot);
-    w.want = w.lay->want;
+    desk *w = open_desk(c, slot);
+    w->want = w->lay->want;
     return w;
 }
 
-static void naive_item(const call *c, char *slot, int64_t index)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
-    desk w = open_naive_desk(c, slot);
-    w.seq = w.back->core->sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
-    w.kv_head = index % c->pr.p.num_heads_kv;
-    naive_group(&w);
+    desk *w = open_textbook_desk(c, slot);
+    w->seq = w->back->core->sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
+    w->kv_head = index % c->pr.p.num_heads_kv;
+    textbook_group(w);
 }
 
 /* Everything in one item: heads and batch entries add to the same sums. */
-static void naive_sums_item(const call *c, char *slot, int64_t index)
+static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
@@ -1588,7 +1594,7 @@ static void naive_sums_item(const call *c, char *slot, int64_t index)
     if (g->dsinks)
         clear(g->dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
-        naive_item(c, slot, index);
+        textbook_item(c, slot, index);
     if (bias.data)
         store_elements(&bias, from, bias.count, 0);
     if (slopes.data)
@@ -1613,8 +1619,8 @@ static attn_status run_backward(backward *back)
         int64_t items;
         void (*item)(const call *c, char *slot, int64_t index);
     } lists[] = {
-        { naive && !one, heads, naive_item },
-        { naive && one, 1, naive_sums_item },
+        { naive && !one, heads, textbook_item },
+        { naive && one, 1, textbook_sums_item },
         { !naive, p->batch * p->num_heads_q, statistics_item },
         { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
         { !naive && !five && (want & WANT_DQ),
@@ -1667,22 +1673,42 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     *resolved = *g;
-    status = check_fields(p, g, core->choose_impl(&pr->p) == ATTN_IMPL_NAIVE, need_data, why);
+    status = check_gradients(p, g, core->choose_impl(&pr->p) == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
     resolve_gradients(&pr->p, resolved);
-    status = check_sizes(&pr->p, resolved, why);
+    status = check_gradient_sizes(&pr->p, resolved, why);
     if (!status)
         core->settle_workers(&pr->p);
     return status;
 }
 
-static attn_status check_room(const plan *pl, int64_t have, int whole, text *why)
+/* All of *info but flops, of which it has those of a pair. */
+OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
+                               attn_backward_info *info)
 {
-    const int64_t least = backward_bytes(pl, 1);
-    if (backward_bytes(pl, pl->workers) >= ADDRESS_LIMIT)
+    layout lay;
+    plan pl;
+    plan_backward(pr, g, asked, &lay, &pl);
+    info->impl = pl.impl;
+    info->gemms = lay.gemms;
+    info->kernels_name = pl.kernels->name;
+    info->tile_rows = lay.rows;
+    info->tile_keys = lay.keys;
+    info->workers = pl.workers;
+    info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
+    info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
+    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+}
+
+/* Whether the plan can be, and fits into `have` bytes. */
+static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
+{
+    const int64_t most = (int64_t)info->workspace_bytes;
+    const int64_t least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
+    if (most >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (!whole || have >= least)
+    if (have >= least)
         return ATTN_OK;
     put(why, "workspace_bytes (");
     put_int(why, have);
@@ -1691,35 +1717,27 @@ static attn_status check_room(const plan *pl, int64_t have, int whole, text *why
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run. */
-static attn_status check_backward(const attn_params *p, const attn_gradients *g,
-                                  const void *workspace, size_t bytes, text *why)
+/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
+                                            int need_data, int64_t have, attn_backward_info *info,
+                                            text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    if (status)
+        return status;
+    describe(&pr, &resolved, p, info);
+    return check_backward_room(info, have, why);
+}
+
+static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
+                             size_t bytes, text *why)
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    attn_gradients resolved;
-    problem pr;
-    layout lay;
-    plan pl;
-    attn_status status = validate_backward(p, g, 1, &pr, &resolved, why);
-    if (status)
-        return status;
-    plan_backward(&pr, &resolved, p, &lay, &pl);
-    return check_room(&pl, have, 1, why);
-}
-
-ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
-                                                  size_t *bytes)
-{
     attn_backward_info info;
-    attn_status status;
-    if (!bytes)
-        return ATTN_ERR_ARG;
-    *bytes = 0;
-    status = attn_backward_explain(p, g, &info);
-    if (!status)
-        *bytes = info.workspace_bytes;
-    return status;
+    return check_backward(p, g, 1, have, &info, why);
 }
 
 ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
@@ -1727,7 +1745,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
                                          char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_backward(p, g, workspace, workspace_bytes, &why);
+    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -1741,7 +1759,7 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     float **arrays[3];
     backward *back;
     int i;
-    attn_status status = check_backward(p, g, workspace, workspace_bytes, &why);
+    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
     if (status)
         return status;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
@@ -1760,8 +1778,8 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     return run_backward(back);
 }
 
-/* Visible pairs, from attn_explain. */
-static attn_status count_pairs(const attn_params *p, double *pairs)
+/* From attn_explain. */
+OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
 {
     attn_info info;
     const attn_status status = attn_explain(p, &info);
@@ -1773,33 +1791,28 @@ ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_grad
                                            attn_backward_info *info)
 {
     text why = text_in(NULL, 0);
-    attn_gradients resolved;
-    problem pr;
-    layout lay;
-    plan pl;
-    double pairs;
+    double pairs = 0;
     attn_status status;
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
     info->kernels_name = "none";
-    status = validate_backward(p, g, 0, &pr, &resolved, &why);
-    if (status)
-        return status;
-    plan_backward(&pr, &resolved, p, &lay, &pl);
-    status = check_room(&pl, 0, 0, &why);
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
     if (!status)
         status = count_pairs(p, &pairs);
-    if (status)
-        return status;
-    info->impl = pl.impl;
-    info->gemms = lay.gemms;
-    info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
-    info->workers = pl.workers;
-    info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
-    info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
-    info->flops = 2.0 * pairs * (double)(3 * pr.p.head_dim + 2 * pr.p.head_dim_v);
-    return ATTN_OK;
+    info->flops *= pairs;
+    return status;
+}
+
+ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
+                                                  size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_backward_info info;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
+    *bytes = status ? 0 : info.workspace_bytes;
+    return status;
 }
