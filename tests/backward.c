@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OTHERS = 4, ROUNDS = 12, CROWDS = 500, OTHER_SETS = 8 };
+enum { OTHERS = 4, ROUNDS = 12, CROWDS = 800, OTHER_SETS = 8 };
 
 /* How to compute: no bit depends on it. */
 void random_way(gradients_case *s)

@@ -46,7 +46,7 @@ test_shape gradients_shape(int work)
     s.seq_kv = rng_chance(10) ? rng_int(1, 4) : random_length(rng_chance(25) ? 260 : 60);
     s.dim = s.dim_v = RNG_PICK(dims);
     s.factor_q = rng_chance(25) ? 4.0f : 1.0f;
-    while (work_of(&s) > (int64_t)work * (rng_chance(4) ? 400000 : 25000))
+    while (work_of(&s) > (int64_t)work * (rng_chance(2) ? 400000 : 12000))
         shrink(&s);
     return s;
 }

@@ -58,18 +58,23 @@ static void set_size(oracle_gradient *of, int64_t a, int64_t b, int64_t c, int64
     of->size[0] = a, of->size[1] = b, of->size[2] = c, of->size[3] = d;
 }
 
-void oracle_gradient_sizes(const attn_params *p, oracle_gradient out[ORACLE_GRADIENTS])
+static void bias_size(const attn_params *p, oracle_gradient *of)
 {
     const attn_bias *bias = &p->bias;
+    set_size(of, bias_axis(bias->stride_batch, p->batch),
+             bias_axis(bias->stride_head, p->num_heads_q),
+             bias_axis(bias->stride_q, longest(p, p->cu_seqlens_q, p->seq_len_q)),
+             bias_axis(bias->stride_kv, longest(p, p->cu_seqlens_kv, p->seq_len_kv)));
+}
+
+void oracle_gradient_sizes(const attn_params *p, oracle_gradient out[ORACLE_GRADIENTS])
+{
     memset(out, 0, ORACLE_GRADIENTS * sizeof *out);
     set_size(&out[ORACLE_DQ], p->batch, p->num_heads_q, p->seq_len_q, p->head_dim);
     set_size(&out[ORACLE_DK], p->batch, heads_kv(p), p->seq_len_kv, p->head_dim);
     set_size(&out[ORACLE_DV], p->batch, heads_kv(p), p->seq_len_kv, dim_v(p));
-    if (bias->data != NULL)
-        set_size(&out[ORACLE_DBIAS], bias_axis(bias->stride_batch, p->batch),
-                 bias_axis(bias->stride_head, p->num_heads_q),
-                 bias_axis(bias->stride_q, longest(p, p->cu_seqlens_q, p->seq_len_q)),
-                 bias_axis(bias->stride_kv, longest(p, p->cu_seqlens_kv, p->seq_len_kv)));
+    if (p->bias.data != NULL)
+        bias_size(p, &out[ORACLE_DBIAS]);
     if (p->sinks != NULL)
         set_size(&out[ORACLE_DSINKS], 1, p->num_heads_q, 1, 1);
     if (p->alibi_slopes != NULL)
@@ -582,12 +587,12 @@ static ptrdiff_t bias_offset(const attn_params *p, const attn_bias_gradient *to,
                              const int64_t at[4])
 {
     const ptrdiff_t given[4] = {to->stride_batch, to->stride_head, to->stride_q, to->stride_kv};
-    oracle_gradient size[ORACLE_GRADIENTS];
+    oracle_gradient of;
     ptrdiff_t packed = 1, offset = 0;
-    oracle_gradient_sizes(p, size);
+    bias_size(p, &of);
     for (int axis = 3; axis >= 0; axis--) {
         offset += (ptrdiff_t)at[axis] * (given[axis] != 0 ? given[axis] : packed);
-        packed *= (ptrdiff_t)size[ORACLE_DBIAS].size[axis];
+        packed *= (ptrdiff_t)of.size[axis];
     }
     return offset;
 }
