@@ -17,18 +17,25 @@
 
 /* ---- backgrounds ----------------------------------------------------------------------------- */
 
-/* A call with feature `first` (NULL = none) and up to four more, the forward call done. */
-static int make_call(gradients_case *s, const char *first, const char *const *banned)
+/* A call of this shape with feature `first` (NULL = none) and up to four more, the forward call
+ * done. */
+static int make_shaped(gradients_case *s, test_shape shape, const char *first,
+                       const char *const *banned)
 {
     int list[5], count = 0;
     if (first != NULL)
         list[count++] = feature_find(first);
     count = gradients_add(list, count, 4, banned);
-    gradients_make(s, gradients_shape(1), list, count);
+    gradients_make(s, shape, list, count);
     return gradients_forward(s);
 }
 
-/* More than 1024 rows, keys or (once, a million pairs) both: chunks are added. */
+static int make_call(gradients_case *s, const char *first, const char *const *banned)
+{
+    return make_shaped(s, gradients_shape(1), first, banned);
+}
+
+/* More than 1024 rows, keys or (once, in a window) both: chunks are added. */
 static int make_chunks(gradients_case *s, int round)
 {
     static const char *const banned[] = {"long", "dims", "tree", "mask_fn", NULL};
@@ -44,6 +51,10 @@ static int make_chunks(gradients_case *s, int round)
     shape.dim = rng_int(1, 3);
     shape.dim_v = rng_int(1, 3);
     gradients_make(s, shape, list, gradients_add(list, 0, 3, banned));
+    if (round == 2) {
+        s->t.p.window = ATTN_WINDOW;
+        s->t.p.window_left = s->t.p.window_right = rng_int(0, 100);
+    }
     return gradients_forward(s);
 }
 
@@ -115,13 +126,43 @@ static void law_workers(int round)
         pool workers = pool_of(counts[n], (int)rng_int(0, POOL_ORDERS - 1), n == round % 4);
         const int least = rng_chance(25); /* for one worker */
         gradients_twin(&a, &b);
-        random_way(&b);
+        if (a.t.p.impl == ATTN_IMPL_TILED) /* sums of the naive way follow its tiles */
+            random_way(&b);
         use_pool(&b.t.p, &workers);
         if (least ? gradients_run_least(&b) : gradients_run(&b))
             gradients_same(&a, &b, "workers");
         CHECK(workers.wrong == 0, "an index did not run once");
         pools_used += workers.loops;
     }
+}
+
+/* Columns of the bias divided among workers, the last first, with padding on the left. */
+static void law_columns(int round)
+{
+    static const char *const banned[] = {"varlen", "kv_begin", "long", "dims", NULL};
+    gradients_case a, b;
+    test_shape shape;
+    pool workers = pool_of(3, POOL_DESCENDING, 0);
+    int32_t begin[2];
+    memset(&shape, 0, sizeof shape);
+    shape.batch = 2;
+    shape.heads_q = shape.heads_kv = 1;
+    shape.seq_q = rng_int(1, 9);
+    shape.seq_kv = rng_int(100, 300);
+    shape.dim = rng_int(1, 4);
+    if (!make_shaped(&a, shape, round % 2 == 0 ? "bias_f32" : "bias_f16", banned))
+        return;
+    for (int n = 0; n < 2; n++)
+        begin[n] = (int32_t)rng_int(0, oracle_keys(&a.t.p, n));
+    if (a.t.p.kv_len == NULL && a.t.p.prefix == NULL && a.t.p.tree_parents == NULL)
+        a.t.p.kv_begin = begin; /* what these arrays hold must stay right */
+    if (!gradients_forward(&a))
+        return;
+    a.g.gemms = 5;
+    gradients_twin(&a, &b);
+    b.t.p.tile_keys = 16;
+    use_pool(&b.t.p, &workers);
+    same(&a, &b, "columns of the bias");
 }
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
@@ -393,11 +434,15 @@ static void slice_gradients(gradients_case *part, const gradients_case *whole, i
 static void law_batch(int round)
 {
     static const char *const banned[] = {"dropout", "mask_fn", "score_fn", "bits", "bitmap", "csr",
-                                         "tree", NULL};
+                                         "tree", "long", NULL};
+    static const char *const first[] = {"varlen", "bias_f32", "alibi", "sinks"};
     gradients_case whole, part;
     part_comparison c;
-    if (!make_call(&whole, round % 3 == 0 ? "varlen" : round % 3 == 1 ? "bias_f32" : "alibi",
-                   banned))
+    test_shape shape = gradients_shape(1);
+    shape.batch = 4;
+    shape.seq_q = rng_int(1, 20);
+    shape.seq_kv = rng_int(1, 40);
+    if (!make_shaped(&whole, shape, first[round % 4], banned))
         return;
     random_way(&whole);
     if (!gradients_run(&whole))
@@ -460,6 +505,91 @@ static void law_gqa(int round)
     CHECK(wrong == 0, "%lld elements are not the sums over the heads", (long long)wrong);
 }
 
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static int64_t chunk_base, chunk_number;
+
+static int is_key_in_chunk(void *user, const attn_pair *at)
+{
+    (void)user;
+    return at->n / 1024 == chunk_number;
+}
+
+static int is_row_in_chunk(void *user, const attn_pair *at)
+{
+    (void)user;
+    return at->i / 1024 == chunk_number;
+}
+
+typedef struct chunk_sums {
+    const gradients_case *whole, *part;
+    float *sum;
+    int64_t index, wrong;
+    int which, is_last;
+} chunk_sums;
+
+static void add_chunk(void *user, const int64_t at[4])
+{
+    chunk_sums *c = user;
+    float part, whole, *sum = &c->sum[c->index++];
+    if (!gradients_get(c->part, c->which, at, &part) ||
+        !gradients_get(c->whole, c->which, at, &whole))
+        return;
+    *sum = *sum + part;
+    c->wrong += c->is_last && float_bits(*sum) != float_bits(whole);
+}
+
+/* One head with more than a chunk of keys (by n) or of rows (by i). With the o and lse of the whole
+ * call and a mask that leaves one chunk, the gradients are what that chunk adds; from left to right
+ * they make the whole, as long as the scale is a power of two. Sums over rows and keys need all
+ * keys in one chunk. */
+static void law_chunks(int round)
+{
+    static const char *const banned[] = {"mask_fn", "scale", "storage", "long", "dims", "sinks",
+                                         "varlen", "gqa", "key_base", "kv_begin", "tree", NULL};
+    const int by_rows = round % 2;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    gradients_case whole, part;
+    test_shape shape;
+    float *sums[ORACLE_GRADIENTS];
+    memset(&shape, 0, sizeof shape);
+    shape.batch = shape.heads_q = shape.heads_kv = 1;
+    shape.seq_q = by_rows ? rng_int(1025, 2600) : rng_int(1, 4);
+    shape.seq_kv = by_rows ? rng_int(1, 4) : rng_int(1025, 2600);
+    shape.dim = rng_int(1, 4);
+    if (!make_shaped(&whole, shape, round % 4 < 2 ? "alibi" : "bias_f32", banned))
+        return;
+    whole.t.p.scale = 0.5f;
+    chunk_base = by_rows ? 0 : rng_int(0, 1500);
+    whole.t.p.key_base = &chunk_base;
+    whole.g.dq.dtype = whole.g.dk.dtype = whole.g.dv.dtype = ATTN_F32;
+    gradients_new_outputs(&whole, 0);
+    random_way(&whole);
+    if (!gradients_forward(&whole) || !gradients_run(&whole))
+        return;
+    oracle_gradient_sizes(&whole.t.p, size);
+    for (int n = 0; n < ORACLE_GRADIENTS; n++) {
+        const int64_t *count = size[n].size;
+        const size_t bytes = (size_t)(count[0] * count[1] * count[2] * count[3]) * sizeof(float);
+        sums[n] = test_alloc(bytes);
+        memset(sums[n], 0, bytes);
+    }
+    for (chunk_number = 0; chunk_number < 5; chunk_number++) {
+        gradients_twin(&whole, &part);
+        part.t.p.mask = by_rows ? is_row_in_chunk : is_key_in_chunk;
+        if (!gradients_run(&part))
+            return;
+        for (int n = 0; n < ORACLE_GRADIENTS; n++) {
+            chunk_sums c = {&whole, &part, sums[n], 0, 0, n, chunk_number == 4};
+            if (n > ORACLE_DV && !by_rows)
+                continue;
+            gradients_each(&size[n], add_chunk, &c);
+            CHECK(c.wrong == 0, "%s: %lld elements are not the sums of their chunks",
+                  oracle_gradient_name(n), (long long)c.wrong);
+        }
+    }
+}
+
 /* ---- the group ------------------------------------------------------------------------------- */
 
 static const struct {
@@ -470,6 +600,7 @@ static const struct {
     {"5 and 7 products, tiles, redo, the least workspace", law_ways, 60},
     {"kernel sets", law_kernels, 60},
     {"workers", law_workers, 40},
+    {"columns of the bias divided", law_columns, 24},
     {"some outputs alone", law_some_outputs, 24},
     {"storage types of outputs", law_output_types, 24},
     {"logits are ignored", law_logits_ignored, 8},
@@ -479,6 +610,7 @@ static const struct {
     {"key_base of whole chunks", law_key_base, 20},
     {"batch entries one by one", law_batch, 60},
     {"GQA and repeated heads", law_gqa, 30},
+    {"chunks one by one", law_chunks, 24},
 };
 
 void backward_laws(void)

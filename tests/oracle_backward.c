@@ -582,7 +582,7 @@ static attn_tensor addressed_as(const attn_output *o)
     return t;
 }
 
-/* Packed over the axes that are not summed, last to first; a stride that is given counts instead. */
+/* Packed over the axes that are not summed; a stride that is given counts instead. */
 static ptrdiff_t bias_offset(const attn_params *p, const attn_bias_gradient *to,
                              const int64_t at[4])
 {
@@ -605,7 +605,8 @@ static int row_place(const attn_params *p, const attn_output *dq, const int64_t 
     place->data = dq->data;
     if (at[2] >= oracle_rows(p, at[0]))
         return 0;
-    place->offset = oracle_row_offset(p, &t, p->head_dim, at[0], at[1], at[2]) + (ptrdiff_t)at[3];
+    place->offset = oracle_row_offset(p, &t, p->head_dim, at[0], at[1], at[2]);
+    place->offset += (ptrdiff_t)at[3];
     return 1;
 }
 
