@@ -89,7 +89,7 @@ void twin(const test_problem *a, test_problem *b)
 
 /* ---- masks said in another way --------------------------------------------------------------- */
 
-static void clear_masks(attn_params *p)
+void clear_masks(attn_params *p)
 {
     p->causal = 0, p->prefix = NULL;
     p->window = 0, p->window_left = p->window_right = 0;
@@ -102,8 +102,7 @@ static void clear_masks(attn_params *p)
     memset(&p->block_mask, 0, sizeof p->block_mask);
 }
 
-/* All masks of *p as one byte per pair, [batch, heads, seq_q, seq_kv]; 0 outside the lengths. */
-static uint8_t *all_pairs(const attn_params *p)
+uint8_t *all_pairs(const attn_params *p)
 {
     const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
     uint8_t *shown = test_alloc((size_t)count);
@@ -126,13 +125,13 @@ static void set_dense_strides(attn_mask *m, const attn_params *p)
     m->stride_batch = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q * p->num_heads_q);
 }
 
-static void as_bool(attn_params *p, const uint8_t *shown)
+void as_bool(attn_params *p, const uint8_t *shown)
 {
     p->bool_mask.data = shown;
     set_dense_strides(&p->bool_mask, p);
 }
 
-static void as_bits(attn_params *p, const uint8_t *shown)
+void as_bits(attn_params *p, const uint8_t *shown)
 {
     const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
     uint8_t *bits = test_alloc((size_t)(count + 7) / 8);
@@ -144,8 +143,7 @@ static void as_bits(attn_params *p, const uint8_t *shown)
     set_dense_strides(&p->bit_mask, p);
 }
 
-/* Cells of one pair each. */
-static void as_bitmap(attn_params *p, const uint8_t *shown)
+void as_bitmap(attn_params *p, const uint8_t *shown)
 {
     attn_mask m;
     as_bits(p, shown);
@@ -160,8 +158,7 @@ static void as_bitmap(attn_params *p, const uint8_t *shown)
     p->block_mask.stride_batch = m.stride_batch;
 }
 
-/* -inf where hidden, 0 elsewhere: at once the law that a bias of 0 changes nothing. */
-static void as_bias(attn_params *p, const uint8_t *shown)
+void as_bias(attn_params *p, const uint8_t *shown)
 {
     const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
     float *bias = test_alloc((size_t)count * sizeof *bias);
@@ -432,7 +429,7 @@ static void law_neutral(int round)
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-static void copy_elements(const test_tensor *from, test_tensor *to, int64_t group)
+void copy_elements(const test_tensor *from, test_tensor *to, int64_t group)
 {
     for (int64_t b = 0; b < to->batch; b++)
         for (int64_t h = 0; h < to->heads; h++)
@@ -442,7 +439,7 @@ static void copy_elements(const test_tensor *from, test_tensor *to, int64_t grou
     tensor_remember(to);
 }
 
-static void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout)
+void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout)
 {
     test_tensor copy;
     tensor_make(&copy, t->dtype, layout, t->batch, heads, t->seq, t->dim);

@@ -20,6 +20,22 @@ void twin(const test_problem *a, test_problem *b);
 /* Runs it; nonzero when it went well, else a failure that names `what`. */
 int run_part(const attn_params *p, const char *what);
 
+/* A mask in other words. clear_masks: none; all_pairs: all masks of *p as one byte per pair, [batch,
+ * heads, seq_q, seq_kv], 0 outside the lengths; as_...: that array as the mask of this kind.
+ * as_bitmap: cells of one pair each, whose columns count from the first key present, so without
+ * kv_begin; as_bias: -inf where hidden, 0 elsewhere. */
+void clear_masks(attn_params *p);
+uint8_t *all_pairs(const attn_params *p);
+void as_bool(attn_params *p, const uint8_t *shown);
+void as_bits(attn_params *p, const uint8_t *shown);
+void as_bitmap(attn_params *p, const uint8_t *shown);
+void as_bias(attn_params *p, const uint8_t *shown);
+
+/* Head h of `to` becomes head h / group of `from`. */
+void copy_elements(const test_tensor *from, test_tensor *to, int64_t group);
+/* The same numbers in another layout, with `heads` heads: each repeated. */
+void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout);
+
 void law_merge(int round);     /* tests/merge.c */
 void law_zero_sign(int round);
 void law_lse_merge(int round);

@@ -1,0 +1,626 @@
+/* backward_laws.c - gradients: what must be equal bit for bit.
+ * SPDX-License-Identifier: MIT
+ *
+ * Every law makes a call with random masks and modifiers and compares its gradients with those of
+ * another way to compute, or to say, the same.
+ */
+#include "backward.h"
+#include "features.h"
+#include "laws.h"
+#include "oracle.h"
+#include "pool.h"
+#include "slices.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- backgrounds ----------------------------------------------------------------------------- */
+
+/* A call of this shape with feature `first` (NULL = none) and up to four more, the forward call
+ * done. */
+static int make_shaped(gradients_case *s, test_shape shape, const char *first,
+                       const char *const *banned)
+{
+    int list[5], count = 0;
+    if (first != NULL)
+        list[count++] = feature_find(first);
+    count = gradients_add(list, count, 4, banned);
+    gradients_make(s, shape, list, count);
+    return gradients_forward(s);
+}
+
+static int make_call(gradients_case *s, const char *first, const char *const *banned)
+{
+    return make_shaped(s, gradients_shape(1), first, banned);
+}
+
+/* More than 1024 rows, keys or (once, in a window) both: chunks are added. */
+static int make_chunks(gradients_case *s, int round)
+{
+    static const char *const banned[] = {"long", "dims", "tree", "mask_fn", NULL};
+    int list[3];
+    test_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.batch = 1;
+    shape.heads_q = shape.heads_kv = 1;
+    shape.seq_q = round != 2 && round % 2 == 0 ? rng_int(1, 12) : rng_int(1025, 1030);
+    shape.seq_kv = round % 2 == 1 ? rng_int(1, 12) : rng_int(1025, 1030);
+    if (round > 2 && rng_chance(50))
+        *(round % 2 == 0 ? &shape.seq_kv : &shape.seq_q) = rng_int(2000, 3100);
+    shape.dim = rng_int(1, 3);
+    shape.dim_v = rng_int(1, 3);
+    gradients_make(s, shape, list, gradients_add(list, 0, 3, banned));
+    if (round == 2) {
+        s->t.p.window = ATTN_WINDOW;
+        s->t.p.window_left = s->t.p.window_right = rng_int(0, 100);
+    }
+    return gradients_forward(s);
+}
+
+/* Runs both and compares. */
+static void same(gradients_case *a, gradients_case *b, const char *what)
+{
+    if (gradients_run(a) && gradients_run(b))
+        gradients_same(a, b, what);
+}
+
+/* ---- ways to compute ------------------------------------------------------------------------- */
+
+static void law_ways(int round)
+{
+    static const int64_t tiles[] = {16, 32, 64, 128, 256};
+    gradients_case a, b;
+    if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
+        return;
+    a.g.gemms = 5;
+    if (!gradients_run(&a))
+        return;
+    for (int n = 0; n < 4; n++) {
+        gradients_twin(&a, &b);
+        b.g.gemms = n == 1 ? 5 : 7;
+        b.t.p.tile_keys = n == 0 ? 0 : (int)RNG_PICK(tiles);
+        b.t.p.force_redo = n == 2;
+        if (n == 3 ? gradients_run_least(&b) : gradients_run(&b))
+            gradients_same(&a, &b, n == 0   ? "gemms 5 and 7"
+                                   : n == 1 ? "tile_keys"
+                                   : n == 2 ? "redo forced"
+                                            : "the least workspace");
+    }
+}
+
+/* The set under test, and the portable one. */
+static void law_kernels(int round)
+{
+    gradients_case a, b;
+    if (!(round % 5 == 0 ? make_chunks(&a, round / 5) : make_call(&a, NULL, NULL)))
+        return;
+    random_way(&a);
+    gradients_twin(&a, &b);
+    b.t.p.kernels = attn_kernels_find("portable");
+    same(&a, &b, "portable kernels");
+}
+
+static void use_pool(attn_params *p, pool *workers)
+{
+    p->num_workers = workers->workers;
+    p->parallel_for = pool_for;
+    p->parallel_user = workers;
+}
+
+/* Loops that a pool ran: a single item needs none. */
+static int pools_used;
+
+/* Any number of workers in any order; the naive way, too. */
+static void law_workers(int round)
+{
+    static const int counts[] = {1, 2, 3, 8};
+    gradients_case a, b;
+    if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
+        return;
+    a.t.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    a.t.p.num_workers = 1;
+    if (!gradients_run(&a))
+        return;
+    for (int n = 0; n < 4; n++) {
+        pool workers = pool_of(counts[n], (int)rng_int(0, POOL_ORDERS - 1), n == round % 4);
+        const int least = rng_chance(25); /* for one worker */
+        gradients_twin(&a, &b);
+        if (a.t.p.impl == ATTN_IMPL_TILED) /* sums of the naive way follow its tiles */
+            random_way(&b);
+        use_pool(&b.t.p, &workers);
+        if (least ? gradients_run_least(&b) : gradients_run(&b))
+            gradients_same(&a, &b, "workers");
+        CHECK(workers.wrong == 0, "an index did not run once");
+        pools_used += workers.loops;
+    }
+}
+
+/* Columns of the bias divided among workers, the last first, with padding on the left. */
+static void law_columns(int round)
+{
+    static const char *const banned[] = {"varlen", "kv_begin", "long", "dims", NULL};
+    gradients_case a, b;
+    test_shape shape;
+    pool workers = pool_of(3, POOL_DESCENDING, 0);
+    int32_t begin[2];
+    memset(&shape, 0, sizeof shape);
+    shape.batch = 2;
+    shape.heads_q = shape.heads_kv = 1;
+    shape.seq_q = rng_int(1, 9);
+    shape.seq_kv = rng_int(100, 300);
+    shape.dim = rng_int(1, 4);
+    if (!make_shaped(&a, shape, round % 2 == 0 ? "bias_f32" : "bias_f16", banned))
+        return;
+    for (int n = 0; n < 2; n++)
+        begin[n] = (int32_t)rng_int(0, oracle_keys(&a.t.p, n));
+    if (a.t.p.kv_len == NULL && a.t.p.prefix == NULL && a.t.p.tree_parents == NULL)
+        a.t.p.kv_begin = begin; /* what these arrays hold must stay right */
+    if (!gradients_forward(&a))
+        return;
+    a.g.gemms = 5;
+    gradients_twin(&a, &b);
+    b.t.p.tile_keys = 16;
+    use_pool(&b.t.p, &workers);
+    same(&a, &b, "columns of the bias");
+}
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+/* Some outputs alone have the bits that they have among all. */
+static void law_some_outputs(int round)
+{
+    gradients_case a, b;
+    if (!make_call(&a, round % 2 == 0 ? "bias_f32" : NULL, NULL))
+        return;
+    random_way(&a);
+    a.t.p.impl = round % 4 == 3 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    if (!gradients_run(&a))
+        return;
+    for (int n = 0; n < 6; n++) {
+        gradients_twin(&a, &b);
+        b.g.gemms = (int[]){0, 5, 7}[rng_int(0, 2)];
+        b.g.dq.data = n == ORACLE_DQ || rng_chance(20) ? b.g.dq.data : NULL;
+        b.g.dk.data = n == ORACLE_DK || rng_chance(20) ? b.g.dk.data : NULL;
+        b.g.dv.data = n == ORACLE_DV || rng_chance(20) ? b.g.dv.data : NULL;
+        b.g.dbias.data = n == ORACLE_DBIAS || rng_chance(20) ? b.g.dbias.data : NULL;
+        b.g.dsinks = n == ORACLE_DSINKS || rng_chance(20) ? b.g.dsinks : NULL;
+        b.g.dslopes = n == ORACLE_DSLOPES || rng_chance(20) ? b.g.dslopes : NULL;
+        if ((b.g.dq.data || b.g.dk.data || b.g.dv.data || b.g.dbias.data || b.g.dsinks ||
+             b.g.dslopes) && gradients_run(&b))
+            gradients_same(&a, &b, "some outputs alone");
+    }
+}
+
+/* An output of 16 bits is that of f32, rounded. */
+static void law_output_types(int round)
+{
+    gradients_case a, b;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    int64_t wrong = 0;
+    if (!make_call(&a, NULL, NULL))
+        return;
+    a.g.dq.dtype = a.g.dk.dtype = a.g.dv.dtype = ATTN_F32;
+    gradients_new_outputs(&a, 0);
+    gradients_twin(&a, &b);
+    b.g.dq.dtype = b.g.dk.dtype = b.g.dv.dtype = round % 2 == 0 ? ATTN_F16 : ATTN_BF16;
+    gradients_new_outputs(&b, 0);
+    if (!gradients_run(&a) || !gradients_run(&b))
+        return;
+    oracle_gradient_sizes(&a.t.p, size);
+    for (int which = ORACLE_DQ; which <= ORACLE_DV; which++) {
+        const int64_t *n = size[which].size;
+        for (int64_t k = 0; k < n[0] * n[1] * n[2] * n[3]; k++) {
+            const int64_t at[4] = {k / n[3] / n[2] / n[1], k / n[3] / n[2] % n[1], k / n[3] % n[2],
+                                   k % n[3]};
+            float x, y;
+            uint16_t stored;
+            if (!gradients_get(&a, which, at, &x) || !gradients_get(&b, which, at, &y))
+                continue;
+            dtype_store(b.g.dq.dtype, &stored, x);
+            x = dtype_load(b.g.dq.dtype, &stored);
+            wrong += float_bits(x == 0 ? 0.0f : x) != float_bits(y);
+        }
+    }
+    CHECK(wrong == 0, "%lld elements are not those of f32, rounded", (long long)wrong);
+}
+
+/* Logits that the forward call was asked for are none of the backward call's business. */
+static void law_logits_ignored(int round)
+{
+    gradients_case a, b;
+    float *data;
+    size_t count, dirty = 0;
+    if (!make_call(&a, NULL, NULL))
+        return;
+    a.t.p.impl = round % 2 == 1 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    gradients_twin(&a, &b);
+    count = (size_t)(a.t.p.batch * a.t.p.num_heads_q * a.t.p.seq_len_q * a.t.p.seq_len_kv);
+    data = test_alloc(count * sizeof *data);
+    b.t.p.logits.data = data;
+    b.t.p.logits.stage = ATTN_LOGITS_SOFTMAX;
+    same(&a, &b, "p.logits");
+    for (size_t n = 0; n < count; n++)
+        dirty += float_bits(data[n]) != 0xffffffffu;
+    CHECK(dirty == 0, "%lu logits were written", (unsigned long)dirty);
+}
+
+/* ---- inputs said in another way -------------------------------------------------------------- */
+
+static void as_f32(test_tensor *t, attn_tensor *a)
+{
+    test_tensor copy;
+    tensor_make(&copy, ATTN_F32, (int)rng_int(0, LAYOUT_NEGATIVE), t->batch, t->heads, t->seq,
+                t->dim);
+    copy_elements(t, &copy, 1);
+    *t = copy;
+    *a = tensor_input(&copy);
+}
+
+/* All that is read as f32 and in other layouts, with the same values. */
+static void law_inputs(int round)
+{
+    static const char *const banned[] = {"varlen", NULL};
+    gradients_case a, b;
+    attn_tensor o = {0};
+    if (!make_call(&a, (const char *const[]){"f16", "bf16", "mixed", "shared"}[round % 4], banned))
+        return;
+    random_way(&a);
+    gradients_twin(&a, &b);
+    as_f32(&b.t.q, &b.t.p.q);
+    as_f32(&b.t.k, &b.t.p.k);
+    as_f32(&b.t.v, &b.t.p.v);
+    as_f32(&b.t.o, &o);
+    b.t.p.o = tensor_output(&b.t.o);
+    as_f32(&b.dout, &b.g.dout);
+    same(&a, &b, "storage types and layouts of inputs");
+}
+
+static const uint8_t *shown_pairs;
+static const attn_params *shown_params;
+
+static int is_shown(void *user, const attn_pair *at)
+{
+    const attn_params *p = shown_params;
+    const int64_t column = at->j + (p->kv_begin != NULL ? p->kv_begin[at->batch] : 0);
+    (void)user;
+    return shown_pairs[((at->batch * p->num_heads_q + at->head) * p->seq_len_q + at->i) *
+                           p->seq_len_kv + column];
+}
+
+static void as_callback(attn_params *p, const uint8_t *shown)
+{
+    shown_pairs = shown;
+    p->mask = is_shown;
+}
+
+static void law_masks(int round)
+{
+    static const char *const masks[] = {"causal", "causal_top", "causal_off", "prefix", "window",
+                                        "chunked", "segments", "tree", "bool", "bool_inv", "bits",
+                                        "bitmap", "csr", "mask_fn", "mask_tile"};
+    static const char *const banned[] = {"bias", "kv_begin", NULL};
+    static void (*const ways[])(attn_params *, const uint8_t *) = {as_bool, as_bits, as_bias,
+                                                                   as_bitmap, as_callback};
+    gradients_case a, b;
+    const uint8_t *shown;
+    if (!make_call(&a, masks[round % (int)(sizeof masks / sizeof *masks)], banned))
+        return;
+    random_way(&a);
+    a.t.p.impl = rng_chance(20) ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    gradients_twin(&a, &b);
+    shown = all_pairs(&a.t.p);
+    clear_masks(&b.t.p);
+    shown_params = &a.t.p;
+    ways[(round + round / 15) % 5](&b.t.p, shown);
+    same(&a, &b, "a mask said in another way");
+}
+
+/* Terms and bounds that change nothing. */
+static void law_neutral(int round)
+{
+    static const char *const banned[] = {"alibi", "sinks", "softmax1", "bias", "window", NULL};
+    static float zeros[64], minus_infinity[64];
+    gradients_case a, b;
+    if (!make_call(&a, NULL, banned))
+        return;
+    memset(zeros, 0, sizeof zeros);
+    for (int h = 0; h < 64; h++)
+        minus_infinity[h] = -HUGE_VALF;
+    random_way(&a);
+    gradients_twin(&a, &b);
+    b.t.p.window = ATTN_WINDOW;
+    b.t.p.window_left = round % 2 == 0 ? -1 : INT64_MAX / 4;
+    b.t.p.window_right = round % 2 == 0 ? -1 : INT64_MAX / 4;
+    if (round % 3 == 0)
+        b.t.p.alibi_slopes = zeros;
+    if (round % 3 == 1)
+        b.t.p.bias.data = zeros; /* broadcast along all axes */
+    if (round % 5 < 2)
+        b.t.p.sinks = minus_infinity;
+    if (a.g.dlse.data == NULL && round % 4 < 2) {
+        tensor_fill(&b.dlse, 0.0f);
+        b.g.dlse = tensor_input(&b.dlse);
+    }
+    same(&a, &b, "neutral terms");
+}
+
+/* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
+static void law_key_base(int round)
+{
+    static const char *const banned[] = {"key_base", "chunked", "mask_fn", "score_fn", "dropout",
+                                         NULL};
+    gradients_case a, b;
+    int64_t *base;
+    if (!make_call(&a, round % 2 == 0 ? "long" : NULL, banned))
+        return;
+    base = test_alloc((size_t)a.t.p.batch * sizeof *base);
+    for (int64_t n = 0; n < a.t.p.batch; n++)
+        base[n] = 1024 * rng_int(1, 9);
+    random_way(&a);
+    gradients_twin(&a, &b);
+    b.t.p.key_base = base;
+    same(&a, &b, "key_base of whole chunks");
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* The part's element, or, of a sum over parts, what those before it make together with it: `sum`
+ * holds the sums of the elements of each gradient. */
+typedef struct part_comparison {
+    const gradients_case *whole, *part;
+    oracle_gradient size[ORACLE_GRADIENTS]; /* of the whole */
+    float *sum[ORACLE_GRADIENTS];
+    int64_t b;
+    int which;
+    int64_t wrong;
+} part_comparison;
+
+static void compare_part(void *user, const int64_t at[4])
+{
+    part_comparison *c = user;
+    const oracle_gradient *size = &c->size[c->which];
+    const int64_t in_whole[4] = {size->size[0] > 1 ? c->b : 0, at[1], at[2], at[3]};
+    const int64_t n = (at[1] * size->size[2] + at[2]) * size->size[3] + at[3];
+    float part, whole;
+    if (!gradients_get(c->part, c->which, at, &part) ||
+        !gradients_get(c->whole, c->which, in_whole, &whole))
+        return;
+    if (c->sum[c->which] == NULL || size->size[0] > 1) {
+        c->wrong += float_bits(part) != float_bits(whole);
+        return;
+    }
+    c->sum[c->which][n] = c->sum[c->which][n] + part;
+    if (c->b + 1 == c->whole->t.p.batch)
+        c->wrong += float_bits(c->sum[c->which][n]) != float_bits(whole);
+}
+
+/* Sums over the batch go from entry to entry; where one over the heads does, too, its parts are no
+ * parts of this one. */
+static void open_sums(part_comparison *c)
+{
+    const attn_bias *bias = &c->whole->t.p.bias;
+    oracle_gradient_sizes(&c->whole->t.p, c->size);
+    for (int which = ORACLE_DBIAS; which < ORACLE_GRADIENTS; which++) {
+        const int64_t *size = c->size[which].size;
+        const size_t bytes = (size_t)(size[1] * size[2] * size[3]) * sizeof(float);
+        c->sum[which] = test_alloc(bytes);
+        memset(c->sum[which], 0, bytes);
+    }
+    if (bias->stride_head == 0 && bias->stride_batch == 0 && c->whole->t.p.num_heads_q > 1)
+        c->size[ORACLE_DBIAS].size[0] = 0;
+}
+
+static const void *moved(const attn_tensor *t, ptrdiff_t elements)
+{
+    return (const char *)t->data + elements * (ptrdiff_t)dtype_size(t->dtype);
+}
+
+/* dout and dlse of entry b. */
+static void slice_gradients(gradients_case *part, const gradients_case *whole, int64_t b)
+{
+    const int32_t *cu = whole->t.p.cu_seqlens_q;
+    const test_tensor *dout = &whole->dout, *dlse = &whole->dlse;
+    part->g.dout.stride_head = dout->step_head;
+    part->g.dout.stride_seq = dout->step_seq;
+    part->g.dout.data = moved(&part->g.dout, cu ? cu[b] * dout->step_seq : b * dout->step_batch);
+    if (part->g.dlse.data == NULL)
+        return;
+    part->g.dlse.stride_head = dlse->step_head;
+    part->g.dlse.stride_seq = dlse->step_seq;
+    part->g.dlse.data = moved(&part->g.dlse, cu ? cu[b] * dlse->step_seq : b * dlse->step_batch);
+}
+
+static void law_batch(int round)
+{
+    static const char *const banned[] = {"dropout", "mask_fn", "score_fn", "bits", "bitmap", "csr",
+                                         "tree", "long", NULL};
+    static const char *const first[] = {"varlen", "bias_f32", "alibi", "sinks"};
+    gradients_case whole, part;
+    part_comparison c;
+    test_shape shape = gradients_shape(1);
+    shape.batch = 4;
+    shape.seq_q = rng_int(1, 20);
+    shape.seq_kv = rng_int(1, 40);
+    if (!make_shaped(&whole, shape, first[round % 4], banned))
+        return;
+    random_way(&whole);
+    if (!gradients_run(&whole))
+        return;
+    memset(&c, 0, sizeof c);
+    c.whole = &whole, c.part = &part;
+    open_sums(&c);
+    for (c.b = 0; c.b < whole.t.p.batch; c.b++) {
+        part = whole;
+        slice_batch(&part.t.p, &whole.t, c.b);
+        slice_gradients(&part, &whole, c.b);
+        gradients_new_outputs(&part, 0);
+        if (!gradients_run(&part))
+            return;
+        for (c.which = 0; c.which < ORACLE_GRADIENTS; c.which++) {
+            oracle_gradient size[ORACLE_GRADIENTS];
+            oracle_gradient_sizes(&part.t.p, size);
+            if (c.size[c.which].size[0] > 0)
+                gradients_each(&size[c.which], compare_part, &c);
+        }
+    }
+    CHECK(c.wrong == 0, "%lld elements of batch entries alone differ", (long long)c.wrong);
+}
+
+/* Keys and values repeated for every query head: dk and dv of the group are the sums of theirs from
+ * left to right, as long as the scale is a power of two and rows are one chunk. */
+static void law_gqa(int round)
+{
+    static const char *const banned[] = {"varlen", "layout", "scale", "storage", NULL};
+    gradients_case a, b;
+    int64_t group, at[4], wrong = 0;
+    (void)round;
+    if (!make_call(&a, "gqa", banned))
+        return;
+    a.t.p.scale = 0.25f;
+    a.g.dq.dtype = a.g.dk.dtype = a.g.dv.dtype = ATTN_F32;
+    gradients_new_outputs(&a, 0);
+    b = a;
+    other_layout(&b.t.k, &b.t.p.k, b.t.p.num_heads_q, LAYOUT_PACKED);
+    other_layout(&b.t.v, &b.t.p.v, b.t.p.num_heads_q, LAYOUT_BSHD);
+    b.t.p.num_heads_kv = 0;
+    gradients_new_outputs(&b, 0);
+    if (!gradients_run(&a) || !gradients_run(&b))
+        return;
+    gradients_same(&a, &b, "repeated heads: dq");
+    group = a.t.p.num_heads_q / a.t.p.num_heads_kv;
+    for (int which = ORACLE_DK; which <= ORACLE_DV; which++)
+        for (at[0] = 0; at[0] < a.t.p.batch; at[0]++)
+            for (int64_t head = 0; head < a.t.p.num_heads_kv; head++)
+                for (at[2] = 0; at[2] < oracle_keys(&a.t.p, at[0]); at[2]++)
+                    for (at[3] = 0; at[3] < (which == ORACLE_DK ? a.t.k.dim : a.t.v.dim); at[3]++) {
+                        float sum = 0, one, whole;
+                        for (at[1] = head * group; at[1] < (head + 1) * group; at[1]++)
+                            if (gradients_get(&b, which, at, &one))
+                                sum = sum + one;
+                        at[1] = head;
+                        gradients_get(&a, which, at, &whole);
+                        wrong += float_bits(sum) != float_bits(whole);
+                    }
+    CHECK(wrong == 0, "%lld elements are not the sums over the heads", (long long)wrong);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static int64_t chunk_base, chunk_number;
+
+static int is_key_in_chunk(void *user, const attn_pair *at)
+{
+    (void)user;
+    return at->n / 1024 == chunk_number;
+}
+
+static int is_row_in_chunk(void *user, const attn_pair *at)
+{
+    (void)user;
+    return at->i / 1024 == chunk_number;
+}
+
+typedef struct chunk_sums {
+    const gradients_case *whole, *part;
+    float *sum;
+    int64_t index, wrong;
+    int which, is_last;
+} chunk_sums;
+
+static void add_chunk(void *user, const int64_t at[4])
+{
+    chunk_sums *c = user;
+    float part, whole, *sum = &c->sum[c->index++];
+    if (!gradients_get(c->part, c->which, at, &part) ||
+        !gradients_get(c->whole, c->which, at, &whole))
+        return;
+    *sum = *sum + part;
+    c->wrong += c->is_last && float_bits(*sum) != float_bits(whole);
+}
+
+/* One head with more than a chunk of keys (by n) or of rows (by i). With the o and lse of the whole
+ * call and a mask that leaves one chunk, the gradients are what that chunk adds; from left to right
+ * they make the whole, as long as the scale is a power of two. Sums over rows and keys need all
+ * keys in one chunk. */
+static void law_chunks(int round)
+{
+    static const char *const banned[] = {"mask_fn", "scale", "storage", "long", "dims", "sinks",
+                                         "varlen", "gqa", "key_base", "kv_begin", "tree", NULL};
+    const int by_rows = round % 2;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    gradients_case whole, part;
+    test_shape shape;
+    float *sums[ORACLE_GRADIENTS];
+    memset(&shape, 0, sizeof shape);
+    shape.batch = shape.heads_q = shape.heads_kv = 1;
+    shape.seq_q = by_rows ? rng_int(1025, 2600) : rng_int(1, 4);
+    shape.seq_kv = by_rows ? rng_int(1, 4) : rng_int(1025, 2600);
+    shape.dim = rng_int(1, 4);
+    if (!make_shaped(&whole, shape, round % 4 < 2 ? "alibi" : "bias_f32", banned))
+        return;
+    whole.t.p.scale = 0.5f;
+    chunk_base = by_rows ? 0 : rng_int(0, 1500);
+    whole.t.p.key_base = &chunk_base;
+    whole.g.dq.dtype = whole.g.dk.dtype = whole.g.dv.dtype = ATTN_F32;
+    gradients_new_outputs(&whole, 0);
+    random_way(&whole);
+    if (!gradients_forward(&whole) || !gradients_run(&whole))
+        return;
+    oracle_gradient_sizes(&whole.t.p, size);
+    for (int n = 0; n < ORACLE_GRADIENTS; n++) {
+        const int64_t *count = size[n].size;
+        const size_t bytes = (size_t)(count[0] * count[1] * count[2] * count[3]) * sizeof(float);
+        sums[n] = test_alloc(bytes);
+        memset(sums[n], 0, bytes);
+    }
+    for (chunk_number = 0; chunk_number < 5; chunk_number++) {
+        gradients_twin(&whole, &part);
+        part.t.p.mask = by_rows ? is_row_in_chunk : is_key_in_chunk;
+        if (!gradients_run(&part))
+            return;
+        for (int n = 0; n < ORACLE_GRADIENTS; n++) {
+            chunk_sums c = {&whole, &part, sums[n], 0, 0, n, chunk_number == 4};
+            if (n > ORACLE_DV && !by_rows)
+                continue;
+            gradients_each(&size[n], add_chunk, &c);
+            CHECK(c.wrong == 0, "%s: %lld elements are not the sums of their chunks",
+                  oracle_gradient_name(n), (long long)c.wrong);
+        }
+    }
+}
+
+/* ---- the group ------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    void (*run)(int round);
+    int rounds;
+} laws[] = {
+    {"5 and 7 products, tiles, redo, the least workspace", law_ways, 60},
+    {"kernel sets", law_kernels, 60},
+    {"workers", law_workers, 40},
+    {"columns of the bias divided", law_columns, 24},
+    {"some outputs alone", law_some_outputs, 24},
+    {"storage types of outputs", law_output_types, 24},
+    {"logits are ignored", law_logits_ignored, 8},
+    {"storage types and layouts of inputs", law_inputs, 40},
+    {"a mask said in another way", law_masks, 75},
+    {"neutral terms", law_neutral, 60},
+    {"key_base of whole chunks", law_key_base, 20},
+    {"batch entries one by one", law_batch, 60},
+    {"GQA and repeated heads", law_gqa, 30},
+    {"chunks one by one", law_chunks, 24},
+};
+
+void backward_laws(void)
+{
+    pools_used = 0;
+    for (size_t n = 0; n < sizeof laws / sizeof *laws; n++)
+        for (int round = 0; round < laws[n].rounds; round++)
+            if (!T.best && T.only_case < 0 && round % 4 != 0)
+                pass_over_case();
+            else if (begin_case("%s, %d", laws[n].name, round))
+                laws[n].run(round);
+    CHECK(pools_used > 0 || T.only_case >= 0, "no pool was used");
+}
