@@ -38,8 +38,8 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c
-HEADERS  := attn.h attn_rope.h attn_cache.h
+PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c
+HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2

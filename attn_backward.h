@@ -58,7 +58,8 @@ extern "C" {
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* Gradient of the bias, f32. An axis along which p.bias has stride 0 is summed over, and has length
- * 1 here; the others are those of the bias: batch, num_heads_q, seq_len_q, seq_len_kv. */
+ * 1 here; the others are those of the bias: batch, num_heads_q, seq_len_q, seq_len_kv; with
+ * cu_seqlens, where rows and columns start at 0 in each sequence, those of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed; of summed axes unused */
     float *data; /* NULL = not wanted */
@@ -84,7 +85,8 @@ typedef struct attn_gradients {
                      * with p.alibi_stride [batch, num_heads_q] */
 } attn_gradients;
 
-/* Bytes of workspace that are best; less works, too, with fewer workers, down to what one needs. */
+/* Bytes of workspace that are best (pointers to data are not read, lengths and offsets are); less
+ * works, too, with fewer workers, down to what one needs. */
 ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
                                                   size_t *bytes);
 
