@@ -778,9 +778,12 @@ static void add_phases(bench_run *run, bench_result *r)
 {
     phase_times t;
     const tensor_sizes bytes = sizes_of(run);
+    const int backward = run->c->backward;
+    const attn_gradients *const g = &run->gradients.g;
+    const phase_call c = {run->p, backward ? g : NULL, run->workspace, run->workspace_bytes,
+                          backward ? g->dq.data : run->o, backward ? bytes.q : bytes.o};
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
-    if (call(run)
-        || !phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
+    if (call(run) || !phases_measure(set, &c, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
         return;
     }

@@ -124,7 +124,8 @@ def check_figures(document):
         if backward != (r["gemms"] > 0):
             fail("%s: %d products in a call %s" % (r["case"], r["gemms"], r["pass"]))
         if r["impl"] == "naive":
-            near(r, "theory_bytes", min(r["threads"], heads) * matrix * (1 + backward))
+            at_once = min(r["threads"], r["batch"] * r["heads_kv"] if backward else heads)
+            near(r, "theory_bytes", at_once * matrix * (1 + backward))
         near(r, "tokens_per_s", r["batch"] * r["seq_q"] / r["ms_p50"] * 1e3)
         near(r, "pct_fma_peak", share_of_peak(r, document["machine"]))
         if r["efficiency"] or r["preset"] == "threads":

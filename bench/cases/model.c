@@ -47,7 +47,7 @@ const char *model_roof(double intensity, double gflops, double gbytes_per_s)
 
 double model_theory_bytes(const bench_case *c, int naive, int threads, double workspace_bytes)
 {
-    const double heads = (double)c->batch * (double)c->heads_q;
+    const double heads = (double)c->batch * (double)(c->backward ? c->heads_kv : c->heads_q);
     const double at_once = threads < heads ? threads : heads;
     const double matrix = 4 * (double)c->seq_q * (double)c->seq_kv;
     return naive ? (c->backward ? 2 : 1) * at_once * matrix : workspace_bytes;

@@ -27,8 +27,9 @@ double model_intensity(const bench_model *m);
 const char *model_roof(double intensity, double gflops, double gbytes_per_s);
 
 /* What the formula asks for beside the tensors: naive the logits of one head for each thread that
- * has a head, backward the probabilities and their gradients; tiled its workspace, which does not
- * depend on the length, backward not on its square (the library's own figure). */
+ * has a head, backward the probabilities and their gradients for each that has a kv head; tiled its
+ * workspace, which does not depend on the length, backward not on its square (the library's own
+ * figure). */
 double model_theory_bytes(const bench_case *c, int naive, int threads, double workspace_bytes);
 
 /* Workspace as a share of the whole batch * heads * seq_q * seq_kv matrix in f32. */

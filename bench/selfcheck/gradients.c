@@ -83,6 +83,7 @@ static void check_model(void)
     expect(m.tensor_bytes == 2 * 4224 + 4 * 24, "tensors, their gradients and lse",
            m.tensor_bytes);
     expect(model_theory_bytes(&c, 1, 3, 7) == 360, "naive: probabilities and their gradients", 0);
+    expect(model_theory_bytes(&c, 1, 9, 7) == 480, "of each of four kv heads at most", 0);
 }
 
 /* ---- right gradients are timed, wrong ones are not */
@@ -151,21 +152,27 @@ static void check_places(bench_context *x)
     for (int row = 1; row <= 8 + 2 * 8; row++) expect_refused(x, &c, "tiled", row);
 }
 
-/* Five products and seven, alone and beside others on the same q, k and v. */
+/* Five products and seven, alone and beside others on the same q, k and v, with their phases. */
 static void check_group(bench_context *x)
 {
     bench_case cases[4];
     bench_result r[4];
-    int timed = 0;
+    int timed = 0, phases = 0;
     for (int i = 0; i < 4; i++) {
         cases[i] = case_of(i == 3 ? MASK_WINDOW : MASK_FULL);
         cases[i].gemms = i % 2 ? 7 : 5;
         cases[i].shares = i == 3 ? SHARES_BUT_MASK : i ? SHARES_BUT_GEMMS : SHARES_NOTHING;
         cases[i].iterations = 3;
     }
+    x->phases = 1;
     run_group(x, cases, 4, "tiled", r);
-    for (int i = 0; i < 4; i++) timed += !r[i].skipped[0] && r[i].gemms == (i % 2 ? 7 : 5);
+    x->phases = 0;
+    for (int i = 0; i < 4; i++) {
+        timed += !r[i].skipped[0] && r[i].gemms == (i % 2 ? 7 : 5);
+        phases += r[i].phase_qk_ms > 0 && r[i].phase_softmax_ms > 0 && r[i].phase_pv_ms > 0;
+    }
     expect(timed == 4, "5 and 7 products, each with its own o", timed);
+    expect(phases == 4, "each with its phases", phases);
     expect(r[0].speedup == 0 && r[1].speedup > 0 && r[3].speedup > 0, "compared with the first",
            r[1].speedup);
 }
