@@ -34,6 +34,7 @@ static const test_group groups[] = {
     {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
     {"cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
+    {"gradients", test_gradients, 0, "the oracle's gradients against differences of its results"},
     {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},
     {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
     {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},

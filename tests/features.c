@@ -377,12 +377,26 @@ static void check_pair(const void *user, const attn_pair *at)
         bad_pairs++; /* written only then: workers may be here at the same time */
 }
 
+/* x/2 + c x / (1 + x^2), of which each pair has its own c, and a constant. */
+static float pair_curve(const attn_pair *at)
+{
+    return 0.03125f * (float)((at->i + at->j * 5 + at->head) % 7);
+}
+
 static float score_callback(void *user, const attn_pair *at, float logit)
 {
     check_pair(user, at);
     if ((at->n + at->i) % 13 == 5)
         return -HUGE_VALF;
-    return 0.5f * logit + 0.125f * (float)((at->i * 3 + at->j * 7 + at->head + at->batch) % 11);
+    return 0.5f * logit + pair_curve(at) * logit / (1.0f + logit * logit) +
+           0.125f * (float)((at->i * 3 + at->j * 7 + at->head + at->batch) % 11);
+}
+
+float features_score_derivative(void *user, const attn_pair *at, float logit)
+{
+    const float square = logit * logit;
+    check_pair(user, at);
+    return 0.5f + pair_curve(at) * (1.0f - square) / ((1.0f + square) * (1.0f + square));
 }
 
 static int is_cell_shown(int64_t pos, int64_t n, int64_t head)

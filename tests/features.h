@@ -22,6 +22,9 @@ int feature_find(const char *name);
 /* Makes a problem of *shape with the features of the list switched on in the table's order. */
 void features_make(test_problem *t, test_shape shape, const int *list, int count);
 
+/* The derivative of the callback of "score_fn" by its logit, where that is not -inf. */
+float features_score_derivative(void *user, const attn_pair *at, float logit);
+
 /* How often a callback saw a pair whose pos, n, i or j was not what attn.h says, since made. */
 int features_bad_pairs(void);
 

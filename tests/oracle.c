@@ -109,7 +109,7 @@ int64_t oracle_keys(const attn_params *p, int64_t b)
     return keys - first_key(p, b);
 }
 
-static int64_t query_offset(const attn_params *p, int64_t b)
+int64_t oracle_offset(const attn_params *p, int64_t b)
 {
     if (p->alignment == ATTN_ALIGN_OFFSET)
         return p->q_offset[b];
@@ -123,11 +123,11 @@ static int64_t key_base(const attn_params *p, int64_t b)
     return p->key_base != NULL ? p->key_base[b] : 0;
 }
 
-static attn_pair make_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+attn_pair oracle_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     attn_pair at;
     at.batch = b, at.head = h, at.i = i, at.j = j;
-    at.pos = key_base(p, b) + i + query_offset(p, b);
+    at.pos = key_base(p, b) + i + oracle_offset(p, b);
     at.n = key_base(p, b) + j;
     return at;
 }
@@ -300,7 +300,7 @@ static int callback_shows(const attn_params *p, const pair_at *a)
     attn_pair at;
     if (p->mask == NULL)
         return 1;
-    at = make_pair(p, a->b, a->h, a->i, a->j);
+    at = oracle_pair(p, a->b, a->h, a->i, a->j);
     return p->mask(p->callback_user, &at) != 0;
 }
 
@@ -312,7 +312,7 @@ int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_
     };
     pair_at a;
     a.b = b, a.h = h, a.i = i, a.j = j;
-    a.pos = i + query_offset(p, b);
+    a.pos = i + oracle_offset(p, b);
     a.column = first_key(p, b) + j;
     a.rows = oracle_rows(p, b), a.keys = oracle_keys(p, b);
     for (size_t m = 0; m < sizeof masks / sizeof *masks; m++)
@@ -323,7 +323,7 @@ int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_
 
 /* ---- logits ---------------------------------------------------------------------------------- */
 
-static double softmax_scale(const attn_params *p)
+double oracle_scale(const attn_params *p)
 {
     /* the default is a binary32 number, too */
     return p->scale != 0 ? (double)p->scale : (double)(float)(1.0 / sqrt((double)p->head_dim));
@@ -343,8 +343,8 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
         sum += product;
         sum_abs += fabs(product);
     }
-    *magnitude = sum_abs * fabs(softmax_scale(p));
-    return sum * softmax_scale(p);
+    *magnitude = sum_abs * fabs(oracle_scale(p));
+    return sum * oracle_scale(p);
 }
 
 static double bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -360,7 +360,7 @@ static double bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int
 
 static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const int64_t distance = i + query_offset(p, b) - j;
+    const int64_t distance = i + oracle_offset(p, b) - j;
     if (p->alibi_slopes == NULL)
         return 0;
     return -(double)p->alibi_slopes[(ptrdiff_t)b * p->alibi_stride + (ptrdiff_t)h] *
@@ -385,7 +385,7 @@ static double logit_of(const attn_params *p, int64_t b, int64_t h, int64_t i, in
         if (bias == -INFINITY || !oracle_visible(p, b, h, i, j))
             logit = -INFINITY; /* whatever else the sum may be */
         if (p->score != NULL && logit != -INFINITY) {
-            const attn_pair at = make_pair(p, b, h, i, j);
+            const attn_pair at = oracle_pair(p, b, h, i, j);
             logit = (double)p->score(p->callback_user, &at, (float)logit);
             size += 3 * fabs(logit);
         }
@@ -418,7 +418,7 @@ static void philox_round(uint32_t c[4], uint32_t key0, uint32_t key1)
 
 int oracle_kept(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const attn_pair at = make_pair(p, b, h, i, j);
+    const attn_pair at = oracle_pair(p, b, h, i, j);
     uint32_t counter[4];
     uint32_t key0 = (uint32_t)p->dropout_seed, key1 = (uint32_t)(p->dropout_seed >> 32);
     counter[0] = (uint32_t)(uint64_t)at.n;
@@ -445,10 +445,8 @@ typedef struct row_state {
     double sink;    /* -inf = none */
 } row_state;
 
-static double sink_of(const attn_params *p, int64_t h)
+double oracle_sink(const attn_params *p, int64_t h)
 {
-    if (p->partial)
-        return -INFINITY;
     if (p->softmax1)
         return 0;
     return p->sinks != NULL ? (double)p->sinks[h] : -INFINITY;
@@ -460,7 +458,7 @@ static void row_logits(const attn_params *p, int64_t b, int64_t h, int64_t i, ro
 {
     out->alive = 0;
     out->maximum = -INFINITY;
-    s->sink = sink_of(p, h);
+    s->sink = p->partial ? -INFINITY : oracle_sink(p, h);
     for (int64_t j = 0; j < s->keys; j++) {
         double logit = -INFINITY, error = 0, magnitude = 0;
         if (oracle_visible(p, b, h, i, j))

@@ -43,9 +43,17 @@ typedef struct oracle_result {
     int64_t alive;       /* keys that count: visible and not -inf */
 } oracle_result;
 
-/* Rows and keys in use by batch entry b. */
+/* Rows and keys in use by batch entry b, and pos(i) - i. */
 int64_t oracle_rows(const attn_params *p, int64_t b);
 int64_t oracle_keys(const attn_params *p, int64_t b);
+int64_t oracle_offset(const attn_params *p, int64_t b);
+
+/* A pair as callbacks are told it. */
+attn_pair oracle_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* The factor on q.k, and the sink of a head, -inf = none. */
+double oracle_scale(const attn_params *p);
+double oracle_sink(const attn_params *p, int64_t h);
 
 /* Row i of query head h of batch entry b. p->partial leaves the sink out and normalises all the
  * same. 0 = done, 1 = no such row in use, 2 = out of memory. */

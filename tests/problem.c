@@ -264,8 +264,7 @@ static void find(comparison *c, int64_t d, double units, double value, double ex
     c->worst.b = c->b, c->worst.h = c->h, c->worst.i = c->i, c->worst.d = d;
 }
 
-/* An error in units of its tolerance; HUGE_VAL where no finite number would say it. */
-static double error_units(double value, double expected, double tolerance)
+double tolerance_units(double value, double expected, double tolerance)
 {
     if (expected != expected)
         return value != value ? 0 : HUGE_VAL;
@@ -276,8 +275,7 @@ static double error_units(double value, double expected, double tolerance)
     return fabs(value - expected) / tolerance;
 }
 
-/* -0 and NaN with any other bits than the canonical ones are never stored. */
-static int is_canonical(int dtype, const void *data, ptrdiff_t index)
+int is_stored_form(int dtype, const void *data, ptrdiff_t index)
 {
     static const uint32_t nans[] = {0x7fc00000u, 0x7e00u, 0x7fc0u};
     const double value = oracle_load(dtype, data, index);
@@ -308,10 +306,10 @@ static void compare_o(comparison *c)
         const double value = oracle_load(p->o.dtype, p->o.data, at + (ptrdiff_t)d);
         const double expected = c->expected.o[d], tolerance = c->expected.o_tolerance[d];
         const double storage = oracle_storage_error(p->o.dtype, fabs(expected) + tolerance);
-        double units = error_units(value, expected, tolerance);
+        double units = tolerance_units(value, expected, tolerance);
         if (tolerance > 0 && units < HUGE_VAL && p->o.dtype != ATTN_F32)
             units = fmax(0, units - storage / tolerance); /* what the storage type may add */
-        if (!is_canonical(p->o.dtype, p->o.data, at + (ptrdiff_t)d))
+        if (!is_stored_form(p->o.dtype, p->o.data, at + (ptrdiff_t)d))
             units = HUGE_VAL;
         find(c, d, units, value, expected);
     }
@@ -342,8 +340,8 @@ static void compare_lse(comparison *c)
              (varlen ? 0 : (ptrdiff_t)c->b * lse->stride_batch);
     value = oracle_load(ATTN_F32, lse->data, at);
     find(c, -1,
-         is_canonical(ATTN_F32, lse->data, at)
-             ? error_units(value, c->expected.lse, c->expected.lse_tolerance)
+         is_stored_form(ATTN_F32, lse->data, at)
+             ? tolerance_units(value, c->expected.lse, c->expected.lse_tolerance)
              : HUGE_VAL,
          value, c->expected.lse);
 }
@@ -368,12 +366,12 @@ static void compare_state(comparison *c)
           m <= maximum + 1e-4 * (fabs(maximum) + 1)))
         find(c, -1, HUGE_VAL, m, maximum);
     find(c, -1,
-         error_units((m + log(l) / log(2.0)) * log(2.0), c->expected.lse,
+         tolerance_units((m + log(l) / log(2.0)) * log(2.0), c->expected.lse,
                      c->expected.lse_tolerance),
          (m + log(l) / log(2.0)) * log(2.0), c->expected.lse);
     for (int64_t d = 0; d < c->dim_v; d++)
         find(c, d,
-             error_units((double)o[d] / l * factor, c->expected.o[d], c->expected.o_tolerance[d]),
+             tolerance_units((double)o[d] / l * factor, c->expected.o[d], c->expected.o_tolerance[d]),
              (double)o[d] / l * factor, c->expected.o[d]);
 }
 
@@ -432,7 +430,7 @@ static void compare_logits_row(comparison *c, const float *row)
             expected = expected > -HUGE_VAL ? exp(expected - c->expected.lse) : 0;
             error = expected * (error + c->expected.lse_tolerance + 1e-6) + 1e-37;
         }
-        units = error_units((double)row[column], expected, error);
+        units = tolerance_units((double)row[column], expected, error);
         if (is_softmax && float_bits(row[column]) == 0x80000000u)
             units = HUGE_VAL;
         find(c, column, units, (double)row[column], expected);

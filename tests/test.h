@@ -69,6 +69,8 @@ void test_cache(void);      /* tests/cache.c     */
 void test_numerics(void);   /* tests/numerics.c  */
 void test_tuning(void);     /* tests/tuning.c    */
 void test_rope(void);       /* tests/rope.c      */
+void test_gradients(void);  /* tests/finite_differences.c */
+void test_backward(void);   /* tests/backward.c  */
 
 /* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
  * returns nonzero when the folder cannot be read. */
@@ -240,6 +242,10 @@ attn_status test_run_least(const attn_params *p);
 /* The same in a workspace `percent` of the way from there to what is asked for. */
 attn_status test_run_small(const attn_params *p, int percent);
 
+/* An error in units of its tolerance; HUGE_VAL where no finite number would say it. */
+double tolerance_units(double value, double expected, double tolerance);
+/* -0 and NaN with any other bits than the canonical ones are never stored. */
+int is_stored_form(int dtype, const void *data, ptrdiff_t index);
 /* Runs nothing: compares what *p points to (o, lse; state with p->partial) against the oracle, one
  * CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
 double compare_with_oracle(const attn_params *p);
