@@ -4,7 +4,9 @@
  * A row of dq takes everything from the oracle of tests/oracle.c, which also tells whether o and
  * lse of the forward call, from which the library starts, are right in that row. A key of dk and dv
  * needs every row that sees it: these take the stored o and lse, since to compute these anew would
- * take the time of all keys for each sampled one.
+ * take the time of all keys for each sampled one. That is also why tests/oracle_backward.c, which
+ * starts from q, k, v and do alone and has all gradients at once, is not used here: at 4096 tokens
+ * it would take minutes.
  *
  * Tolerance. u = 2^-24; in units of u, with e_j of tests/oracle.h:
  *
@@ -189,7 +191,7 @@ static double product_of(const check *c, const row_terms *r, int64_t j, double *
 static double score_factor(const check *c, const row_terms *r, int64_t j)
 {
     attn_params before = *c->p;
-    const attn_pair at = {r->b, r->h, r->i, j, 0, 0}; /* the callbacks of the bench look at none */
+    const attn_pair at = oracle_pair(c->p, r->b, r->h, r->i, j);
     if (!before.score) return 1;
     before.score = NULL;
     const double logit = oracle_logit(&before, r->b, r->h, r->i, j, ATTN_LOGITS_BIAS, NULL);
@@ -413,8 +415,7 @@ int gradients_verify(const gradients_job *job, const attn_params *p, double *max
     if (!memory) return 0;
     c.job = job;
     c.p = p;
-    c.scale = p->scale != 0 ? (double)p->scale
-                            : (double)(float)(1 / sqrt((double)p->head_dim));
+    c.scale = oracle_scale(p);
     c.keep = 1 / (1 - (double)p->dropout_p);
     c.sum[0] = memory;
     c.sum[1] = memory + dim;
