@@ -56,7 +56,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
            tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
-           tests/oracle_backward.c tests/gradients.c tests/finite_differences.c
+           tests/oracle_backward.c tests/gradients.c tests/finite_differences.c \
+           tests/operators_grad.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c

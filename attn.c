@@ -437,12 +437,17 @@ KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float
     }
 }
 
-KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const float *x,
-                       const float *b, ptrdiff_t b_stride, int n, int64_t columns,
-                       attn_lanes lanes)
+KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const attn_terms *terms,
+                       int n, int64_t columns)
 {
-    chains(hw, select, c, c_stride, n, x + lanes.begin, LANES, 1, b + lanes.begin * b_stride,
-           b_stride, lanes.end - lanes.begin, 0, columns);
+    int g;
+    for (g = 0; g < terms->count; g++) {
+        const attn_term *f = &terms->term[g];
+        const int first = f->lanes.begin, end = f->end < n ? f->end : n;
+        chains(hw, select, c + f->begin * c_stride, c_stride, end - f->begin,
+               f->x + f->begin * LANES + first, LANES, 1, f->b + first * terms->b_stride,
+               terms->b_stride, f->lanes.end - first, 0, columns);
+    }
 }
 
 KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t dim)
@@ -559,16 +564,15 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     {                                                                                              \
         softcap_gradient_body(HW, ds, t, p, n);                                                    \
     }                                                                                              \
-    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const float *x, const float *b,   \
-                                   ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)   \
+    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,   \
+                                   int64_t columns)                                                \
     {                                                                                              \
-        outer_body(HW, 0, c, c_stride, x, b, b_stride, n, columns, lanes);                         \
+        outer_body(HW, 0, c, c_stride, terms, n, columns);                                         \
     }                                                                                              \
-    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const float *x,            \
-                                          const float *b, ptrdiff_t b_stride, int n,               \
-                                          int64_t columns, attn_lanes lanes)                       \
+    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms,   \
+                                          int n, int64_t columns)                                  \
     {                                                                                              \
-        outer_body(HW, DEAD_X, c, c_stride, x, b, b_stride, n, columns, lanes);                    \
+        outer_body(HW, DEAD_X, c, c_stride, terms, n, columns);                                    \
     }                                                                                              \
     TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
     {                                                                                              \

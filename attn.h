@@ -640,6 +640,21 @@ static inline void attn_next_line(attn_ahead *a)
     }
 }
 
+/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
+ * over rows, which gradients need. */
+typedef struct attn_term {
+    const float *x;  /* [n][rows] of a tile */
+    const float *b;  /* [rows] so many floats apart: */
+    attn_lanes lanes;
+    int begin, end;  /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+} attn_term;
+
+typedef struct attn_terms {
+    const attn_term *term;
+    int count;
+    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
+} attn_terms;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -718,14 +733,13 @@ struct attn_kernels {
     void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
     /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
     void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over these lanes, ascending, of fma(x[j][lane], b[lane][d], c[j][d]); rows of
-     * b and c are b_stride and c_stride floats apart. b, c and strides are whole cache lines, and
-     * the columns that fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const float *x, const float *b, ptrdiff_t b_stride,
-                  int n, int64_t columns, attn_lanes lanes);
+    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
+     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
+     * fill up the last one of a row may be written, too. */
+    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
     /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                         ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes);
+    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                         int64_t columns);
     /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
     void (*dots)(float *to, const float *a, const float *b, int64_t dim);
 };

@@ -134,7 +134,7 @@ static const size_rule gradient_rules[] = { /* int fields */
 };
 
 /* What a gradient needs that is not given. */
-static attn_status check_inputs(const attn_params *p, const attn_gradients *g, int naive, text *why)
+static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || p->seq_len_q == 0)
         return ATTN_OK;
@@ -189,7 +189,7 @@ static attn_status check_unsupported(const attn_params *p, text *why)
 }
 
 /* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
-static attn_status check_fields(const attn_params *p, const attn_gradients *g, int naive,
+static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                 int need_data, text *why)
 {
     attn_status status;
@@ -201,7 +201,7 @@ static attn_status check_fields(const attn_params *p, const attn_gradients *g, i
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
-        status = check_inputs(p, g, naive, why);
+        status = check_given(p, g, naive, why);
     if (!status)
         status = check_output_strides("dq", &g->dq, why);
     if (!status)
@@ -212,7 +212,7 @@ static attn_status check_fields(const attn_params *p, const attn_gradients *g, i
 }
 
 /* That the resolved arrays fit into memory. */
-static attn_status check_sizes(const attn_params *p, const attn_gradients *g, text *why)
+static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g, text *why)
 {
     const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
     const struct {
@@ -252,9 +252,13 @@ static attn_status check_sizes(const attn_params *p, const attn_gradients *g, te
 
 /* Pair tiles of 64 keys and 48 rows, or 128 and 24: S and dP together are 24 KiB. */
 #define PAIR_FLOATS 3072
+/* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
+ * of their sums, that product takes a fifth longer. */
+#define GROUP_ROWS 96
+#define MOST_GROUP 8
 
 /* A tile of rows of one head. */
-typedef struct row_tile {
+typedef struct grad_tile {
     tile t;                 /* first: attn.c fills it in */
     float *dout_t;          /* [head_dim_v][rows] */
     float *q, *dout;        /* [rows][pitch] */
@@ -262,13 +266,16 @@ typedef struct row_tile {
     float *lse2, *delta;    /* [rows] */
     float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
     int entered;            /* something has entered dq or sum since they last were +0 */
-} row_tile;
+} grad_tile;
 
 typedef struct layout {
     int want;
     int gemms;           /* 5 or 7; of the naive path 5 */
     int keys, rows;      /* of a pair tile */
     int panel;           /* row tiles that are packed at once */
+    int group;           /* row tiles that enter dK and dV at once */
+    int64_t pair_floats; /* of a pair tile */
+    int64_t dq_floats;   /* of the sums of a row tile, whole cache lines */
     int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
     int64_t max_keys;    /* that a sweep adds dK and dV for */
     int64_t pitch[2];    /* floats between rows of K, Q, dK; of V, dout, dV */
@@ -293,11 +300,18 @@ static const backward *backward_of(const call *c)
     return (const backward *)(const void *)c;
 }
 
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
 /* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
 static int64_t pitch_of(int64_t dim)
 {
-    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
-    return times(plus(dim, line - 1) / line | 1, line);
+    return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
 /* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
@@ -338,6 +352,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
          !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
         lay->keys /= 2;
     lay->panel = (int)ceil_div(min64(naive ? lay->rows : ATTN_CHUNK, pr->max_q_len), lay->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
+    lay->pair_floats = (int64_t)lay->rows * lay->keys;
     lay->item_rows = lay->panel * lay->rows;
     lay->item_keys = 4 * lay->keys;
     divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
@@ -348,18 +364,19 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
-static void plan_row_tile(const problem *pr, layout *lay)
+static void plan_grad_tile(const problem *pr, layout *lay)
 {
     const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
     int64_t at = 0;
-    place(&at, 1, sizeof(row_tile));
+    lay->dq_floats = whole_lines(times(rows, dim));
+    place(&at, 1, sizeof(grad_tile));
     lay->lanes = place(&at, rows, sizeof(lane));
     lay->qt = place(&at, times(rows, dim), sizeof(float));
     lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
     lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
     lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
-    lay->dq = place(&at, times(rows, dim), sizeof(float));
-    lay->dq_total = place(&at, times(rows, dim), sizeof(float));
+    lay->dq = place(&at, lay->dq_floats, sizeof(float));
+    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
     lay->lse2 = place(&at, rows, sizeof(float));
     lay->delta = place(&at, rows, sizeof(float));
     lay->sum = place(&at, rows, sizeof(float));
@@ -368,15 +385,15 @@ static void plan_row_tile(const problem *pr, layout *lay)
 }
 
 /* Returns the bytes of a slot. */
-static int64_t plan_slot(const problem *pr, layout *lay)
+static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = lay->rows, pairs = rows * lay->keys;
+    const int64_t rows = lay->rows, pairs = lay->pair_floats;
     const int64_t dim = max64(p->head_dim, p->head_dim_v);
     int64_t at = 0;
     int which;
-    lay->s = place(&at, pairs, sizeof(float));
-    lay->dp = place(&at, pairs, sizeof(float));
+    lay->s = place(&at, lay->group * pairs, sizeof(float));
+    lay->dp = place(&at, lay->group * pairs, sizeof(float));
     lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
     lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
     lay->x = place(&at, pairs, sizeof(float));
@@ -425,12 +442,12 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     if (pl->impl == ATTN_IMPL_NAIVE)
         lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
     plan_sizes(pr, g, asked, lay);
-    plan_row_tile(pr, lay);
+    plan_grad_tile(pr, lay);
     pl->kernels = pr->p.kernels;
     pl->rows = lay->rows;
     pl->keys = lay->keys;
     pl->modified = core->has_modifier(&pr->p);
-    pl->slot_bytes = plan_slot(pr, lay);
+    pl->slot_bytes = plan_desk(pr, lay);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }
@@ -446,7 +463,8 @@ typedef struct desk {
     const attn_kernels *kernels;
     int redo;               /* dead pairs are left out of every product by selection */
     int want;
-    float *s, *dp, *tanh, *natural, *x;
+    float *s, *dp;          /* of the pair tile at work */
+    float *tanh, *natural, *x;
     float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
     float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
     float *total[2];        /* dK and dV, before scale, from key total_from on */
@@ -495,9 +513,9 @@ static desk open_desk(const call *c, char *slot)
 }
 
 /* Where row tile number g of the panel is. */
-static row_tile *row_tile_at(const desk *w, int g)
+static grad_tile *grad_tile_at(const desk *w, int g)
 {
-    return (row_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -505,10 +523,10 @@ static row_tile *row_tile_at(const desk *w, int g)
  * --------------------------------------------------------------------------------------------- */
 
 /* A row tile without rows. */
-static row_tile *open_row_tile(const desk *w, int g)
+static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
-    row_tile *row = row_tile_at(w, g);
+    grad_tile *row = grad_tile_at(w, g);
     char *own = (char *)row, *slot = w->slot;
     tile *t = &row->t;
     memset(row, 0, sizeof *row);
@@ -564,11 +582,11 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
 }
 
 /* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
-static row_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
+static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
     const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
-    row_tile *row = open_row_tile(w, g);
+    grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
     row_choice choice;
     int r;
@@ -589,7 +607,7 @@ static row_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 }
 
 /* What the first list left of each row. */
-static void load_statistics(const desk *w, row_tile *row)
+static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
     int r;
@@ -609,21 +627,20 @@ static void clear(float *x, int64_t n)
 /* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
-    const int64_t floats = w->lay->rows * w->pr->p.head_dim;
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
-        row_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
+        grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
-            clear(row->dq, floats);
-            clear(row->dq_total, floats);
+            clear(row->dq, w->lay->dq_floats);
+            clear(row->dq_total, w->lay->dq_floats);
         }
-        clear(row->sum, w->lay->rows);
-        clear(row->sum_total, w->lay->rows);
+        clear(row->sum, whole_lines(w->lay->rows));
+        clear(row->sum_total, whole_lines(w->lay->rows));
     }
 }
 
 /* Keys j0..j0+n-1 of K and V as f32 rows. */
-static void open_keys(desk *w, int64_t j0, int n)
+static void load_keys(desk *w, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
     const attn_tensor *tensors[2];
@@ -674,7 +691,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 }
 
 /* w->x is 1 for pairs that dropout keeps, +0 for the others. */
-static void mark_kept(const desk *w, const row_tile *row, int64_t j0, int n)
+static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
     for (k = 0; k < n * w->lay->rows; k++)
@@ -683,7 +700,7 @@ static void mark_kept(const desk *w, const row_tile *row, int64_t j0, int n)
 }
 
 /* dP = dout V^T in w->dp; a dropped key has +0. */
-static void pair_dp(const desk *w, const row_tile *row, int64_t j0, int n, attn_lanes lanes)
+static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
     int k;
@@ -721,7 +738,7 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 
 /* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
  * w->dp; none if nobody does. */
-static attn_lanes pair_gradients(const desk *w, row_tile *row, int64_t j0, int n)
+static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_core *core = w->back->core;
     tile *t = &row->t;
@@ -795,7 +812,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
 }
 
 /* dS enters the element of its pair; or the sum of its key, in part[KEYS]; or that of its row. */
-static void add_sums(const desk *w, row_tile *row, int64_t j0, int n, attn_lanes lanes)
+static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const sum_axes *a = w->axes;
     const int rows = w->lay->rows, keys_kept = a->kept[AXIS_KEY], rows_kept = a->kept[AXIS_ROW];
@@ -829,7 +846,7 @@ static void write_row_sums(const desk *w)
     if (w->axes->kept[AXIS_KEY])
         return;
     for (g = 0; g < w->row_tiles; g++) {
-        const row_tile *row = row_tile_at(w, g);
+        const grad_tile *row = grad_tile_at(w, g);
         for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
             float *to = w->axes->kept[AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
             *to = *to + row->sum_total[r];
@@ -845,44 +862,102 @@ static void write_row_sums(const desk *w)
  * 8  Sweep: all keys of a range pass by the panel, tile by tile
  * --------------------------------------------------------------------------------------------- */
 
-/* What the pairs of a row tile and keys j0..j0+n-1 give. */
-static void add_pairs(desk *w, row_tile *row, int64_t j0, int n)
+/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
+ * and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
-    const attn_kernels *kernels = w->kernels;
-    const attn_params *p = &w->pr->p;
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const int64_t dim = w->pr->p.head_dim;
+    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    float *dk = w->part[KEYS] + (j0 - w->j0) * pitch;
-    float *dv = w->part[VALUES] + (j0 - w->j0) * pitch_v;
     if (lanes.begin == lanes.end)
-        return;
+        return lanes;
     row->entered = 1;
     if (w->want & WANT_SUMS) {
-        add_sums(w, row, j0, n, lanes);
-        return;
+        add_to_sums(w, row, j0, n, lanes);
+        return lanes;
     }
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && !w->redo)
-        kernels->pv(row->dq, w->dp, open_rows_of(w, KEYS, j0), pitch, n, p->head_dim, lanes, NULL);
+    if ((w->want & WANT_DQ) && w->redo)
+        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
     else if (w->want & WANT_DQ)
-        kernels->pv_select(row->dq, w->dp, open_rows_of(w, KEYS, j0), pitch, n, p->head_dim, lanes);
-    if (w->want & WANT_DK)
-        (w->redo ? kernels->outer_select : kernels->outer)(dk, pitch, w->dp, row->q, pitch, n,
-                                                           p->head_dim, lanes);
-    if (w->want & WANT_DV)
-        (w->redo ? kernels->outer_select : kernels->outer)(dv, pitch_v, w->s, row->dout, pitch_v, n,
-                                                           p->head_dim_v, lanes);
+        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+    return lanes;
 }
 
-/* total += x, which is +0 then. */
+/* Row tiles that enter dK and dV together. */
+typedef struct row_group {
+    int count;
+    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
+} row_group;
+
+/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+static void fill_dead(const desk *w, float *x, int begin, int end, int n)
+{
+    const int rows = w->lay->rows;
+    int k;
+    for (k = 0; k < begin * rows; k++)
+        x[k] = ATTN_DEAD;
+    for (k = end * rows; k < n * rows; k++)
+        x[k] = ATTN_DEAD;
+}
+
+/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+static void add_grad_tile(desk *w, grad_tile *row, int n, row_group *g)
+{
+    const int from = (int)max64(0, row->t.lo - w->j0), to = (int)min64(n, row->t.hi - w->j0);
+    const int64_t at = g->count * w->lay->pair_floats;
+    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    attn_lanes lanes;
+    attn_term term;
+    if (from >= to)
+        return;
+    w->s = s + from * w->lay->rows;
+    w->dp = dp + from * w->lay->rows;
+    lanes = add_pairs(w, row, w->j0 + from, to - from);
+    if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
+        return;
+    fill_dead(w, s, from, to, n);
+    fill_dead(w, dp, from, to, n);
+    term.lanes = lanes;
+    term.begin = from;
+    term.end = to;
+    term.x = dp;
+    term.b = row->q;
+    g->dk[g->count] = term;
+    term.x = s;
+    term.b = row->dout;
+    g->dv[g->count++] = term;
+}
+
+/* What the group has enters dK and dV of the open keys. */
+static void add_group(const desk *w, const row_group *g, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
+    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
+        w->redo ? w->kernels->outer_select : w->kernels->outer;
+    if (g->count && (w->want & WANT_DK))
+        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+    if (g->count && (w->want & WANT_DV))
+        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+}
+
+/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
+    float sum[16], more[16];
     int64_t k;
-    for (k = 0; k < n; k++) {
-        total[k] = total[k] + x[k];
-        x[k] = 0.0f;
+    int i;
+    for (k = 0; k < n; k += 16) {
+        memcpy(sum, total + k, sizeof sum);
+        memcpy(more, x + k, sizeof more);
+        for (i = 0; i < 16; i++)
+            sum[i] = sum[i] + more[i];
+        memcpy(total + k, sum, sizeof sum);
     }
+    clear(x, n);
 }
 
 /* A chunk of keys is done. */
@@ -890,11 +965,11 @@ static void end_chunk_of_keys(const desk *w)
 {
     int g;
     for (g = 0; g < w->row_tiles; g++) {
-        row_tile *row = row_tile_at(w, g);
+        grad_tile *row = grad_tile_at(w, g);
         if (row->entered && (w->want & WANT_DQ))
-            flush(row->dq_total, row->dq, w->lay->rows * w->pr->p.head_dim);
+            flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, w->lay->rows);
+            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
         row->entered = 0;
     }
 }
@@ -903,15 +978,16 @@ static void end_chunk_of_keys(const desk *w)
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
-    int g, which;
-    open_keys(w, j0, n);
+    row_group g;
+    int i = 0, last, which;
+    load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
         clear(w->part[which], n * w->lay->pitch[which]);
-    for (g = 0; g < w->row_tiles; g++) {
-        row_tile *row = row_tile_at(w, g);
-        const int64_t from = max64(j0, row->t.lo), to = min64(end, row->t.hi);
-        if (from < to)
-            add_pairs(w, row, from, (int)(to - from));
+    while (i < w->row_tiles) {
+        g.count = 0;
+        for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
+            add_grad_tile(w, grad_tile_at(w, i), n, &g);
+        add_group(w, &g, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
         flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
@@ -921,7 +997,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 }
 
 /* dQ of a row tile, scaled. */
-static void write_dq(desk *w, row_tile *row)
+static void write_dq(desk *w, grad_tile *row)
 {
     const attn_output *dq = &w->back->g.dq;
     const int64_t dim = w->pr->p.head_dim;
@@ -954,7 +1030,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
     int g;
     open_panel(w, i0, i1);
     for (g = 0; g < w->row_tiles; g++) {
-        const tile *t = &row_tile_at(w, g)->t;
+        const tile *t = &grad_tile_at(w, g)->t;
         if (t->lo < t->hi) {
             j = min64(j, t->lo);
             hi = max64(hi, t->hi);
@@ -969,7 +1045,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
     }
     end_chunk_of_keys(w);
     for (g = 0; g < w->row_tiles && (w->want & WANT_DQ); g++)
-        write_dq(w, row_tile_at(w, g));
+        write_dq(w, grad_tile_at(w, g));
     if (w->want & WANT_SUMS)
         write_row_sums(w);
 }
@@ -996,19 +1072,25 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * --------------------------------------------------------------------------------------------- */
 
 /* Heads, rows and keys of a sequence. */
-typedef struct part {
+typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-} part;
+} region;
 
 /* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
+    float x[16];
     int64_t d;
-    for (d = 0; d < dim; d++) {
-        float x = total[d] * factor;
-        x = x + 0.0f;
-        total[d] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
+    int i;
+    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+        memcpy(x, total + d, sizeof x);
+        for (i = 0; i < 16; i++) {
+            x[i] = x[i] * factor;
+            x[i] = x[i] + 0.0f;
+            x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
+        }
+        memcpy(total + d, x, sizeof x);
     }
     store_run(w->kernels, out->dtype, out->data,
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
@@ -1034,7 +1116,7 @@ static void write_keys(desk *w, int64_t from, int64_t to)
 }
 
 /* The gradients `want` of a part. */
-static void take_part(desk *w, int want, const part *a)
+static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
@@ -1057,7 +1139,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     const problem *pr = &c->pr;
     const int64_t kv_head = index % pr->p.num_heads_kv;
     desk w = open_desk(c, slot);
-    part a;
+    region a;
     w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
@@ -1075,7 +1157,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     const int64_t parts = ceil_div(pr->max_q_len, lay->item_rows);
     const int64_t at = parts - 1 - index % parts;
     desk w = open_desk(c, slot);
-    part a;
+    region a;
     index /= parts;
     w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
     a.head0 = index % pr->p.num_heads_q;
@@ -1096,7 +1178,7 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const int64_t at = index % parts;
     int64_t kv_head;
     desk w = open_desk(c, slot);
-    part a;
+    region a;
     index /= parts;
     w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     kv_head = index % pr->p.num_heads_kv;
@@ -1113,7 +1195,7 @@ static void keys_item(const call *c, char *slot, int64_t index)
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
 
-static void row_statistics(const desk *w, row_tile *row, int r)
+static void row_statistics(const desk *w, grad_tile *row, int r)
 {
     const backward *back = w->back;
     const attn_params *p = &w->pr->p;
@@ -1147,7 +1229,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w.head = index % p->num_heads_q;
     w.kv_head = w.head / c->pr.group;
     for (i = 0; i < w.seq.q_len; i += w.lay->rows) {
-        row_tile *row = pack_rows(&w, 0, i, w.seq.q_len);
+        grad_tile *row = pack_rows(&w, 0, i, w.seq.q_len);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w.packed_o, row->t.stage, dim, dim);
         w.kernels->dots(row->delta, row->dout_t, w.packed_o, dim);
@@ -1260,15 +1342,15 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * --------------------------------------------------------------------------------------------- */
 
 /* A tile of rows and where its part of the matrices is. */
-typedef struct naive_rows {
-    row_tile *row;
+typedef struct textbook_rows {
+    grad_tile *row;
     float *p, *ds; /* [kv_len][rows] */
-} naive_rows;
+} textbook_rows;
 
-static naive_rows open_naive(desk *w, int64_t tile_index)
+static textbook_rows open_textbook(desk *w, int64_t tile_index)
 {
     const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
-    naive_rows n;
+    textbook_rows n;
     n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
     n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
     n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
@@ -1278,13 +1360,13 @@ static naive_rows open_naive(desk *w, int64_t tile_index)
 
 /* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
  * them are dead. */
-static int naive_logits(desk *w, const naive_rows *n, int64_t j0, int count)
+static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
     tile *t = &n->row->t;
     const int visible = w->back->core->tile_class(t, j0, count);
     int k;
-    open_keys(w, j0, count);
+    load_keys(w, j0, count);
     if (visible != ATTN_TILE_EMPTY)
         pair_logits(w, t, j0, count, visible, all);
     for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
@@ -1293,8 +1375,8 @@ static int naive_logits(desk *w, const naive_rows *n, int64_t j0, int count)
 }
 
 /* Calls `pass` for all keys of a row tile, tile by tile. */
-static void each_keys(desk *w, const naive_rows *n,
-                      void (*pass)(desk *w, const naive_rows *n, int64_t j0, int count))
+static void each_keys(desk *w, const textbook_rows *n,
+                      void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
     int64_t j;
     for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
@@ -1302,14 +1384,14 @@ static void each_keys(desk *w, const naive_rows *n,
 }
 
 /* 1. S = the logits */
-static void naive_scores(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    naive_logits(w, n, j0, count);
+    textbook_logits(w, n, j0, count);
     memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
 /* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
-static void naive_softmax(desk *w, const naive_rows *n)
+static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows, count = (int)w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
@@ -1335,16 +1417,16 @@ static void naive_softmax(desk *w, const naive_rows *n)
 }
 
 /* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
-static void naive_dp(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
-    open_keys(w, j0, count);
+    load_keys(w, j0, count);
     pair_dp(w, n->row, j0, count, all);
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
 /* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
-static void naive_ds(desk *w, const naive_rows *n)
+static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
     const int rows = w->lay->rows, count = (int)w->seq.kv_len;
@@ -1369,7 +1451,7 @@ static void naive_ds(desk *w, const naive_rows *n)
 }
 
 /* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
-static void naive_sinks(const desk *w, const naive_rows *n)
+static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
     for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
@@ -1379,7 +1461,7 @@ static void naive_sinks(const desk *w, const naive_rows *n)
     }
 }
 
-static void add_elements(desk *w, const naive_rows *n, int want, const sum_axes *a, int64_t j0,
+static void add_elements(desk *w, const textbook_rows *n, int want, const sum_axes *a, int64_t j0,
                          int count)
 {
     const int rows = w->lay->rows;
@@ -1396,14 +1478,14 @@ static void add_elements(desk *w, const naive_rows *n, int want, const sum_axes 
 }
 
 /* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
-static void naive_modifiers(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
     const sum_axes bias = bias_axes(p, &w->back->g.dbias);
     const sum_axes slopes = slope_axes(p, w->back->g.dslopes);
     const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
     float *ds = n->ds + j0 * w->lay->rows;
-    if ((p->score || p->softcap > 0) && !naive_logits(w, n, j0, count))
+    if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
     memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
     memcpy(w->dp, ds, bytes);
@@ -1417,14 +1499,17 @@ static void naive_modifiers(desk *w, const naive_rows *n, int64_t j0, int count)
 }
 
 /* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
-static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
+static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
-    open_keys(w, j0, count);
+    const attn_term dk = { w->dp, n->row->q, all, 0, count };
+    const attn_term dv = { w->s, n->row->dout, all, 0, count };
+    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
     memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
@@ -1432,37 +1517,36 @@ static void naive_products(desk *w, const naive_rows *n, int64_t j0, int count)
     mark_live(w, count);
     drop_probabilities(w, count);
     w->kernels->pv_select(n->row->dq_total, w->dp, w->copy[KEYS], pitch, count, p->head_dim, all);
-    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, w->dp, n->row->q, pitch, count,
-                             p->head_dim, all);
-    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, w->s, n->row->dout, pitch_v,
-                             count, p->head_dim_v, all);
+    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
+    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
+                             p->head_dim_v);
 }
 
-static void naive_head(desk *w)
+static void textbook_head(desk *w)
 {
     const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
     int64_t i;
     for (i = 0; i < tiles; i++) {
-        const naive_rows n = open_naive(w, i);
-        each_keys(w, &n, naive_scores);
-        naive_softmax(w, &n);
-        each_keys(w, &n, naive_dp);
-        naive_ds(w, &n);
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_scores);
+        textbook_softmax(w, &n);
+        each_keys(w, &n, textbook_dp);
+        textbook_ds(w, &n);
         if (w->want & WANT_SINKS)
-            naive_sinks(w, &n);
+            textbook_sinks(w, &n);
     }
     for (i = 0; i < tiles; i++) {
-        const naive_rows n = open_naive(w, i);
-        each_keys(w, &n, naive_modifiers);
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_modifiers);
         clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
-        each_keys(w, &n, naive_products);
+        each_keys(w, &n, textbook_products);
         if (w->want & WANT_DQ)
             write_dq(w, n.row);
     }
 }
 
 /* All heads of a kv head of w->seq. */
-static void naive_group(desk *w)
+static void textbook_group(desk *w)
 {
     int64_t head;
     int which;
@@ -1470,28 +1554,28 @@ static void naive_group(desk *w)
         clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
     for (head = 0; head < w->pr->group; head++) {
         w->head = w->kv_head * w->pr->group + head;
-        naive_head(w);
+        textbook_head(w);
     }
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk open_naive_desk(const call *c, char *slot)
+static desk open_textbook_desk(const call *c, char *slot)
 {
     desk w = open_desk(c, slot);
     w.want = w.lay->want;
     return w;
 }
 
-static void naive_item(const call *c, char *slot, int64_t index)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
-    desk w = open_naive_desk(c, slot);
+    desk w = open_textbook_desk(c, slot);
     w.seq = w.back->core->sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
     w.kv_head = index % c->pr.p.num_heads_kv;
-    naive_group(&w);
+    textbook_group(&w);
 }
 
 /* Everything in one item: heads and batch entries add to the same sums. */
-static void naive_sums_item(const call *c, char *slot, int64_t index)
+static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
@@ -1504,7 +1588,7 @@ static void naive_sums_item(const call *c, char *slot, int64_t index)
     if (g->dsinks)
         clear(g->dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
-        naive_item(c, slot, index);
+        textbook_item(c, slot, index);
     if (bias.data)
         store_elements(&bias, from, bias.count, 0);
     if (slopes.data)
@@ -1529,8 +1613,8 @@ static attn_status run_backward(backward *back)
         int64_t items;
         void (*item)(const call *c, char *slot, int64_t index);
     } lists[] = {
-        { naive && !one, heads, naive_item },
-        { naive && one, 1, naive_sums_item },
+        { naive && !one, heads, textbook_item },
+        { naive && one, 1, textbook_sums_item },
         { !naive, p->batch * p->num_heads_q, statistics_item },
         { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
         { !naive && !five && (want & WANT_DQ),
@@ -1583,17 +1667,17 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     *resolved = *g;
-    status = check_fields(p, g, core->choose_impl(&pr->p) == ATTN_IMPL_NAIVE, need_data, why);
+    status = check_gradients(p, g, core->choose_impl(&pr->p) == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
     resolve_gradients(&pr->p, resolved);
-    status = check_sizes(&pr->p, resolved, why);
+    status = check_gradient_sizes(&pr->p, resolved, why);
     if (!status)
         core->settle_workers(&pr->p);
     return status;
 }
 
-static attn_status check_room(const plan *pl, int64_t have, int whole, text *why)
+static attn_status check_backward_room(const plan *pl, int64_t have, int whole, text *why)
 {
     const int64_t least = backward_bytes(pl, 1);
     if (backward_bytes(pl, pl->workers) >= ADDRESS_LIMIT)
@@ -1621,7 +1705,7 @@ static attn_status check_backward(const attn_params *p, const attn_gradients *g,
     if (status)
         return status;
     plan_backward(&pr, &resolved, p, &lay, &pl);
-    return check_room(&pl, have, 1, why);
+    return check_backward_room(&pl, have, 1, why);
 }
 
 ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
@@ -1703,7 +1787,7 @@ ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_grad
     if (status)
         return status;
     plan_backward(&pr, &resolved, p, &lay, &pl);
-    status = check_room(&pl, 0, 0, &why);
+    status = check_backward_room(&pl, 0, 0, &why);
     if (!status)
         status = count_pairs(p, &pairs);
     if (status)

@@ -196,15 +196,33 @@ INLINE void FN(ask)(attn_ahead *a)
 #define DEAD_B 1
 #define DEAD_X 2
 
-/* `count` chains in `width` vectors: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane],
- * c[i*ci + lane]) for t = 0..n-1. Lanes are rows of the tile in Q K^T, where t runs over head_dim,
- * and in P V, where it runs over keys; in `outer` they are columns, and t runs over rows. width,
- * count, fresh (c starts at +0), select (0, or what is dead and leaves the chain alone) and mode
- * are constants at every call. Unless ALONE, key first + g of `beside` follows after each part g of
- * the loop. */
+/* One step of `count` chains in `width` vectors: acc[i][lane] = fma(x[i*xi], b[lane], acc[i][lane]),
+ * or left alone where what `select` names is dead. */
+INLINE void FN(step)(int width, int count, int select, vf (*acc)[NV], const float *x, ptrdiff_t xi,
+                     const float *b)
+{
+    vf y[NV];
+    int i, v;
+    EACH_WIDE {
+        y[v] = v_load(b + v * VL);
+        PIN(y[v]);
+    }
+    UNROLL for (i = 0; i < count; i++) {
+        const vf a = v_set1(x[i * xi]);
+        EACH_WIDE {
+            const vf sum = v_fma(a, y[v], acc[i][v]);
+            acc[i][v] = select ? v_dead(select == DEAD_B ? y[v] : a, acc[i][v], sum) : sum;
+        }
+    }
+}
+
+/* `count` chains in `width` vectors of lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane],
+ * c[i][lane]) for t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. width, count,
+ * fresh (c starts at +0), select (0 or what may be dead) and mode are constants at every call.
+ * Unless ALONE, key first + g of `beside` follows after each part g of the loop. */
 INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, float *c,
-                       ptrdiff_t ci, const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b,
-                       ptrdiff_t bt, int64_t n, const attn_exp *beside, int first)
+                       const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
+                       const attn_exp *beside, int first)
 {
     const int parts = mode == ALONE ? 1 : count, keys = mode == ALONE ? 0 : beside->n - first;
     float *s = mode == ALONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
@@ -214,50 +232,37 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
     int64_t t = 0;
     int g, i, v;
     UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ci + v * VL);
+        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
     for (g = 0; g < parts; g++) {
         const int64_t end = n * (g + 1) / parts;
-        for (; t < end; t++, x += xt, b += bt) {
-            vf y[NV];
-            EACH_WIDE {
-                y[v] = v_load(b + v * VL);
-                PIN(y[v]);
-            }
-            UNROLL for (i = 0; i < count; i++) {
-                const vf a = v_set1(x[i * xi]);
-                EACH_WIDE {
-                    const vf sum = v_fma(a, y[v], acc[i][v]);
-                    acc[i][v] = select ? v_dead(select == DEAD_B ? y[v] : a, acc[i][v], sum) : sum;
-                }
-            }
-        }
+        for (; t < end; t++, x += xt, b += ROWS)
+            FN(step)(width, count, select, acc, x, xi, b);
         if (g < keys)
             FN(exp_key)(mode == CALM, s + g * ROWS, m, l);
     }
     UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE v_store(c + i * ci + v * VL, acc[i][v]);
+        EACH_WIDE v_store(c + i * ROWS + v * VL, acc[i][v]);
 }
 
 /* Any number of chains; `beside` is done when it returns. */
-INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, ptrdiff_t ci,
-                           int64_t count, const float *x, ptrdiff_t xi, ptrdiff_t xt,
-                           const float *b, ptrdiff_t bt, int64_t n, const attn_exp *beside,
-                           attn_ahead *ahead)
+INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, int64_t count,
+                           const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
+                           const attn_exp *beside, attn_ahead *ahead)
 {
     int64_t i;
     for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
         FN(pace)(ahead, (count - i) / CHAINS(width, select));
         FN(ask)(ahead);
-        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ci, ci, x + i * xi,
-                   xi, xt, b, bt, n, beside, (int)i);
+        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
+                   xt, b, n, beside, (int)i);
     }
     if (mode != ALONE)
         FN(exp_keys)(mode == CALM, beside, (int)i);
     for (; i + 2 <= count; i += 2)
-        FN(chains)(width, 2, fresh, select, ALONE, c + i * ci, ci, x + i * xi, xi, xt, b, bt, n,
+        FN(chains)(width, 2, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
                    beside, 0);
     if (i < count)
-        FN(chains)(width, 1, fresh, select, ALONE, c + i * ci, ci, x + i * xi, xi, xt, b, bt, n,
+        FN(chains)(width, 1, fresh, select, ALONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
                    beside, 0);
 }
 
@@ -273,20 +278,15 @@ static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride
     s += at;
     qt += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
-                       NULL, ahead);
+        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
-                       NULL, ahead);
+        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (!beside)
-        FN(all_chains)(NV, 1, 0, ALONE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim,
-                       NULL, ahead);
+        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (beside->calm)
-        FN(all_chains)(NV, 1, 0, CALM, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim, beside,
-                       ahead);
+        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
     else
-        FN(all_chains)(NV, 1, 0, SAFE, s, ROWS, n, k, k_stride, 1, qt, ROWS, head_dim, beside,
-                       ahead);
+        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
 }
 
 INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
@@ -297,14 +297,11 @@ INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, p
     o += at;
     p += at;
     if (NV > 1 && width == 1)
-        FN(all_chains)(1, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
-                       NULL, ahead);
+        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
     else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
-                       NULL, ahead);
+        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
     else
-        FN(all_chains)(NV, 0, select, ALONE, o, ROWS, head_dim_v, v, 1, v_stride, p, ROWS, n,
-                       NULL, ahead);
+        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
 }
 
 static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
@@ -601,8 +598,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
                                    n, whole, lanes, ahead);
     const attn_lanes all = { 0, ROWS };
     if (keys > 0 && whole < head_dim)
-        FN(all_chains)(NV, 0, 0, ALONE, s, ROWS, keys, k + whole, k_stride, 1, qt + whole * ROWS,
-                       ROWS, head_dim - whole, NULL, NULL);
+        FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
+                       head_dim - whole, NULL, NULL);
     if (beside && rows) {
         FN(exp_few)(beside);
         beside = NULL;
@@ -1091,40 +1088,65 @@ static void FN(softcap_gradient)(float *ds, const float *t, const float *p, int 
     }
 }
 
-/* `columns` in pieces as equal as possible, each at most NV vectors wide. */
-INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const float *x,
-                             const float *b, ptrdiff_t b_stride, int n, int64_t columns,
-                             attn_lanes lanes)
+/* `count` keys from `key` on and `width` vectors of columns from `column` on: all terms. */
+INLINE void FN(outer_tile)(int width, int count, int select, float *c, ptrdiff_t c_stride,
+                           const attn_terms *f, int key, int64_t column)
 {
-    const int64_t count = lanes.end - lanes.begin;
-    int64_t left = (columns + VL - 1) / VL, width;
-    x += lanes.begin;
-    b += lanes.begin * b_stride;
-    for (; left > 0; left -= width, c += width * VL, b += width * VL) {
+    const attn_term *term = f->term;
+    vf acc[MAX_CHAINS][NV];
+    int i, v, g, t;
+    c += key * c_stride + column;
+    UNROLL for (i = 0; i < count; i++)
+        EACH_WIDE acc[i][v] = v_load(c + i * c_stride + v * VL);
+    for (g = 0; g < f->count; g++, term++) {
+        const float *x = term->x + key * ROWS + term->lanes.begin;
+        const float *b = term->b + term->lanes.begin * f->b_stride + column;
+        if (key >= term->end || key + count <= term->begin)
+            continue;
+        for (t = term->lanes.begin; t < term->lanes.end; t++, x++, b += f->b_stride)
+            FN(step)(width, count, select, acc, x, ROWS, b);
+    }
+    UNROLL for (i = 0; i < count; i++)
+        EACH_WIDE v_store(c + i * c_stride + v * VL, acc[i][v]);
+}
+
+/* All keys, `width` vectors of columns. */
+INLINE void FN(outer_columns)(int width, int select, float *c, ptrdiff_t c_stride,
+                              const attn_terms *f, int n, int64_t column)
+{
+    int i;
+    for (i = 0; i + CHAINS(width, select) <= n; i += CHAINS(width, select))
+        FN(outer_tile)(width, CHAINS(width, select), select, c, c_stride, f, i, column);
+    for (; i < n; i++)
+        FN(outer_tile)(width, 1, select, c, c_stride, f, i, column);
+}
+
+/* The columns in pieces as equal as possible, each at most NV vectors wide. */
+INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const attn_terms *f, int n,
+                             int64_t columns)
+{
+    int64_t left = (columns + VL - 1) / VL, at = 0, width;
+    for (; left > 0; left -= width, at += width * VL) {
         const int64_t pieces = (left + NV - 1) / NV;
         width = (left + pieces - 1) / pieces;
         if (NV > 1 && width == 1)
-            FN(all_chains)(1, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride, count,
-                           NULL, NULL);
+            FN(outer_columns)(1, select, c, c_stride, f, n, at);
         else if (NV > 2 && width == 2)
-            FN(all_chains)(NV - 1, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride,
-                           count, NULL, NULL);
+            FN(outer_columns)(NV - 1, select, c, c_stride, f, n, at);
         else
-            FN(all_chains)(NV, 0, select, ALONE, c, c_stride, n, x, ROWS, 1, b, b_stride, count,
-                           NULL, NULL);
+            FN(outer_columns)(NV, select, c, c_stride, f, n, at);
     }
 }
 
-static void FN(outer)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                      ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void FN(outer)(float *c, ptrdiff_t c_stride, const attn_terms *f, int n, int64_t columns)
 {
-    FN(outer_pieces)(0, c, c_stride, x, b, b_stride, n, columns, lanes);
+    FN(outer_pieces)(0, c, c_stride, f, n, columns);
 }
 
-static void FN(outer_select)(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                             ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void FN(outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *f, int n,
+                             int64_t columns)
 {
-    FN(outer_pieces)(DEAD_X, c, c_stride, x, b, b_stride, n, columns, lanes);
+    FN(outer_pieces)(DEAD_X, c, c_stride, f, n, columns);
 }
 
 static void FN(dots)(float *to, const float *a, const float *b, int64_t dim)

@@ -75,43 +75,77 @@ typedef struct blocks {
     const int32_t *used;
 } blocks;
 
-static void compare_span(test_case *c, const case_tensor *want, int type, const void *got,
-                         double factor, int64_t first, int64_t count)
+static void compare_element(test_case *c, const case_tensor *want, int64_t i, double got)
 {
     const double rtol = want->rtol < 0 ? c->rtol : want->rtol;
     const double atol = want->atol < 0 ? c->atol : want->atol;
+    const double w = element(want->type, want->data, i);
+    const double units = error_units(got, w, rtol, atol);
+    if (units > 1)
+        case_fail(c, "%s[%lld] is %.9g, stored is %.9g", want->name, (long long)i, got, w);
+    if (units > c->worst)
+        c->worst = units;
+}
+
+static int is_stored_nan(const case_tensor *want, int64_t i)
+{
+    const double w = element(want->type, want->data, i);
+    return w != w;
+}
+
+/* Where the stored number is the textbook's NaN, the output of zero rows, if there is one, holds
+ * what is wanted; elsewhere both do. */
+static void compare_span(test_case *c, const case_tensor *want, int type, const void *got,
+                         double factor, int64_t first, int64_t count)
+{
     for (int64_t i = first; i < first + count; i++) {
-        const double g = factor * element(type, got, i), w = element(want->type, want->data, i);
-        const double units = error_units(g, w, rtol, atol);
-        if (units > 1)
-            case_fail(c, "%s[%lld] is %.9g, stored is %.9g", want->name, (long long)i, g, w);
-        if (units > c->worst)
-            c->worst = units;
+        const double g = factor * element(type, got, i);
+        if (want->zero_rows != NULL)
+            compare_element(c, want->zero_rows, i, g);
+        if (want->zero_rows == NULL || !is_stored_nan(want, i))
+            compare_element(c, want, i, g);
     }
 }
 
-/* Where the stored numbers are the textbook's NaN, another output may hold what is wanted. */
-static case_tensor *zero_rows_of(test_case *c, case_tensor *want)
+static int zero_rows_fit(test_case *c, const case_tensor *want)
 {
-    char name[80];
-    case_tensor *twin;
-    snprintf(name, sizeof name, "%s_zero_rows", want->name);
-    twin = case_output(c, name);
-    if (twin == NULL || twin->count != want->count)
-        return want;
-    case_note(c, "textbook NaN replaced by its zero rows");
+    case_tensor *twin = want->zero_rows;
+    if (twin == NULL)
+        return 1;
     if (twin->rtol < 0)
         twin->rtol = want->rtol, twin->atol = want->atol;
-    return twin;
+    return case_has_shape(c, twin, want->rank, want->dim);
+}
+
+void case_note_zero_rows(test_case *c)
+{
+    char text[CASE_WHY] = "";
+    size_t used = 0;
+    for (int n = 0; n < c->output_count; n++) {
+        const case_tensor *want = &c->outputs[n];
+        int64_t count = 0;
+        for (int64_t i = 0; want->zero_rows != NULL && i < want->count; i++)
+            count += is_stored_nan(want, i);
+        if (count > 0)
+            snprintf(text + used, sizeof text - used, "%s %s (%lld of %lld)",
+                     used > 0 ? "," : "NaN that the textbook has for rows without a key, in",
+                     want->name, (long long)count, (long long)want->count);
+        used = strlen(text);
+    }
+    if (used > 0)
+        snprintf(text + used, sizeof text - used, ", not compared: their *_zero_rows are");
+    if (used > 0)
+        case_note(c, text);
 }
 
 /* `got` is packed like the stored output, of type F16 or F32; `factor` multiplies it. */
-static int compare_blocks(test_case *c, case_tensor *want, int type, const void *got,
+static int compare_blocks(test_case *c, const case_tensor *want, int type, const void *got,
                           double factor, const blocks *at)
 {
     char text[120];
     int64_t left_out = 0;
-    want = zero_rows_of(c, want);
+    if (!zero_rows_fit(c, want))
+        return 0;
     for (int64_t n = 0; n < at->batch * at->blocks; n++) {
         const int64_t used = at->used != NULL ? at->used[n / at->blocks] : at->rows;
         compare_span(c, want, type, got, factor, n * at->rows * at->row, used * at->row);
@@ -195,6 +229,21 @@ int case_open_call(test_case *c, case_call *a)
     return 1;
 }
 
+/* A scale of 0 asks for all logits 0; to the library 0 means the default, so q becomes 0, and k
+ * for its gradient of q. */
+void case_set_scale(test_case *c, case_call *a)
+{
+    const size_t bytes = (size_t)a->q.dim * sizeof(float);
+    attn_tensor *const zero[] = {&a->p.q, &a->p.k};
+    if (case_text(c, "scale", NULL) == NULL)
+        return;
+    a->p.scale = (float)case_number(c, "scale", 0);
+    for (int i = 0; i < 2 && a->p.scale == 0; i++) {
+        zero[i]->data = memset(test_alloc(bytes), 0, bytes);
+        zero[i]->stride_batch = zero[i]->stride_head = zero[i]->stride_seq = ATTN_STRIDE_BROADCAST;
+    }
+}
+
 void case_set_offset(case_call *a, int64_t offset)
 {
     int32_t *all = test_alloc((size_t)a->q.batch * sizeof *all);
@@ -222,15 +271,17 @@ const float *case_floats(test_case *c, const case_tensor *t)
 /* ---- masks ----------------------------------------------------------------------------------- */
 
 /* Strides of a mask aligned at the right to [batch, heads, q, keys]; 0 where it is broadcast. A
- * last dimension shorter than the keys ends the visible keys (from opset 24 on also one of 1). */
+ * last dimension shorter than the keys ends the visible keys (from opset 24 of ONNX on also one of
+ * 1). */
 static int mask_strides(test_case *c, case_call *a, const case_tensor *m, ptrdiff_t *stride)
 {
     const int64_t size[4] = {a->q.batch, a->q.heads, a->q.seq, a->keys};
+    const int one_key = c->opset >= 24 && strcmp(c->op, "Attention") == 0;
     ptrdiff_t step = 1;
     for (int axis = 3; axis >= 0; axis--) {
         const int from = axis - (4 - m->rank);
         const int64_t dim = from >= 0 ? m->dim[from] : 1;
-        const int broadcast = from < 0 || (dim == 1 && (axis < 3 || c->opset < 24));
+        const int broadcast = from < 0 || (dim == 1 && (axis < 3 || !one_key));
         stride[axis] = broadcast || dim == 1 ? 0 : step;
         if (axis == 3 && !broadcast && dim < size[3])
             a->mask_keys = dim;
@@ -269,24 +320,21 @@ int case_set_mask(test_case *c, case_call *a, const case_tensor *m)
 /* ---- what really ran, over all cases of this process ----------------------------------------- */
 
 static struct {
-    const char *impl, *kernels;
+    const char *what, *impl, *kernels;
     int64_t calls;
 } executed[16];
 enum { MAX_EXECUTED = sizeof executed / sizeof *executed };
 
-static void count_execution(const attn_params *p)
+void case_count_executed(const char *what, const char *impl, const char *kernels)
 {
-    const attn_params used = test_params(p);
-    attn_info info;
     int i = 0;
-    if (attn_explain(&used, &info) != ATTN_OK)
-        return;
     while (i < MAX_EXECUTED - 1 && executed[i].calls > 0 &&
-           (strcmp(executed[i].impl, info.impl_name) != 0 ||
-            strcmp(executed[i].kernels, info.kernels_name) != 0))
+           (strcmp(executed[i].what, what) != 0 || strcmp(executed[i].impl, impl) != 0 ||
+            strcmp(executed[i].kernels, kernels) != 0))
         i++;
-    executed[i].impl = info.impl_name;
-    executed[i].kernels = info.kernels_name;
+    executed[i].what = what;
+    executed[i].impl = impl;
+    executed[i].kernels = kernels;
     executed[i].calls++;
 }
 
@@ -295,51 +343,69 @@ static int execute(test_case *c, const attn_params *p)
     const attn_params used = test_params(p);
     char text[200];
     const attn_status status = test_run(p);
-    if (status == ATTN_OK) {
-        count_execution(p);
-        return 1;
-    }
-    return case_fail(c, "%s: %s", attn_status_string(status),
-                     attn_check(&used, NULL, 0, text, sizeof text));
+    attn_info info;
+    if (status != ATTN_OK)
+        return case_fail(c, "%s: %s", attn_status_string(status),
+                         attn_check(&used, NULL, 0, text, sizeof text));
+    if (attn_explain(&used, &info) == ATTN_OK)
+        case_count_executed("attention", info.impl_name, info.kernels_name);
+    return 1;
 }
 
 void case_print_executed(void)
 {
     for (int i = 0; i < MAX_EXECUTED; i++)
         if (executed[i].calls > 0)
-            printf("executed so far: %s with %s: %lld calls\n", executed[i].impl,
-                   executed[i].kernels, (long long)executed[i].calls);
+            printf("executed so far: %s, %s with %s: %lld calls\n", executed[i].what,
+                   executed[i].impl, executed[i].kernels, (long long)executed[i].calls);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* An output buffer in the order of the stored tensor, f16 if that is f16, else f32. */
+/* The type of results for a stored tensor: f16 if that is f16, else f32; NULL = f32. */
+static int result_type(const case_tensor *want)
+{
+    return want != NULL && want->type == F16 ? F16 : F32;
+}
+
+/* An output buffer in the order of the stored tensor; without one, of rank 4. */
 static int give_output(test_case *c, const case_call *a, attn_output *o, case_results *r)
 {
     const case_tensor *want = a->y;
     const case_view *q = &a->q;
+    const int rank = want != NULL && want->rank == 3 ? 3 : 4;
     const int64_t dim4[] = {q->batch, q->heads, q->seq, a->v.dim};
     const int64_t dim3[] = {q->batch, q->seq, q->heads * a->v.dim};
     const ptrdiff_t d = (ptrdiff_t)a->v.dim, s = (ptrdiff_t)q->seq, h = (ptrdiff_t)q->heads;
-    const int is_half = want->type == F16;
-    if (!case_has_shape(c, want, want->rank == 3 ? 3 : 4, want->rank == 3 ? dim3 : dim4))
+    if (want == NULL && !a->backward)
+        return case_fail(c, "the case has no output to compare");
+    if (want != NULL && !case_has_shape(c, want, rank, rank == 3 ? dim3 : dim4))
         return 0;
-    r->y = test_alloc((size_t)want->count * (is_half ? 2 : 4));
-    o->dtype = is_half ? ATTN_F16 : ATTN_F32;
+    r->y = test_alloc((size_t)(q->batch * h * s * d) * case_types[result_type(want)].size);
+    o->dtype = result_type(want) == F16 ? ATTN_F16 : ATTN_F32;
     o->stride_batch = h * s * d;
-    o->stride_head = want->rank == 3 ? d : s * d;
-    o->stride_seq = want->rank == 3 ? h * d : d;
+    o->stride_head = rank == 3 ? d : s * d;
+    o->stride_seq = rank == 3 ? h * d : d;
     o->data = r->y;
     return 1;
 }
 
-static int give_floats(test_case *c, const case_tensor *want, int rank, const int64_t *dim,
-                       float **to)
+static int give_lse(test_case *c, const case_call *a, attn_params *p, case_results *r)
 {
-    if (want == NULL)
+    const int64_t rows[] = {a->q.batch, a->q.heads, a->q.seq};
+    if (a->lse != NULL || a->backward)
+        r->lse = test_alloc((size_t)(rows[0] * rows[1] * rows[2]) * sizeof *r->lse);
+    p->lse.data = r->lse;
+    return a->lse == NULL || case_has_shape(c, a->lse, 3, rows);
+}
+
+static int give_logits(test_case *c, const case_call *a, case_results *r)
+{
+    const int64_t pairs[] = {a->q.batch, a->q.heads, a->q.seq, a->keys};
+    if (a->logits == NULL)
         return 1;
-    *to = test_alloc((size_t)want->count * sizeof **to);
-    return case_has_shape(c, want, rank, dim);
+    r->logits = test_alloc((size_t)a->logits->count * sizeof *r->logits);
+    return case_has_shape(c, a->logits, 4, pairs);
 }
 
 static int give_present(test_case *c, const case_call *a, const case_tensor *want,
@@ -355,16 +421,9 @@ static int give_present(test_case *c, const case_call *a, const case_tensor *wan
 
 static int give_results(test_case *c, const case_call *a, attn_params *p, case_results *r)
 {
-    const int64_t rows[] = {a->q.batch, a->q.heads, a->q.seq};
-    const int64_t pairs[] = {a->q.batch, a->q.heads, a->q.seq, a->keys};
     memset(r, 0, sizeof *r);
-    if (a->y == NULL)
-        return case_fail(c, "the case has no output to compare");
-    if (!give_output(c, a, &p->o, r) || !give_floats(c, a->lse, 3, rows, &r->lse) ||
-        !give_floats(c, a->logits, 4, pairs, &r->logits))
-        return 0;
-    p->lse.data = r->lse;
-    return give_present(c, a, a->present_k, &a->k, &r->present_k) &&
+    return give_output(c, a, &p->o, r) && give_lse(c, a, p, r) && give_logits(c, a, r) &&
+           give_present(c, a, a->present_k, &a->k, &r->present_k) &&
            give_present(c, a, a->present_v, &a->v, &r->present_v);
 }
 
@@ -393,6 +452,7 @@ static int run(test_case *c, const case_call *a, int64_t page_size, case_results
     if (page_size >= 0 &&
         (!case_fill_cache(c, a, page_size, &cache, &p) || !case_read_cache(c, a, &cache, r)))
         return 0;
+    r->p = p;
     return execute(c, &p) && run_logits(c, a, &p, r->logits);
 }
 
@@ -404,8 +464,8 @@ static int same(const case_tensor *t, const void *a, const void *b, size_t size)
 static int same_results(const case_call *a, const case_results *x, const case_results *y)
 {
     const size_t f = sizeof(float), k = case_types[a->k.type].size;
-    return same(a->y, x->y, y->y, a->y->type == F16 ? 2 : f) && same(a->lse, x->lse, y->lse, f) &&
-           same(a->logits, x->logits, y->logits, f) &&
+    return same(a->y, x->y, y->y, case_types[result_type(a->y)].size) &&
+           same(a->lse, x->lse, y->lse, f) && same(a->logits, x->logits, y->logits, f) &&
            same(a->present_k, x->present_k, y->present_k, k) &&
            same(a->present_v, x->present_v, y->present_v, case_types[a->v.type].size);
 }
@@ -447,8 +507,9 @@ int case_compare_results(test_case *c, const case_call *a, const case_results *r
     const blocks by_head = {q->batch, q->heads, q->seq, a->v.dim, used};
     const blocks pairs = {q->batch, q->heads, q->seq, a->keys, used};
     const blocks rows = {q->batch, q->heads, q->seq, 1, used};
-    compare_blocks(c, a->y, a->y->type == F16 ? F16 : F32, r->y, a->factor,
-                   a->y->rank == 3 ? &by_token : &by_head);
+    if (a->y != NULL)
+        compare_blocks(c, a->y, result_type(a->y), r->y, a->factor,
+                       a->y->rank == 3 ? &by_token : &by_head);
     if (a->lse != NULL)
         compare_blocks(c, a->lse, F32, r->lse, 1, &rows);
     if (a->logits != NULL)

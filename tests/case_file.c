@@ -17,11 +17,15 @@ const case_type case_types[CASE_TYPES] = {{"f16", 2}, {"f32", 4}, {"f64", 8},
 int case_fail(test_case *c, const char *format, ...)
 {
     va_list arguments;
-    if (c->why[0] == '\0') {
-        va_start(arguments, format);
-        vsnprintf(c->why, sizeof c->why, format, arguments);
-        va_end(arguments);
-    }
+    size_t used;
+    if (c->why[0] != '\0')
+        return 0;
+    if (c->doing != NULL)
+        snprintf(c->why, sizeof c->why, "%s: ", c->doing);
+    used = strlen(c->why);
+    va_start(arguments, format);
+    vsnprintf(c->why + used, sizeof c->why - used, format, arguments);
+    va_end(arguments);
     return 0;
 }
 
@@ -349,9 +353,15 @@ case_tensor *case_input(test_case *c, const char *name)
 
 case_tensor *case_output(test_case *c, const char *name)
 {
+    char twin[80];
     case_tensor *t = find_tensor(c->outputs, c->output_count, name);
-    if (t != NULL)
-        t->used = 1;
+    if (t == NULL)
+        return NULL;
+    snprintf(twin, sizeof twin, "%s_zero_rows", name);
+    t->zero_rows = find_tensor(c->outputs, c->output_count, twin);
+    if (t->zero_rows != NULL)
+        t->zero_rows->used = 1;
+    t->used = 1;
     return t;
 }
 

@@ -1,7 +1,7 @@
 """case_writer.py - the textbook formula over lists of numbers, and folders of cases.
 SPDX-License-Identifier: MIT
 
-For make_cases.py and make_cached_cases.py; standard library only.
+For make_cases.py, make_cached_cases.py and make_gradient_cases.py; standard library only.
 """
 import math
 import os

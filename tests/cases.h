@@ -5,7 +5,8 @@
  *     tests/case_file.c      a folder of the format of tests/cases/README.md as a test_case
  *     tests/case_call.c      its tensors as one call of the library, and results compared
  *     tests/case_cache.c     keys that such a call reads from a cache
- *     tests/operators.c      operators as calls: attention of ONNX and of the textbook
+ *     tests/operators.c      operators as calls: attention of ONNX
+ *     tests/operators_grad.c   the textbook's attention and its gradients
  *     tests/operators_cache.c  rotary embedding and caches alone
  *     tests/operators_ort.c  attention of onnxruntime
  *
@@ -36,6 +37,7 @@ typedef struct case_tensor {
     int type, rank, used;
     int64_t dim[CASE_RANK], count;
     double rtol, atol; /* of an output; negative = those of the case */
+    struct case_tensor *zero_rows; /* of an output X: the output X_zero_rows; NULL = none */
     void *data;
 } case_tensor;
 
@@ -53,6 +55,7 @@ typedef struct test_case {
     case_tensor inputs[CASE_TENSORS], outputs[CASE_TENSORS];
     int attribute_count, input_count, output_count;
     int cached;          /* 1: its keys went through a cache */
+    const char *doing;   /* begins the reason of a failure; NULL = nothing to say */
     char why[CASE_WHY];  /* what failed */
     char note[CASE_WHY]; /* what the reader should know beside the verdict */
     double worst;        /* error in units of its tolerance */
@@ -75,7 +78,7 @@ const char *case_text(test_case *c, const char *name, const char *missing);
 double case_number(test_case *c, const char *name, double missing);
 int64_t case_integer(test_case *c, const char *name, int64_t missing);
 case_tensor *case_input(test_case *c, const char *name);
-case_tensor *case_output(test_case *c, const char *name);
+case_tensor *case_output(test_case *c, const char *name); /* and its zero_rows */
 /* 0, after case_fail, if nobody asked for some part. */
 int case_all_known(test_case *c);
 /* A finite number, or 0 after case_fail. */
@@ -105,6 +108,7 @@ typedef struct case_call {
     int64_t mask_keys;        /* columns that the mask has; -1 = no limit */
     int stage;                /* attn_logits_stage of `logits` */
     case_tensor *y, *logits, *lse, *present_k, *present_v; /* stored results; NULL = none */
+    int backward;             /* nonzero: o and lse are wanted though none may be stored */
     int64_t present_rows;     /* that present_k and present_v have room for; 0 = keys */
     double factor;            /* on Y, applied when comparing */
     float constant;           /* of the score callback */
@@ -112,6 +116,7 @@ typedef struct case_call {
 
 /* What a call gave, each in the order of the stored result. */
 typedef struct case_results {
+    attn_params p; /* of the last run, with its outputs */
     void *y, *present_k, *present_v;
     float *lse, *logits;
 } case_results;
@@ -123,6 +128,8 @@ attn_tensor case_view_input(const case_view *v);
 int case_set_past(test_case *c, case_call *a, const char *past_k, const char *past_v);
 /* Sizes and tensors of the views. */
 int case_open_call(test_case *c, case_call *a);
+/* The attribute of that name; without it the default. */
+void case_set_scale(test_case *c, case_call *a);
 /* Query i of every batch entry stands at key i + offset. */
 void case_set_offset(case_call *a, int64_t offset);
 /* A mask or bias, aligned at the right to [batch, heads, queries, keys]; NULL = none. */
@@ -135,7 +142,10 @@ int case_compute(test_case *c, const case_call *a, case_results *r);
 int case_compare_results(test_case *c, const case_call *a, const case_results *r);
 /* All of `want`, against numbers of `type`, packed likewise. */
 int case_compare(test_case *c, case_tensor *want, int type, const void *got);
-/* What really ran, over all cases of this process. */
+/* Says which NaN of stored outputs were not compared, because zero_rows were. */
+void case_note_zero_rows(test_case *c);
+/* Counts what really ran, and prints it over all cases of this process. `what` is kept. */
+void case_count_executed(const char *what, const char *impl, const char *kernels);
 void case_print_executed(void);
 
 /* ---- tests/case_cache.c */
@@ -156,8 +166,9 @@ int case_status(test_case *c, attn_status status, const char *why);
 /* Runs c->op and compares. */
 int case_run(test_case *c);
 
-/* ---- tests/operators_cache.c, tests/operators_ort.c */
+/* ---- tests/operators_grad.c, tests/operators_cache.c, tests/operators_ort.c */
 
+int case_run_sdpa_grad(test_case *c);
 int case_run_rotary(test_case *c);
 int case_run_scatter(test_case *c);
 int case_run_group_query(test_case *c);

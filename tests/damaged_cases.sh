@@ -83,6 +83,24 @@ check scatter_linear_axis2 "unknown mode 'ring'" line 's/mode string linear/mode
 check scatter_linear_axis2 "update does not fit" line 's/axis int 2/axis int 3/'
 check scatter_linear_axis2 "axis 0 of past_cache" line 's/axis int 2/axis int 0/'
 
+check sdpa_grad_softcap_bias_heads "dY has another shape" line 's/dY f32 4 2 3 4/dY f32 4 3 2 4/'
+check sdpa_grad_softcap_bias_heads "dY has another shape" \
+    line 's/dY f32 4 2 3 4 8/dY f32 4 2 3 8 4/'
+check sdpa_grad_softcap_bias_heads "no output to compare" line '/^output/d'
+check sdpa_grad_softcap_bias_heads "dK has another shape" line 's/dK f64 4 2 1 7/dK f64 4 1 2 7/'
+check sdpa_grad_softcap_bias_heads "dMask has another shape" \
+    line 's/dMask f64 3 3 1 7/dMask f64 2 3 7/'
+check sdpa_grad_softcap_bias_heads "dQ without dY" line 's/ dY f32/ dX f32/'
+check sdpa_grad_softcap_bias_heads "unknown output 'dBias'" line 's/ dMask f64/ dBias f64/'
+check sdpa_grad_half_bool_mask "unknown input 'past_key'" line 's/3 attn_mask/3 past_key/'
+check sdpa_grad_empty_rows_bias_keys "dMask without a mask of numbers" \
+    line 's/attn_mask f32 1 6/attn_mask bool 1 24/'
+check sdpa_grad_empty_rows_bias_keys "attn_mask has 3 columns" \
+    line 's/attn_mask f32 1 6/attn_mask f32 2 2 3/;s/dMask f64 1 6/dMask f64 2 2 3/'
+check sdpa_grad_empty_rows_bias_keys "dQ_zero_rows has another shape" \
+    line 's/dQ_zero_rows f64 4 1 4 5 4/dQ_zero_rows f64 4 1 5 4 4/'
+check sdpa_grad_empty_rows_bias_keys "unknown output 'dQ_zero_rows'" line '/output 2 dQ /d'
+
 # ---- an attribute or a number that is wrong changes the result
 
 check rank3_gqa_causal_past "present_key\[0\] is" bytes output_1_present_key.bin 0 '\0\0\0\0'
@@ -115,5 +133,20 @@ check mha_past_padding_bias "output\[" line 's/filter_value float -3/filter_valu
 check mha_past_padding_bias "output\[" line '/input 3 bias/d'
 check mha_packed_qkv_unidirectional "output\[" line 's/unidirectional int 1/unidirectional int 0/'
 check mha_rank4_keys_starts "output\[" bytes input_4_key_padding_mask.bin 0 '\003'
+check sdpa_grad_gqa_offset_dims "tiled: Y\[" line 's/causal_offset int 3/causal_offset int 2/'
+check sdpa_grad_softcap_bias_heads "tiled: Y\[" line 's/softcap float 1.5/softcap float 1.6/'
+check sdpa_grad_softcap_bias_heads "tiled: lse\[0\] is" bytes output_1_lse.bin 7 '\300'
+check sdpa_grad_softcap_bias_heads "tiled: dQ\[0\] is" bytes output_2_dQ.bin 7 '\300'
+check sdpa_grad_softcap_bias_heads "tiled: dK\[0\] is" bytes output_3_dK.bin 7 '\300'
+check sdpa_grad_softcap_bias_heads "tiled: dV\[0\] is" bytes output_4_dV.bin 7 '\300'
+check sdpa_grad_softcap_bias_heads "tiled: dMask\[0\] is" bytes output_5_dMask.bin 7 '\300'
+check sdpa_grad_softcap_bias_heads "tiled: dQ\[" bytes input_4_dY.bin 3 '\300'
+check sdpa_grad_half_bool_mask "tiled: dQ\[0\] is" bytes output_2_dQ.bin 1 '\300'
+check sdpa_grad_half_bool_mask "tiled: dK\[0\] is" bytes output_3_dK.bin 1 '\300'
+check sdpa_grad_half_bool_mask "tiled: dV\[0\] is" bytes output_4_dV.bin 1 '\300'
+check sdpa_grad_empty_rows_bias_keys "dQ\[0\] is 0, stored is -*nan" line '/dQ_zero_rows/d'
+check sdpa_grad_empty_rows_bias_keys "dQ_zero_rows\[0\] is 0" \
+    bytes output_7_dQ_zero_rows.bin 7 '\300'
+check sdpa_grad_empty_rows_bias_keys "Y\[6\] is" bytes output_0_Y.bin 55 '\100'
 
 summary "damaged cases"

@@ -6,8 +6,9 @@ SPDX-License-Identifier: MIT
 
 The textbook formula (case_writer.py) with the standard library only. It shares nothing with attn.c
 or with the oracle of the tests. Those with a past, with rotary embedding or from onnxruntime's
-operators are in make_cached_cases.py. The files it writes are part of the repository, so that
-the tests need no Python; running it again gives the same bytes.
+operators are in make_cached_cases.py, those with gradients in make_gradient_cases.py. The files it
+writes are part of the repository, so that the tests need no Python; running it again gives the same
+bytes.
 """
 import math
 import os
@@ -15,6 +16,7 @@ import random
 import sys
 
 import make_cached_cases
+import make_gradient_cases
 from case_writer import (INF, Tensor, attention, f32_scale, heads_first, normal, rows_of, write)
 
 
@@ -124,6 +126,7 @@ def main(folder):
     names.append(plain(folder, rng, "half_top_left_window_mask", "f16 storage, right window", 25,
                        [1, 4, 2, 5, 8, 16, 16], "f16", mask=half, window=(-1, 1)))
     names += make_cached_cases.write_all(folder)
+    names += make_gradient_cases.write_all(folder)
     with open(os.path.join(folder, "cases.list"), "w", newline="\n") as out:
         out.write("".join(n + "\n" for n in sorted(names)))
 

@@ -1,8 +1,6 @@
-/* operators.c - attention of ONNX and of the textbook as calls of the library.
+/* operators.c - attention of ONNX as calls of the library: Attention and FlexAttention (preview);
+ * and the table of all operators.
  * SPDX-License-Identifier: MIT
- *
- * Attention (ONNX), FlexAttention (ONNX preview) and SdpaGrad (the textbook formula; its forward
- * outputs).
  */
 #include "cases.h"
 
@@ -22,18 +20,6 @@ static int open_call(test_case *c, case_call *a, int64_t heads_q, int64_t heads_
     if ((heads_q > 0 && a->q.heads != heads_q) || (heads_kv > 0 && a->k.heads != heads_kv))
         return case_fail(c, "the numbers of heads do not fit the shapes");
     return 1;
-}
-
-/* A scale of 0 asks for all logits 0; to the library 0 means the default, so q becomes 0. */
-static void set_scale(test_case *c, case_call *a)
-{
-    if (case_text(c, "scale", NULL) == NULL)
-        return;
-    a->p.scale = (float)case_number(c, "scale", 0);
-    if (a->p.scale != 0)
-        return;
-    a->p.q.data = memset(test_alloc((size_t)a->q.dim * 4), 0, (size_t)a->q.dim * 4);
-    a->p.q.stride_batch = a->p.q.stride_head = a->p.q.stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
 /* Keys in use and the position of the first query of each batch entry. */
@@ -97,7 +83,7 @@ static int run_attention(test_case *c)
     a.p.causal = case_integer(c, "is_causal", 0) != 0;
     a.p.softcap = softcap > 0 ? (float)softcap : 0;
     set_window(&a, left, right);
-    set_scale(c, &a);
+    case_set_scale(c, &a);
     return case_set_mask(c, &a, case_input(c, "attn_mask")) && set_lengths(c, &a) &&
            case_all_known(c) && run_call(c, &a);
 }
@@ -193,7 +179,7 @@ static int run_flex_attention(test_case *c)
     a.y = case_output(c, "Y");
     if (!open_call(c, &a, 0, 0))
         return 0;
-    set_scale(c, &a);
+    case_set_scale(c, &a);
     if (!modify(c, &a, "score_mod") || !modify(c, &a, "prob_mod") || !case_all_known(c))
         return 0;
     if (a.factor != 1) {
@@ -201,34 +187,6 @@ static int run_flex_attention(test_case *c)
         case_note(c, text);
     }
     return run_call(c, &a);
-}
-
-/* ---- SdpaGrad -------------------------------------------------------------------------------- */
-
-static int run_sdpa_grad(test_case *c)
-{
-    static const char *const gradients[] = {"dQ", "dK", "dV", "dMask", "dQ_zero_rows",
-                                            "dK_zero_rows", "dV_zero_rows"};
-    case_call a = {0};
-    const int64_t shift = case_integer(c, "causal_offset", 0);
-    const double softcap = case_number(c, "softcap", 0);
-    case_input(c, "dY");
-    for (size_t i = 0; i < sizeof gradients / sizeof *gradients; i++)
-        case_output(c, gradients[i]);
-    case_output(c, "Y_zero_rows");
-    a.y = case_output(c, "Y");
-    a.lse = case_output(c, "lse");
-    if (!open_call(c, &a, 0, 0))
-        return 0;
-    a.p.causal = case_integer(c, "is_causal", 0) != 0;
-    a.p.softcap = softcap > 0 ? (float)softcap : 0;
-    set_scale(c, &a);
-    case_set_offset(&a, shift);
-    case_note(c, "forward only");
-    if (!case_set_mask(c, &a, case_input(c, "attn_mask")) || !case_all_known(c))
-        return 0;
-    return a.mask_keys < 0 ? run_call(c, &a)
-                           : case_fail(c, "attn_mask is shorter than the keys");
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -239,7 +197,7 @@ static const struct {
 } operators[] = {
     {"Attention", run_attention},
     {"FlexAttention", run_flex_attention},
-    {"SdpaGrad", run_sdpa_grad},
+    {"SdpaGrad", case_run_sdpa_grad},
     {"RotaryEmbedding", case_run_rotary},
     {"TensorScatter", case_run_scatter},
     {"GroupQueryAttention", case_run_group_query},
