@@ -137,16 +137,16 @@ static void count_dots(float *to, const float *a, const float *b, int64_t dim)
     COUNTED(SOFTMAX, counter.set->dots(to, a, b, dim));
 }
 
-static void count_outer(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                        ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void count_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                        int64_t columns)
 {
-    COUNTED(PV, counter.set->outer(c, c_stride, x, b, b_stride, n, columns, lanes));
+    COUNTED(PV, counter.set->outer(c, c_stride, terms, n, columns));
 }
 
-static void count_outer_select(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                               ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void count_outer_select(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                               int64_t columns)
 {
-    COUNTED(PV, counter.set->outer_select(c, c_stride, x, b, b_stride, n, columns, lanes));
+    COUNTED(PV, counter.set->outer_select(c, c_stride, terms, n, columns));
 }
 
 static attn_kernels counting_copy(const attn_kernels *set)

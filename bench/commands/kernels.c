@@ -30,6 +30,7 @@
 enum { KEYS = KERNEL_KEYS, BLOCKS = KEYS / ATTN_BLOCK };
 enum { WARMUP = 5, LINE = 64, STAGGER = 3 * LINE }; /* LINE: bytes */
 enum { LINE_FLOATS = LINE / (int)sizeof(float) };
+enum { GROUP_ROWS = 96, MOST_GROUP = 8 }; /* row tiles that a call sums over at once */
 #define START_MAXIMUM 4.0f
 
 /* MILD is what is timed: no maximum moves. WILD: maxima move, some have not begun, keys are dead,
@@ -106,6 +107,7 @@ typedef struct tile {
     float *c;                             /* [KEYS][pitch], sums over lanes */
     ptrdiff_t pitch;                      /* dim in whole cache lines */
     int found[BLOCKS]; /* what running_max says about a block */
+    int group;         /* how often over the rows are summed over, as if they were other tiles */
     void *memory;
 } tile;
 
@@ -267,15 +269,25 @@ static attn_lanes new_lanes(const tile *t)
     return lanes;
 }
 
+static void sum_rows(void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                                   int64_t columns),
+                     const tile *t, int x, int b)
+{
+    const attn_term one = {t->array[x], t->array[b], new_lanes(t), 0, KEYS};
+    attn_term group[MOST_GROUP];
+    const attn_terms terms = {group, t->group, t->pitch};
+    for (int i = 0; i < t->group; i++) group[i] = one;
+    outer(t->c, t->pitch, &terms, KEYS, t->dim);
+}
+
 static void run_outer(const attn_kernels *f, tile *t)
 {
-    f->outer(t->c, t->pitch, t->array[DP], t->array[B_ALL], t->pitch, KEYS, t->dim, new_lanes(t));
+    sum_rows(f->outer, t, DP, B_ALL);
 }
 
 static void run_outer_select(const attn_kernels *f, tile *t)
 {
-    f->outer_select(t->c, t->pitch, t->array[X_SOME], t->array[B_SOME], t->pitch, KEYS, t->dim,
-                    new_lanes(t));
+    sum_rows(f->outer_select, t, X_SOME, B_SOME);
 }
 
 static void run_dots(const attn_kernels *f, tile *t)
@@ -357,8 +369,9 @@ static int calm_holds(const tile *t)
     return 1;
 }
 
-/* What one element costs: 2 flops for each of the other dimension, exponentials, bytes moved. */
-typedef enum work_kind { PRODUCT, EXPONENTIAL, BYTES } work_kind;
+/* What one element costs: 2 flops for each of the other dimension, as often for each tile of a
+ * group, exponentials, bytes moved. */
+typedef enum work_kind { PRODUCT, PRODUCTS, EXPONENTIAL, BYTES } work_kind;
 
 static const struct {
     const char *name;
@@ -395,8 +408,8 @@ static const struct {
     {"tile", run_tile, 1, PRODUCT, 2, 0, NULL}, /* Q K^T and P V */
     {"gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL},
     {"softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL},
-    {"outer", run_outer, 1, PRODUCT, 1, 0, NULL},
-    {"outer_select", run_outer_select, 1, PRODUCT, 1, 0, NULL},
+    {"outer", run_outer, 1, PRODUCTS, 1, 0, NULL},
+    {"outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL},
     {"dots", run_dots, 0, BYTES, 8, 0, NULL},
 };
 
@@ -437,6 +450,7 @@ static int make_tile(tile *t, int rows, int64_t dim)
     size_t bytes = LINE;
     memset(t, 0, sizeof *t);
     t->rows = rows;
+    t->group = 1;
     t->dim = dim;
     t->pitch = (ptrdiff_t)((dim + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS);
     t->lanes.end = rows;
@@ -652,12 +666,20 @@ static int call(void *arg)
     return 0;
 }
 
+/* Tiles that a call sums over at once. */
+static int group_of(int rows)
+{
+    const int group = GROUP_ROWS / rows;
+    return group < 1 ? 1 : group > MOST_GROUP ? MOST_GROUP : group;
+}
+
 /* Of the lanes that were asked for. */
 static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const measure_result *m,
                         kernel_result *r)
 {
     const double other = (double)(entries[i].per_key ? r->head_dim : r->keys);
-    const double elements = (double)(lanes.end - lanes.begin)
+    const double tiles = entries[i].work == PRODUCTS ? group_of((int)r->rows) : 1;
+    const double elements = tiles * (double)(lanes.end - lanes.begin)
                             * (double)(entries[i].per_key ? r->keys : r->head_dim);
     const double amount = entries[i].amount * elements;
     r->cycles = m->cycles_p50;
@@ -682,6 +704,7 @@ static int time_kernel(const bench_context *x, const attn_kernels *set, int i, t
     measure_result m;
     fill_tile(t, 0, t->rows, MILD);
     fill_sums(t);
+    if (entries[i].work == PRODUCTS) t->group = group_of(set->rows);
     if (!measure(&plan, call, &k, &m)) return 0;
     fill_result(probe_unit_of(&x->probe, r->set), i, t->lanes, &m, r);
     return 1;
@@ -737,7 +760,8 @@ static void say_head(int samples)
         "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
         "qk by blocks of 16 keys; _exp: exponentials beside it; _lanes: the upper half of the lanes"
         "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
-        "last\n  five are of gradients: outer sums over rows, its elements are those of x\n\n",
+        "last\n  five are of gradients: outer sums over the rows of as many tiles as a call does, its "
+        "elements are\n  those of x\n\n",
         samples, KEYS);
     say("%-15s %4s %5s %-16s", "set", "rows", "dim", "kernel");
     for (int c = 0; c < LENGTH(columns); c++) say(" %11s", columns[c].title);

@@ -47,10 +47,10 @@ static void wrong_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
     o[lanes.begin] = 7;
 }
 
-static void wrong_outer(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                        ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void wrong_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                        int64_t columns)
 {
-    origin->outer(c, c_stride, x, b, b_stride, n, columns, lanes);
+    origin->outer(c, c_stride, terms, n, columns);
     c[0] = 7;
 }
 

@@ -120,11 +120,13 @@ static void idle_gradient(float *s, float *dp, int n, const float *lse2, const f
     (void)s, (void)dp, (void)n, (void)lse2, (void)delta;
 }
 
-static void outer_lane_lost(float *c, ptrdiff_t c_stride, const float *x, const float *b,
-                            ptrdiff_t b_stride, int n, int64_t columns, attn_lanes lanes)
+static void outer_lane_lost(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                            int64_t columns)
 {
-    lanes.end--;
-    right->outer(c, c_stride, x, b, b_stride, n, columns, lanes);
+    attn_term term = *terms->term;
+    const attn_terms one = {&term, 1, terms->b_stride};
+    term.lanes.end--;
+    right->outer(c, c_stride, &one, n, columns);
 }
 
 static int silent_max(const float *s, int n, float *m, float *l, float *alpha)
