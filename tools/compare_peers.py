@@ -19,9 +19,9 @@ import sys
 import time
 
 # Inputs are standard normal and outputs weighted means of them, at most about 4. All sum in
-# binary32, in different orders: the largest difference seen is 3e-6, and 8e-6 in gradients, which are
-# sums over 4096 rows. In f16 and bf16, where peers may round probabilities, too: 6e-5 and 5e-4 with
-# 4096 keys.
+# binary32, in different orders: the largest difference seen is 3e-6, and 8e-6 in gradients, which
+# are sums over 4096 rows. In f16 and bf16, where peers may round probabilities, too: 6e-5 and 5e-4
+# with 4096 keys.
 TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
 BREAK_BY = 50  # tolerances: what --break adds to one number
 VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
@@ -46,8 +46,8 @@ BACKWARD = ("full backward", "causal backward")
 # mask: of MASKS or BACKWARD, or "decode"; storage: of STORAGE
 Kind = collections.namedtuple("Kind", "shape mask storage")
 
-# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result, or dq, dk
-# and dv one after the other
+# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result, or dq,
+# dk and dv one after the other
 Variant = collections.namedtuple("Variant", "name run output")
 
 
@@ -215,8 +215,8 @@ class Case:
         """The gradients in one array, as output() has them."""
         lib, why = self.machine.lib, ctypes.create_string_buffer(200)
         outs = [(STORAGE[self.storage] * n)() for n in (self.size, self.kv_size, self.kv_size)]
-        handle = lib.compare_backward_open(ctypes.byref(self.c_shape), b"impl=tiled", self.q, self.k,
-                                           self.v, self.dout, *outs, why, len(why))
+        handle = lib.compare_backward_open(ctypes.byref(self.c_shape), b"impl=tiled", self.q,
+                                           self.k, self.v, self.dout, *outs, why, len(why))
         if not handle:
             raise Wrong("attn's gradients: %s" % why.value.decode())
         self.opened.append((lib.compare_backward_close, handle))
@@ -753,8 +753,8 @@ def differences(record):
 def tables_of(results, names):
     """(what its numbers mean, rows) of each table that has rows."""
     tables = [("Prefill, f32. " + LEGEND, main_table(results, names, MASKS)),
-              ("Gradients dq, dk, dv, f32; the backward pass alone, after a forward pass. FLOPs are "
-               "those of five products for each visible pair. " + LEGEND,
+              ("Gradients dq, dk, dv, f32; the backward pass alone, after a forward pass. FLOPs "
+               "are those of five products for each visible pair. " + LEGEND,
                main_table(results, names, BACKWARD)),
               ("The textbook path against unfused OpenBLAS.", naive_table(results, names)),
               (DECODE_LEGEND, decode_table(results, names))]

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 #
 # awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv backward.csv: the
-# first file has goals, the others a head line of column names. A row counts as disturbed when its threads had
-# less than DISTURBED percent of their CPUs: a goal that it misses is undecided then, and so is one
-# that compares it.
+# first file has goals, the others a head line of column names. A row counts as disturbed when its
+# threads had less than DISTURBED percent of their CPUs: a goal that it misses is undecided then,
+# and so is one that compares it.
 
 BEGIN { DISTURBED = 97 }
 FNR == 1 { file++ }
@@ -232,8 +232,8 @@ function say_kernels(    i, d, id, part)
     print "\n## Single kernels\n"
     print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians. `_exp`: the"
     print "exponentials of another block beside the product; `_lanes`: the upper half of the lanes,"
-    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys; the last"
-    print "five of gradients.\n"
+    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys; the"
+    print "last five: of gradients.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"

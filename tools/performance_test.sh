@@ -96,7 +96,8 @@ expect "and miss them" has \
     '| backward causal d128 s2048 | avx2 | 87.9 | 100.0 | 88 | missed by 0.1 |'
 expect "what they are about" has '| modifiers: window | avx2 | 50.0 | 100.0 | - | - |'
 expect "threads are not among them" lacks 'h8 s2048 | avx2'
-expect "gradients of another width" has '| backward full d64 s2048 | avx2 | - | - | 92 | not measured |'
+expect "gradients of another width" has \
+    '| backward full d64 s2048 | avx2 | - | - | 92 | not measured |'
 expect "the count of gradients" has 'Goals: 1 met, 1 missed, 0 undecided, 22 not measured.'
 expect "the warning" has 'Disturbed: in 3 of 11 rows'
 expect "decode reaches its goal as printed" has \

@@ -135,7 +135,8 @@ void gradients_spoil(gradients_job *job, const attn_params *p, int64_t row)
 {
     const bench_case *const c = job->c;
     const attn_gradients *const g = &job->g;
-    const int64_t rows = c->batch * c->heads_q * c->seq_q, keys = c->batch * c->heads_kv * c->seq_kv;
+    const int64_t rows = c->batch * c->heads_q * c->seq_q;
+    const int64_t keys = c->batch * c->heads_kv * c->seq_kv;
     const struct {
         char *data;
         int64_t rows, dim;

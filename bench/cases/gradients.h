@@ -42,8 +42,8 @@ int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why,
 int gradients_verify(const gradients_job *job, const attn_params *p, double *max_err,
                      double *err_tolerance);
 
-/* Adds 1 to the first number of a row of dq, dk, dv, or to a number of dbias or dsinks, counted from
- * 1 as they lie in memory, one array after the other. */
+/* Adds 1 to the first number of a row of dq, dk, dv, or to a number of dbias or dsinks, counted
+ * from 1 as they lie in memory, one array after the other. */
 void gradients_spoil(gradients_job *job, const attn_params *p, int64_t row);
 
 void gradients_free(gradients_job *job);

@@ -760,8 +760,8 @@ static void say_head(int samples)
         "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
         "qk by blocks of 16 keys; _exp: exponentials beside it; _lanes: the upper half of the lanes"
         "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
-        "last\n  five are of gradients: outer sums over the rows of as many tiles as a call does, its "
-        "elements are\n  those of x\n\n",
+        "last\n  five are of gradients: outer sums over the rows of as many tiles as a call "
+        "does, its elements\n  are those of x\n\n",
         samples, KEYS);
     say("%-15s %4s %5s %-16s", "set", "rows", "dim", "kernel");
     for (int c = 0; c < LENGTH(columns); c++) say(" %11s", columns[c].title);

@@ -11,9 +11,9 @@
  * exponent can show is that nothing grows into view: two floats a key too many would be 0.5 MiB at
  * 64K, an exponent of 0.09. --quick ends at 16K, where a matrix of bits would be 32 MiB.
  *
- * Gradients: beside what grows there is as much again that does not, so that the exponent is that of
- * the increments from one length to the next, 1 of a * length + b whatever b is. A call at 64K takes
- * minutes: beyond 16K the workspace is asked for and nothing is called. */
+ * Gradients: beside what grows there is as much again that does not, so that the exponent is that
+ * of the increments from one length to the next, 1 of a * length + b whatever b is. A call at 64K
+ * takes minutes: beyond 16K the workspace is asked for and nothing is called. */
 #include "memory.h"
 
 #include <math.h>
