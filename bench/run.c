@@ -199,11 +199,13 @@ static double run_bytes(const bench_run *run)
            + gradients_more_bytes(run->c) + (double)run->workspace_bytes;
 }
 
-/* Those of the naive path: of all heads, or of a head for each worker. */
+/* Those of the naive path: of all heads, which gradients never take at once, or of a head for each
+ * worker. */
 static double logits_bytes(const bench_run *run, int64_t threads)
 {
     const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
-    if (!naive || run->c->naive_whole) return naive ? run->model.logits_bytes : 0;
+    if (!naive) return 0;
+    if (run->c->naive_whole && !run->c->backward) return run->model.logits_bytes;
     return model_theory_bytes(run->c, 1, (int)threads, 0);
 }
 

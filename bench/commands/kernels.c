@@ -55,44 +55,44 @@ typedef enum fill_kind {
     MAYBE_DEAD, DEAD_LANES, INFINITE_LANES
 } fill_kind;
 
-/* Length of an array per lane = keys * KEYS + dims * head_dim + more + pitches * pitch. */
+/* Length of an array per lane = keys * KEYS + dims * head_dim + pitches * (head_dim in whole cache
+ * lines) + more. */
 static const struct {
-    int keys, dims, more;
+    int keys, dims, pitches, more;
     int lane_major; /* [lane][index], else [index][lane] */
     int type;
     fill_kind fill;
-    int pitches; /* head_dim in whole cache lines */
 } arrays[NUM_ARRAYS] = {
-    [Q] = {0, 1, 0, 1, ATTN_F32, SIGNED},
-    [QT] = {0, 1, 0, 0, ATTN_F32, SIGNED},
-    [S] = {1, 0, 0, 0, ATTN_F32, SPREAD},
-    [E] = {1, 0, 0, 0, ATTN_F32, MORTAL},
-    [CALM] = {1, 0, 0, 0, ATTN_F32, SIGNED},
-    [X] = {1, 0, 0, 0, ATTN_F32, MORTAL},
-    [FACTOR] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [M] = {0, 0, 1, 0, ATTN_F32, BEGUN},
-    [TOP] = {0, 0, 1, 0, ATTN_F32, MAXIMUM},
-    [L] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [ALPHA] = {0, 0, BLOCKS, 0, ATTN_F32, ONE},
-    [DECAY] = {0, 0, 1, 0, ATTN_F32, RATIO},
-    [O] = {0, 1, 0, 0, ATTN_F32, SIGNED},
-    [OUT] = {0, 1, 0, 1, ATTN_F32, SIGNED},
-    [A] = {0, 1, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
-    [B] = {0, 1, 2, 0, ATTN_F32, POSITIVE},
-    [F16] = {0, 1, 0, 1, ATTN_F16, SIGNED},
-    [BF16] = {0, 1, 0, 1, ATTN_BF16, SIGNED},
-    [HALVES] = {0, 1, 0, 1, ATTN_F16, ONE},
-    [ALIVE] = {1, 0, 0, 0, BYTE, BIT},
-    [BEGIN] = {0, 0, 1, 0, INT, FROM},
-    [END] = {0, 0, 1, 0, INT, UNTIL},
-    [DP] = {1, 0, 0, 0, ATTN_F32, SIGNED},
-    [LSE] = {0, 0, 1, 0, ATTN_F32, SUM},
-    [DELTA] = {0, 0, 1, 0, ATTN_F32, SIGNED},
-    [TANH] = {1, 0, 0, 0, ATTN_F32, TANGENT},
-    [P] = {1, 0, 0, 0, ATTN_F32, MAYBE_DEAD},
-    [X_SOME] = {1, 0, 0, 0, ATTN_F32, DEAD_LANES},
-    [B_ALL] = {0, 0, 0, 1, ATTN_F32, SIGNED, 1},
-    [B_SOME] = {0, 0, 0, 1, ATTN_F32, INFINITE_LANES, 1},
+    [Q] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
+    [QT] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
+    [S] = {1, 0, 0, 0, 0, ATTN_F32, SPREAD},
+    [E] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
+    [CALM] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
+    [X] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
+    [FACTOR] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [M] = {0, 0, 0, 1, 0, ATTN_F32, BEGUN},
+    [TOP] = {0, 0, 0, 1, 0, ATTN_F32, MAXIMUM},
+    [L] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [ALPHA] = {0, 0, 0, BLOCKS, 0, ATTN_F32, ONE},
+    [DECAY] = {0, 0, 0, 1, 0, ATTN_F32, RATIO},
+    [O] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
+    [OUT] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
+    [A] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
+    [B] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE},
+    [F16] = {0, 1, 0, 0, 1, ATTN_F16, SIGNED},
+    [BF16] = {0, 1, 0, 0, 1, ATTN_BF16, SIGNED},
+    [HALVES] = {0, 1, 0, 0, 1, ATTN_F16, ONE},
+    [ALIVE] = {1, 0, 0, 0, 0, BYTE, BIT},
+    [BEGIN] = {0, 0, 0, 1, 0, INT, FROM},
+    [END] = {0, 0, 0, 1, 0, INT, UNTIL},
+    [DP] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
+    [LSE] = {0, 0, 0, 1, 0, ATTN_F32, SUM},
+    [DELTA] = {0, 0, 0, 1, 0, ATTN_F32, SIGNED},
+    [TANH] = {1, 0, 0, 0, 0, ATTN_F32, TANGENT},
+    [P] = {1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD},
+    [X_SOME] = {1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES},
+    [B_ALL] = {0, 0, 1, 0, 1, ATTN_F32, SIGNED},
+    [B_SOME] = {0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES},
 };
 
 typedef struct tile {
@@ -422,8 +422,8 @@ const char *kernel_name(int i)
 
 static int64_t array_length(const tile *t, int id)
 {
-    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim + arrays[id].more
-           + arrays[id].pitches * t->pitch;
+    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim
+           + arrays[id].pitches * t->pitch + arrays[id].more;
 }
 
 static unsigned char *element(const tile *t, int id, int64_t index, int lane)
