@@ -48,10 +48,8 @@
 #endif
 
 #if defined __GNUC__
-#define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
 #else
-#define OWN_FRAME
 #define PREFETCH(p) ((void)(p))
 #endif
 

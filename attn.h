@@ -774,8 +774,10 @@ struct attn_kernels {
 
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
 #else
 #define KERNEL static inline
+#define OWN_FRAME
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used

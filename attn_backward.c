@@ -8,9 +8,9 @@
  * CONTENTS
  *    1  Gradients     what is wanted, strides explicit
  *    2  Validation    every sentence about bad input
- *    3  Plan          items, workspace layout
- *    4  Desk          a worker's memory
- *    5  Panel         rows of one head, as the products read them
+ *    3  Workspace     what it holds
+ *    4  Plan          items, workspace layout
+ *    5  Panel         rows of one head, and keys, as the products read them
  *    6  Pair tile     p and dS of some keys and the rows of a tile
  *    7  Sums          dBias, dSlopes: dS added over axes
  *    8  Sweep         rows against keys: what a pair tile gives enters the gradients
@@ -212,7 +212,7 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 }
 
 /* That the resolved arrays fit into memory. */
-static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g, text *why)
+OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g, text *why)
 {
     const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
     const struct {
@@ -244,10 +244,12 @@ static attn_status check_gradient_sizes(const attn_params *p, const attn_gradien
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 3  Plan. Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed
- *    while the keys pass by.
+ * 3  What the workspace holds
  *
- *    workspace = | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | ...
+ *    | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
+ *
+ *    Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed while
+ *    the keys pass by.
  * --------------------------------------------------------------------------------------------- */
 
 /* Pair tiles of 64 keys and 48 rows, or 128 and 24: S and dP together are 24 KiB. */
@@ -295,10 +297,48 @@ typedef struct backward {
     float *lse2, *delta, *sink_terms; /* by state_row */
 } backward;
 
+/* Row tiles that enter dK and dV together. */
+typedef struct row_group {
+    int count;
+    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
+} row_group;
+
+/* At the start of a worker's slot. */
+typedef struct desk {
+    const backward *back;
+    const problem *pr;
+    const layout *lay;
+    const attn_kernels *kernels;
+    int redo;               /* dead pairs are left out of every product by selection */
+    int want;
+    float *s, *dp;          /* of the pair tile at work */
+    float *tanh, *natural, *x;
+    float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
+    float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
+    float *total[2];        /* dK and dV, before scale, from key total_from on */
+    int64_t total_from;
+    float *ones;
+    float *packed_o;
+    const sum_axes *axes;   /* of the sum that is wanted */
+    sequence seq;
+    int64_t kv_head, head;  /* of keys; of the rows in the panel */
+    int64_t j0;             /* first of the keys in copy and part */
+    int finite;             /* all results so far are */
+    char *slot;
+    int row_tiles;          /* in use */
+    row_group group;
+} desk;
+
+#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
+
 static const backward *backward_of(const call *c)
 {
     return (const backward *)(const void *)c;
 }
+
+/* ------------------------------------------------------------------------------------------------
+ * 4  Plan
+ * --------------------------------------------------------------------------------------------- */
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
@@ -345,7 +385,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     const attn_params *p = &pr->p;
     const int naive = lay->matrix_floats > 0;
     lay->want = wanted(g);
-    lay->gemms = choose_gemms(pr, g);
+    lay->gemms = naive ? 5 : choose_gemms(pr, g);
     lay->rows = p->kernels->rows;
     lay->keys = asked->tile_keys;
     for (lay->keys = lay->keys ? lay->keys : 128;
@@ -392,6 +432,7 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     const int64_t dim = max64(p->head_dim, p->head_dim_v);
     int64_t at = 0;
     int which;
+    place(&at, 1, sizeof(desk));
     lay->s = place(&at, lay->group * pairs, sizeof(float));
     lay->dp = place(&at, lay->group * pairs, sizeof(float));
     lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
@@ -453,62 +494,36 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Desk: a worker's memory, and what it works on
+ * 5  Panel: a worker's desk, rows of one head, and keys, as the products read them
  * --------------------------------------------------------------------------------------------- */
 
-typedef struct desk {
-    const backward *back;
-    const problem *pr;
-    const layout *lay;
-    const attn_kernels *kernels;
-    int redo;               /* dead pairs are left out of every product by selection */
-    int want;
-    float *s, *dp;          /* of the pair tile at work */
-    float *tanh, *natural, *x;
-    float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2];        /* dK and dV, before scale, from key total_from on */
-    int64_t total_from;
-    float *ones;
-    float *packed_o;
-    const sum_axes *axes;   /* of the sum that is wanted */
-    sequence seq;
-    int64_t kv_head, head;  /* of keys; of the rows in the panel */
-    int64_t j0;             /* first of the keys in copy and part */
-    int finite;             /* all results so far are */
-    char *slot;
-    int row_tiles;          /* in use */
-} desk;
-
-#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
-
-static desk open_desk(const call *c, char *slot)
+static desk *open_desk(const call *c, char *slot)
 {
     const backward *back = backward_of(c);
     const layout *lay = &back->lay;
-    desk w;
+    desk *w = (desk *)(void *)slot;
     int r, which;
-    memset(&w, 0, sizeof w);
-    w.back = back;
-    w.pr = &c->pr;
-    w.lay = lay;
-    w.kernels = c->pl.kernels;
-    w.redo = c->pr.p.force_redo;
-    w.slot = slot;
-    w.s = FLOATS(slot, lay->s);
-    w.dp = FLOATS(slot, lay->dp);
-    w.tanh = FLOATS(slot, lay->tanh);
-    w.natural = FLOATS(slot, lay->natural);
-    w.x = FLOATS(slot, lay->x);
+    memset(w, 0, sizeof *w);
+    w->back = back;
+    w->pr = &c->pr;
+    w->lay = lay;
+    w->kernels = c->pl.kernels;
+    w->redo = c->pr.p.force_redo;
+    w->slot = slot;
+    w->s = FLOATS(slot, lay->s);
+    w->dp = FLOATS(slot, lay->dp);
+    w->tanh = FLOATS(slot, lay->tanh);
+    w->natural = FLOATS(slot, lay->natural);
+    w->x = FLOATS(slot, lay->x);
     for (which = KEYS; which <= VALUES; which++) {
-        w.copy[which] = FLOATS(slot, lay->copy[which]);
-        w.part[which] = FLOATS(slot, lay->part[which]);
-        w.total[which] = FLOATS(slot, lay->total[which]);
+        w->copy[which] = FLOATS(slot, lay->copy[which]);
+        w->part[which] = FLOATS(slot, lay->part[which]);
+        w->total[which] = FLOATS(slot, lay->total[which]);
     }
-    w.packed_o = FLOATS(slot, lay->packed_o);
-    w.ones = FLOATS(slot, lay->ones);
+    w->packed_o = FLOATS(slot, lay->packed_o);
+    w->ones = FLOATS(slot, lay->ones);
     for (r = 0; r < lay->rows; r++)
-        w.ones[r] = 1.0f;
+        w->ones[r] = 1.0f;
     return w;
 }
 
@@ -517,10 +532,6 @@ static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
-
-/* ------------------------------------------------------------------------------------------------
- * 5  Panel: rows of one head, as the products read them
- * --------------------------------------------------------------------------------------------- */
 
 /* A row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
@@ -885,12 +896,6 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Row tiles that enter dK and dV together. */
-typedef struct row_group {
-    int count;
-    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
-} row_group;
-
 /* Pairs of keys outside begin..end-1 of a tile of n are dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
@@ -903,8 +908,9 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 }
 
 /* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
-static void add_grad_tile(desk *w, grad_tile *row, int n, row_group *g)
+static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
+    row_group *g = &w->group;
     const int from = (int)max64(0, row->t.lo - w->j0), to = (int)min64(n, row->t.hi - w->j0);
     const int64_t at = g->count * w->lay->pair_floats;
     float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
@@ -931,8 +937,9 @@ static void add_grad_tile(desk *w, grad_tile *row, int n, row_group *g)
 }
 
 /* What the group has enters dK and dV of the open keys. */
-static void add_group(const desk *w, const row_group *g, int n)
+static void add_group(const desk *w, int n)
 {
+    const row_group *g = &w->group;
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
@@ -978,16 +985,15 @@ static void end_chunk_of_keys(const desk *w)
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
-    row_group g;
     int i = 0, last, which;
     load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
         clear(w->part[which], n * w->lay->pitch[which]);
     while (i < w->row_tiles) {
-        g.count = 0;
+        w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
-            add_grad_tile(w, grad_tile_at(w, i), n, &g);
-        add_group(w, &g, n);
+            add_grad_tile(w, grad_tile_at(w, i), n);
+        add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
         flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
@@ -1138,15 +1144,15 @@ static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
     const int64_t kv_head = index % pr->p.num_heads_kv;
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     region a;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
     a.i0 = a.from = 0;
-    a.i1 = w.seq.q_len;
-    a.to = w.seq.kv_len;
-    take_part(&w, w.lay->want & (WANT_DQ | WANT_KEYS), &a);
+    a.i1 = w->seq.q_len;
+    a.to = w->seq.kv_len;
+    take_part(w, w->lay->want & (WANT_DQ | WANT_KEYS), &a);
 }
 
 /* dQ of some rows of a head: three products. Heavy causal parts first. */
@@ -1156,17 +1162,17 @@ static void rows_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_q_len, lay->item_rows);
     const int64_t at = parts - 1 - index % parts;
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     region a;
     index /= parts;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
     a.head0 = index % pr->p.num_heads_q;
     a.head1 = a.head0 + 1;
     a.i0 = at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w.seq.q_len);
+    a.i1 = min64(a.i0 + lay->item_rows, w->seq.q_len);
     a.from = 0;
-    a.to = w.seq.kv_len;
-    take_part(&w, WANT_DQ, &a);
+    a.to = w->seq.kv_len;
+    take_part(w, WANT_DQ, &a);
 }
 
 /* dK and dV of some keys of a head: four products. */
@@ -1177,20 +1183,20 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
     int64_t kv_head;
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     region a;
     index /= parts;
-    w.seq = w.back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     kv_head = index % pr->p.num_heads_kv;
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
     a.i0 = 0;
-    a.i1 = w.seq.q_len;
+    a.i1 = w->seq.q_len;
     a.from = at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w.seq.kv_len);
-    w.kv_head = kv_head;
+    a.to = min64(a.from + lay->item_keys, w->seq.kv_len);
+    w->kv_head = kv_head;
     if (a.from < a.to)
-        take_part(&w, w.lay->want & WANT_KEYS, &a);
+        take_part(w, w->lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
@@ -1222,19 +1228,19 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     const attn_params *p = &c->pr.p;
     const int64_t dim = p->head_dim_v;
     const attn_tensor o = as_tensor(&p->o);
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     int64_t i;
     int r;
-    w.seq = w.back->core->sequence_of(p, index / p->num_heads_q);
-    w.head = index % p->num_heads_q;
-    w.kv_head = w.head / c->pr.group;
-    for (i = 0; i < w.seq.q_len; i += w.lay->rows) {
-        grad_tile *row = pack_rows(&w, 0, i, w.seq.q_len);
+    w->seq = w->back->core->sequence_of(p, index / p->num_heads_q);
+    w->head = index % p->num_heads_q;
+    w->kv_head = w->head / c->pr.group;
+    for (i = 0; i < w->seq.q_len; i += w->lay->rows) {
+        grad_tile *row = pack_rows(w, 0, i, w->seq.q_len);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
-        turn_rows(&row->t, w.packed_o, row->t.stage, dim, dim);
-        w.kernels->dots(row->delta, row->dout_t, w.packed_o, dim);
-        for (r = 0; r < w.lay->rows && row->t.lanes[r].used; r++)
-            row_statistics(&w, row, r);
+        turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
+        w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
+        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+            row_statistics(w, row, r);
     }
 }
 
@@ -1304,21 +1310,21 @@ static void store_elements(const sum_axes *a, const int64_t from[4], const int64
 static void sum_item(const call *c, char *slot, int64_t index, int want, const sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
-    desk w = open_desk(c, slot);
+    desk *w = open_desk(c, slot);
     int64_t from[4], to[4], b;
-    take_axis(a, AXIS_KEY, INT64_MAX, w.lay->item_keys, &index, &from[3], &to[3]);
-    take_axis(a, AXIS_ROW, INT64_MAX, w.lay->item_rows, &index, &from[2], &to[2]);
+    take_axis(a, AXIS_KEY, INT64_MAX, w->lay->item_keys, &index, &from[3], &to[3]);
+    take_axis(a, AXIS_ROW, INT64_MAX, w->lay->item_rows, &index, &from[2], &to[2]);
     take_axis(a, AXIS_HEAD, p->num_heads_q, 1, &index, &from[1], &to[1]);
     take_axis(a, AXIS_BATCH, p->batch, 1, &index, &from[0], &to[0]);
     store_elements(a, from, to, 1);
-    w.want = want;
-    w.axes = a;
+    w->want = want;
+    w->axes = a;
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
-        w.seq = w.back->core->sequence_of(p, b);
-        j0 = max64(0, from[3] - w.seq.column); /* items take columns of the caller's */
-        j1 = min64(to[3] - (a->kept[3] ? w.seq.column : 0), w.seq.kv_len);
-        sweep(&w, from[1], to[1], from[2], min64(to[2], w.seq.q_len), j0, j1);
+        w->seq = w->back->core->sequence_of(p, b);
+        j0 = max64(0, from[3] - w->seq.column); /* items take columns of the caller's */
+        j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.kv_len);
+        sweep(w, from[1], to[1], from[2], min64(to[2], w->seq.q_len), j0, j1);
     }
     store_elements(a, from, to, 0);
 }
@@ -1559,19 +1565,19 @@ static void textbook_group(desk *w)
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk open_textbook_desk(const call *c, char *slot)
+static desk *open_textbook_desk(const call *c, char *slot)
 {
-    desk w = open_desk(c, slot);
-    w.want = w.lay->want;
+    desk *w = open_desk(c, slot);
+    w->want = w->lay->want;
     return w;
 }
 
 static void textbook_item(const call *c, char *slot, int64_t index)
 {
-    desk w = open_textbook_desk(c, slot);
-    w.seq = w.back->core->sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
-    w.kv_head = index % c->pr.p.num_heads_kv;
-    textbook_group(&w);
+    desk *w = open_textbook_desk(c, slot);
+    w->seq = w->back->core->sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
+    w->kv_head = index % c->pr.p.num_heads_kv;
+    textbook_group(w);
 }
 
 /* Everything in one item: heads and batch entries add to the same sums. */
@@ -1677,12 +1683,32 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-static attn_status check_backward_room(const plan *pl, int64_t have, int whole, text *why)
+/* All of *info but flops, of which it has those of a pair. */
+OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
+                               attn_backward_info *info)
 {
-    const int64_t least = backward_bytes(pl, 1);
-    if (backward_bytes(pl, pl->workers) >= ADDRESS_LIMIT)
+    layout lay;
+    plan pl;
+    plan_backward(pr, g, asked, &lay, &pl);
+    info->impl = pl.impl;
+    info->gemms = lay.gemms;
+    info->kernels_name = pl.kernels->name;
+    info->tile_rows = lay.rows;
+    info->tile_keys = lay.keys;
+    info->workers = pl.workers;
+    info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
+    info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
+    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+}
+
+/* Whether the plan can be, and fits into `have` bytes. */
+static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
+{
+    const int64_t most = (int64_t)info->workspace_bytes;
+    const int64_t least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
+    if (most >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (!whole || have >= least)
+    if (have >= least)
         return ATTN_OK;
     put(why, "workspace_bytes (");
     put_int(why, have);
@@ -1691,35 +1717,27 @@ static attn_status check_backward_room(const plan *pl, int64_t have, int whole, 
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run. */
-static attn_status check_backward(const attn_params *p, const attn_gradients *g,
-                                  const void *workspace, size_t bytes, text *why)
+/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
+                                            int need_data, int64_t have, attn_backward_info *info,
+                                            text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    if (status)
+        return status;
+    describe(&pr, &resolved, p, info);
+    return check_backward_room(info, have, why);
+}
+
+static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
+                             size_t bytes, text *why)
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    attn_gradients resolved;
-    problem pr;
-    layout lay;
-    plan pl;
-    attn_status status = validate_backward(p, g, 1, &pr, &resolved, why);
-    if (status)
-        return status;
-    plan_backward(&pr, &resolved, p, &lay, &pl);
-    return check_backward_room(&pl, have, 1, why);
-}
-
-ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
-                                                  size_t *bytes)
-{
     attn_backward_info info;
-    attn_status status;
-    if (!bytes)
-        return ATTN_ERR_ARG;
-    *bytes = 0;
-    status = attn_backward_explain(p, g, &info);
-    if (!status)
-        *bytes = info.workspace_bytes;
-    return status;
+    return check_backward(p, g, 1, have, &info, why);
 }
 
 ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
@@ -1727,7 +1745,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
                                          char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_backward(p, g, workspace, workspace_bytes, &why);
+    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -1741,7 +1759,7 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     float **arrays[3];
     backward *back;
     int i;
-    attn_status status = check_backward(p, g, workspace, workspace_bytes, &why);
+    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
     if (status)
         return status;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
@@ -1760,8 +1778,8 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     return run_backward(back);
 }
 
-/* Visible pairs, from attn_explain. */
-static attn_status count_pairs(const attn_params *p, double *pairs)
+/* From attn_explain. */
+OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
 {
     attn_info info;
     const attn_status status = attn_explain(p, &info);
@@ -1773,33 +1791,28 @@ ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_grad
                                            attn_backward_info *info)
 {
     text why = text_in(NULL, 0);
-    attn_gradients resolved;
-    problem pr;
-    layout lay;
-    plan pl;
-    double pairs;
+    double pairs = 0;
     attn_status status;
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
     info->kernels_name = "none";
-    status = validate_backward(p, g, 0, &pr, &resolved, &why);
-    if (status)
-        return status;
-    plan_backward(&pr, &resolved, p, &lay, &pl);
-    status = check_backward_room(&pl, 0, 0, &why);
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
     if (!status)
         status = count_pairs(p, &pairs);
-    if (status)
-        return status;
-    info->impl = pl.impl;
-    info->gemms = lay.gemms;
-    info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
-    info->workers = pl.workers;
-    info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
-    info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
-    info->flops = 2.0 * pairs * (double)(3 * pr.p.head_dim + 2 * pr.p.head_dim_v);
-    return ATTN_OK;
+    info->flops *= pairs;
+    return status;
+}
+
+ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
+                                                  size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_backward_info info;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
+    *bytes = status ? 0 : info.workspace_bytes;
+    return status;
 }

@@ -6,7 +6,7 @@
  */
 #define _DEFAULT_SOURCE
 #define ATTN_KERNEL_API
-#include "../attn.h"
+#include "../attn_backward.h"
 #include "../attn_cache.h"
 
 #include <pthread.h>
@@ -114,6 +114,36 @@ static void run_cache(void)
         abort();
 }
 
+/* All gradients, with everything that a pair of tiles may pass, both ways. */
+static void run_backward(void)
+{
+    static float dsinks[1], dslopes[1];
+    static attn_params p;
+    static attn_gradients g;
+    size_t bytes;
+    void *room;
+    if (params.batch != 1)
+        return;
+    p = params;
+    p.lse.data = everything[2];
+    p.bias.data = everything[1];
+    p.softmax1 = 0;
+    p.sinks = everything[1];
+    g.dout.data = everything[0];
+    g.dq.data = g.dk.data = g.dv.data = g.dbias.data = everything[3];
+    g.dsinks = dsinks;
+    g.dslopes = dslopes;
+    for (g.gemms = 5; g.gemms <= 7; g.gemms += 2) {
+        if (attn_backward_workspace_size(&p, &g, &bytes) != ATTN_OK)
+            abort();
+        room = malloc(bytes);
+        attn_backward_check(&p, &g, room, bytes, text, sizeof text);
+        if (attn_backward(&p, &g, room, bytes) != ATTN_OK)
+            abort();
+        free(room);
+    }
+}
+
 static void *start(void *call)
 {
     (*(void (**)(void))call)();
@@ -193,7 +223,8 @@ int main(int argc, char **argv)
                   { "attn_explain", run_explain },
                   { "attn_state_finish", run_states },
                   { "attn_rope_apply", run_rope },
-                  { "attn_cache", run_cache } };
+                  { "attn_cache", run_cache },
+                  { "attn_backward", run_backward } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

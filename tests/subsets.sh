@@ -10,7 +10,8 @@
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
-# attn_merge.c without attn.c, attn_text.c with it, attn_rope.c with it, attn_cache.c with both.
+# attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
+# attn.c and attn_rope.c.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -177,6 +178,33 @@ int main(void)
     return 0;
 }
 END
+cat > backward.c <<'END'
+#include "attn_backward.h"
+#include <stdio.h>
+int main(void)
+{
+    static float x[24], o[24], lse[3], dq[24], dk[24];
+    static char workspace[1 << 20];
+    attn_params p = {0};
+    attn_gradients g = {0};
+    int i;
+    for (i = 0; i < 24; i++)
+        x[i] = (float)(i % 5);
+    p.batch = p.num_heads_q = p.causal = 1;
+    p.seq_len_q = p.seq_len_kv = 3;
+    p.head_dim = 8;
+    p.q.data = p.k.data = p.v.data = g.dout.data = x;
+    p.o.data = o;
+    p.lse.data = lse;
+    g.dq.data = dq;
+    g.dk.data = dk;
+    if (attn_forward(&p, workspace, sizeof workspace) != ATTN_OK ||
+        attn_backward(&p, &g, workspace, sizeof workspace) != ATTN_OK)
+        return 1;
+    printf("%.9g %.9g", (double)dq[9], (double)dk[0]);
+    return 0;
+}
+END
 # The same library twice in one program, each under its own names, and neither under attn_.
 for name in one two; do
     cat > "$name.c" <<END
@@ -304,6 +332,7 @@ merge.c|attn.h attn_merge.c|0.693147
 words.c|attn.h attn.c attn_text.c|3 impl              naive
 rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
 cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
+backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
 TABLE
 }
 
