@@ -171,7 +171,7 @@ static void check_group(bench_context *x)
         timed += !r[i].skipped[0] && r[i].gemms == (i % 2 ? 7 : 5);
         phases += r[i].phase_qk_ms > 0 && r[i].phase_softmax_ms > 0 && r[i].phase_pv_ms > 0;
     }
-    expect(timed == 4, "5 and 7 products, each with its own o", timed);
+    expect(timed == 4, "5 and 7 products, and a window beside them", timed);
     expect(phases == 4, "each with its phases", phases);
     expect(r[0].speedup == 0 && r[1].speedup > 0 && r[3].speedup > 0, "compared with the first",
            r[1].speedup);
