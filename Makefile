@@ -194,7 +194,7 @@ tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
-performance: $(BUILD)/bench ## docs/performance.md from a measurement, 8 minutes (PEERS=FILE)
+performance: $(BUILD)/bench ## docs/performance.md from a measurement, minutes for each kernel set (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
 numerics: $(BUILD)/error_table ## the error to 1M keys against docs/numerics.md, minutes (WRITE=1)
