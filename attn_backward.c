@@ -392,6 +392,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     const attn_params *p = &pr->p;
     const int naive = lay->matrix_floats > 0;
     const sum_axes bias = bias_axes(p, &g->dbias);
+    int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     lay->rows = p->kernels->rows;
@@ -399,7 +400,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     for (lay->keys = lay->keys ? lay->keys : 128;
          !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
         lay->keys /= 2;
-    lay->panel = (int)ceil_div(min64(naive ? lay->rows : ATTN_CHUNK, pr->max_q_len), lay->rows);
+    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, lay->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
     lay->pair_floats = (int64_t)lay->rows * lay->keys;
     lay->item_rows = lay->panel * lay->rows;
