@@ -834,21 +834,52 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the element of its pair; or the sum of its key, in part[KEYS]; or that of its row. */
+/* dS enters the elements of its pairs. */
+static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
+{
+    const ptrdiff_t step = w->axes->stride[AXIS_KEY];
+    int j, r;
+    for (r = lanes.begin; r < lanes.end; r++) {
+        float *to = element_of(w, t->lanes[r].i, j0);
+        for (j = 0; j < n; j++, to += step)
+            *to = *to + w->dp[j * w->lay->rows + r];
+    }
+}
+
+/* dS enters the sums of its keys, in part[KEYS]. */
+static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
+{
+    float *sums = w->part[KEYS] + (j0 - w->j0);
+    int j, r;
+    for (j = 0; j < n; j++) {
+        float sum = sums[j];
+        for (r = lanes.begin; r < lanes.end; r++)
+            sum = sum + w->dp[j * w->lay->rows + r];
+        sums[j] = sum;
+    }
+}
+
+/* dS enters the sums of its rows. */
+static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
+{
+    const float *ds = w->dp;
+    int j, r;
+    for (j = 0; j < n; j++, ds += w->lay->rows)
+        for (r = lanes.begin; r < lanes.end; r++)
+            row->sum[r] = row->sum[r] + ds[r];
+}
+
 static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const sum_axes *a = w->axes;
-    const int rows = w->lay->rows, keys_kept = a->kept[AXIS_KEY], rows_kept = a->kept[AXIS_ROW];
-    int j, r;
     if (w->want & WANT_SLOPES)
         take_distances(w, &row->t, j0, n, lanes);
-    for (j = 0; j < n; j++)
-        for (r = lanes.begin; r < lanes.end; r++) {
-            float *sum = keys_kept ? &w->part[KEYS][j0 - w->j0 + j] : &row->sum[r];
-            if (keys_kept && rows_kept)
-                sum = element_of(w, row->t.lanes[r].i, j0 + j);
-            *sum = *sum + w->dp[j * rows + r];
-        }
+    if (!a->kept[AXIS_KEY])
+        add_to_rows(w, row, n, lanes);
+    else if (a->kept[AXIS_ROW])
+        add_to_elements(w, &row->t, j0, n, lanes);
+    else
+        add_to_keys(w, j0, n, lanes);
 }
 
 /* What a chunk of rows adds to keys j0..j0+n-1. */
