@@ -390,7 +390,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
                        layout *lay)
 {
     const attn_params *p = &pr->p;
-    const int naive = lay->matrix_floats > 0;
+    const int naive = attn_core_get()->choose_impl(p) == ATTN_IMPL_NAIVE;
     const sum_axes bias = bias_axes(p, &g->dbias);
     int64_t most;
     lay->want = wanted(g);

@@ -351,11 +351,13 @@ static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_st
         real->pv(o, p, v, v_stride, n, head_dim_v - 1, lanes, ahead);
 }
 
-/* A dead key is multiplied by -1 instead of being left out. */
-static void select_nothing(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                           int64_t head_dim_v, attn_lanes lanes)
+/* In the second pass the last key is left out, too. (A dead key that is not left out shows with NaN
+ * only: group poison.) */
+static void select_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                            int64_t head_dim_v, attn_lanes lanes)
 {
-    real->pv(o, p, v, v_stride, n, head_dim_v, lanes, NULL);
+    if (n > 1)
+        real->pv_select(o, p, v, v_stride, n - 1, head_dim_v, lanes);
 }
 
 static void merge_upper(float *a, float *b, int64_t head_dim_v)
@@ -428,7 +430,7 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
     USE(rescale, rescale_none, TILED)                  \
     USE(pv, pv_last_key, TILED)                        \
     USE(pv, pv_last_dim, TILED)                        \
-    USE(pv_select, select_nothing, TILED)              \
+    USE(pv_select, select_last_key, TILED)             \
     USE(merge, merge_upper, TILED)                     \
     USE(merge, merge_unweighted, TILED)                \
     USE(result, result_last_lane, TILED)               \
