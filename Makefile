@@ -52,8 +52,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
            tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/numerics.c \
-           tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
+           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
+           tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
            tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
            tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
@@ -62,6 +62,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
+# The second implementation of docs/canon.md: nothing of the library in it.
+CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
@@ -69,12 +71,12 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 # The measuring core, usable without the rest.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
-EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm \
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm train \
             multi_expert
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
-  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c)))
+  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
@@ -147,11 +149,12 @@ $(BUILD)/attn_single.c: tools/single.sh $(HEADERS) attn_simd.h $(PORTABLE) $(SIM
 $(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
+$(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
 PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
-            $(EXAMPLE_PROGRAMS)
+            $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread
@@ -160,9 +163,9 @@ $(BUILD)/libpeers.so: $(PIC_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
 
-$(BUILD)/canon: tests/canon.c $(wildcard tests/golden.h tests/bits_data.h) $(BUILD)/flags
+$(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data.h) $(BUILD)/flags
 	$(if $(V),,@echo "  LINK $@")
-	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $< -o $@ -lm
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $(CANON) -o $@
 
 -include $(MAIN_OBJECTS:.o=.d) $(PIC_OBJECTS:.o=.d)
 
@@ -191,7 +194,7 @@ tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt
 compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
-performance: $(BUILD)/bench ## docs/performance.md from a measurement, 8 minutes (PEERS=FILE)
+performance: $(BUILD)/bench ## docs/performance.md from a measurement, minutes for each kernel set (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
 numerics: $(BUILD)/error_table ## the error to 1M keys against docs/numerics.md, minutes (WRITE=1)
@@ -231,8 +234,9 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
 
-check-canon: $(BUILD)/canon ## the golden hashes by a second, independent program
+check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
+	RUN='$(RUN)' sh tests/dropout_mask.sh $(BUILD)
 
 # Where the shell has it: a guard of memory that fails then ends the bench, not the machine.
 # Emulators and sanitizers reserve far more addresses than they use.

@@ -41,7 +41,7 @@ static int wanted(const attn_gradients *g)
 }
 
 /* Where a sum over pairs goes: element (b, h, i, column) of an array in which an axis that is
- * summed has stride 0, and otherwise so many elements. */
+ * summed has stride 0, and otherwise so many elements. An axis of length 1 is not summed. */
 typedef struct sum_axes {
     float *data;
     int64_t count[4];
@@ -86,12 +86,17 @@ static sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
     a.count[AXIS_BATCH] = p->batch;
     a.count[AXIS_HEAD] = p->num_heads_q;
     longest(p, &a.count[AXIS_ROW], &a.count[AXIS_KEY]);
-    a.kept[AXIS_BATCH] = p->bias.stride_batch != 0;
-    a.kept[AXIS_HEAD] = p->bias.stride_head != 0;
-    a.kept[AXIS_ROW] = p->bias.stride_q != 0;
-    a.kept[AXIS_KEY] = p->bias.stride_kv != 0;
+    a.kept[AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
+    a.kept[AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
+    a.kept[AXIS_ROW] = p->bias.stride_q != 0 || a.count[AXIS_ROW] == 1;
+    a.kept[AXIS_KEY] = p->bias.stride_kv != 0 || a.count[AXIS_KEY] == 1;
     pack_axes(&a, given);
     return a;
+}
+
+static int keeps_all(const sum_axes *a)
+{
+    return a->kept[AXIS_BATCH] && a->kept[AXIS_HEAD] && a->kept[AXIS_ROW] && a->kept[AXIS_KEY];
 }
 
 static sum_axes slope_axes(const attn_params *p, float *data)
@@ -212,7 +217,8 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 }
 
 /* That the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g, text *why)
+OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
+                                                  text *why)
 {
     const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
     const struct {
@@ -280,6 +286,7 @@ typedef struct layout {
     int64_t dq_floats;   /* of the sums of a row tile, whole cache lines */
     int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
     int64_t max_keys;    /* that a sweep adds dK and dV for */
+    int bias_beside;     /* dBias is stored beside dQ: nothing is summed */
     int64_t pitch[2];    /* floats between rows of K, Q, dK; of V, dout, dV */
     /* offsets into a slot, in bytes */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
@@ -384,6 +391,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
 {
     const attn_params *p = &pr->p;
     const int naive = lay->matrix_floats > 0;
+    const sum_axes bias = bias_axes(p, &g->dbias);
+    int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     lay->rows = p->kernels->rows;
@@ -391,7 +400,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     for (lay->keys = lay->keys ? lay->keys : 128;
          !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
         lay->keys /= 2;
-    lay->panel = (int)ceil_div(min64(naive ? lay->rows : ATTN_CHUNK, pr->max_q_len), lay->rows);
+    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, lay->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
     lay->pair_floats = (int64_t)lay->rows * lay->keys;
     lay->item_rows = lay->panel * lay->rows;
@@ -400,6 +410,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
     lay->max_keys = lay->gemms == 5 || naive ? pr->max_kv_len
                                              : min64(lay->item_keys, pr->max_kv_len);
+    lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
+                       (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
     lay->pitch[KEYS] = pitch_of(p->head_dim);
     lay->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
@@ -869,6 +881,20 @@ static void write_row_sums(const desk *w)
     }
 }
 
+/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+static void store_elements(const sum_axes *a, const int64_t from[4], const int64_t to[4], int first)
+{
+    int64_t b, h, i, j;
+    for (b = from[0]; b < (a->kept[0] ? to[0] : 1); b++)
+        for (h = from[1]; h < (a->kept[1] ? to[1] : 1); h++)
+            for (i = from[2]; i < (a->kept[2] ? to[2] : 1); i++)
+                for (j = from[3]; j < (a->kept[3] ? to[3] : 1); j++) {
+                    float *x = a->data + b * a->stride[0] + h * a->stride[1] + i * a->stride[2] +
+                               j * a->stride[3];
+                    *x = first ? 0.0f : is_nan(*x) ? float_of(CANONICAL_NAN) : *x;
+                }
+}
+
 /* ------------------------------------------------------------------------------------------------
  * 8  Sweep: all keys of a range pass by the panel, tile by tile
  * --------------------------------------------------------------------------------------------- */
@@ -884,10 +910,10 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
-    if (w->want & WANT_SUMS) {
+    if (w->want & WANT_SUMS)
         add_to_sums(w, row, j0, n, lanes);
+    if (!(w->want & (WANT_DQ | WANT_KEYS)))
         return lanes;
-    }
     finish_pairs(w, n);
     if ((w->want & WANT_DQ) && w->redo)
         w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
@@ -1080,6 +1106,7 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
 /* Heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
+    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
 } region;
 
 /* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
@@ -1121,22 +1148,43 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
+/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+static void store_bias(const desk *w, const region *a, int first)
+{
+    const sum_axes *bias = w->axes;
+    const int64_t from[4] = { w->seq.b, a->head0, a->i0, 0 };
+    const int64_t to[4] = { w->seq.b + 1, a->head1, min64(a->bias_end, bias->count[AXIS_ROW]),
+                            bias->count[AXIS_KEY] };
+    store_elements(bias, from, to, first);
+}
+
 /* The gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
+    const sum_axes bias = bias_axes(&w->pr->p, &w->back->g.dbias);
     int which, again = 1;
     w->want = want;
+    w->axes = &bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
         for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
             clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+        if (want & WANT_BIAS)
+            store_bias(w, a, 1);
         sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
+        if (want & WANT_BIAS)
+            store_bias(w, a, 0);
         if (want & WANT_KEYS)
             write_keys(w, a->from, a->to);
         again = !w->finite && !w->redo;
         w->redo = 1;
     }
+}
+
+static int beside(const layout *lay)
+{
+    return lay->bias_beside ? WANT_BIAS : 0;
 }
 
 /* All of a kv head: five products. */
@@ -1152,7 +1200,8 @@ static void head_item(const call *c, char *slot, int64_t index)
     a.i0 = a.from = 0;
     a.i1 = w->seq.q_len;
     a.to = w->seq.kv_len;
-    take_part(w, w->lay->want & (WANT_DQ | WANT_KEYS), &a);
+    a.bias_end = INT64_MAX;
+    take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
 /* dQ of some rows of a head: three products. Heavy causal parts first. */
@@ -1170,9 +1219,10 @@ static void rows_item(const call *c, char *slot, int64_t index)
     a.head1 = a.head0 + 1;
     a.i0 = at * lay->item_rows;
     a.i1 = min64(a.i0 + lay->item_rows, w->seq.q_len);
+    a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
     a.from = 0;
     a.to = w->seq.kv_len;
-    take_part(w, WANT_DQ, &a);
+    take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
 /* dK and dV of some keys of a head: four products. */
@@ -1290,20 +1340,6 @@ static int64_t sum_items(const layout *lay, const sum_axes *a)
         if (a->kept[axis])
             items = times(items, ceil_div(a->count[axis], each[axis]));
     return items;
-}
-
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
-static void store_elements(const sum_axes *a, const int64_t from[4], const int64_t to[4], int first)
-{
-    int64_t b, h, i, j;
-    for (b = from[0]; b < (a->kept[0] ? to[0] : 1); b++)
-        for (h = from[1]; h < (a->kept[1] ? to[1] : 1); h++)
-            for (i = from[2]; i < (a->kept[2] ? to[2] : 1); i++)
-                for (j = from[3]; j < (a->kept[3] ? to[3] : 1); j++) {
-                    float *x = a->data + b * a->stride[0] + h * a->stride[1] + i * a->stride[2] +
-                               j * a->stride[3];
-                    *x = first ? 0.0f : is_nan(*x) ? float_of(CANONICAL_NAN) : *x;
-                }
 }
 
 /* Elements number `index` of a sum: heads and batch entries one after the other. */
@@ -1627,7 +1663,7 @@ static attn_status run_backward(backward *back)
           items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
         { !naive && !five && (want & WANT_KEYS),
           items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
-        { !naive && (want & WANT_BIAS), sum_items(lay, &bias), bias_item },
+        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &bias), bias_item },
         { !naive && (want & WANT_SLOPES), sum_items(lay, &slopes), slopes_item },
         { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
     };

@@ -8,6 +8,7 @@
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
  *     build/bench cache                    storage types, pages and rings of a KV cache; appending
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
+ *     build/bench backward                 gradients; --backward: those of other cases
  *     build/bench rank --quick             every path on a few cases, and which is the fastest
  *     build/bench llm --quick --phases     where the time goes: Q K^T, softmax, P V, merge
  *     build/bench llm --impl all           every path on other cases
@@ -43,6 +44,7 @@
 #include "bench/commands/info.h"
 #include "bench/commands/kernels.h"
 #include "bench/commands/memory.h"
+#include "bench/commands/plant.h"
 #include "bench/commands/tune.h"
 #include "bench/commands/tuning.h"
 #include "bench/options.h"
@@ -98,6 +100,8 @@ static const char *misleading(const bench_options *o, const case_list *list)
     for (int i = 0; i < list->n; i++) fixed |= list->cases[i].fixed;
     if (fixed & FIXED_MASK && (o->mask || o->causal)) return o->mask ? "--mask" : "--causal";
     if (fixed & FIXED_STORAGE && o->dtype) return "--dtype";
+    if (fixed & FIXED_PASS && (o->backward || o->gemms))
+        return o->backward ? "--backward" : "--gemms";
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
 }
 
@@ -136,6 +140,13 @@ static int one_by_one(const bench_options *o, const case_list *list)
     return !grouped;
 }
 
+static int gemms_possible(const bench_options *o)
+{
+    if (!o->backward) return complain("--gemms is of gradients: it needs", "--backward");
+    return !strcmp(o->gemms, "5") || !strcmp(o->gemms, "7")
+           || complain("--gemms is 5 or 7, not", o->gemms);
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, case_list *list)
 {
@@ -158,12 +169,15 @@ static int apply_options(const bench_options *o, case_list *list)
         return complain("cases in groups or on threads do not take", "--plant-slowdown");
     if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
     if (data < 0) return complain("--data is trig or normal, not", o->data);
+    if (o->gemms && !gemms_possible(o)) return 0;
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
         if (o->dtype) c->dtype = dtype;
         if (o->layout) c->layout = (case_layout)layout;
         if (o->causal || o->mask) c->mask = mask;
         if (o->data) c->data = (data_kind)data;
+        if (o->backward) c->backward = 1;
+        if (o->gemms) c->gemms = o->gemms[0] - '0';
         if (o->quick) c->iterations = 0;
         if (o->quick) c->warmup = 1;
         if (o->min_time >= 0) c->iterations = 0;
@@ -333,6 +347,8 @@ static void say_options(const bench_options *o)
 {
     const char *const said[][2] = {{"mask", o->mask ? o->mask : o->causal ? "causal" : NULL},
                                    {"dtype", o->dtype}, {"layout", o->layout},
+                                   {"pass", o->backward ? "backward" : NULL},
+                                   {"gemms", o->gemms},
                                    {"data", o->data}, {"tuning", o->tuning}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         if (said[i][1]) say("%-9s %s\n", said[i][0], said[i][1]);
@@ -400,8 +416,8 @@ static int make_context(const bench_options *o, bench_context *x)
         return complain("this CPU or build has no kernel set", o->kernels);
     x->plant_slowdown = o->plant_slowdown;
     x->plant_wrong = o->plant_wrong;
-    if (o->plant_wrong && strcmp(o->plant_wrong, "qk") && strcmp(o->plant_wrong, "pv"))
-        return complain("--plant-wrong is qk or pv, not", o->plant_wrong);
+    if (o->plant_wrong && !plant_wrong(attn_kernels_get(0), o->plant_wrong))
+        return complain("--plant-wrong is qk, pv, outer or gradient, not", o->plant_wrong);
     return !o->tuning || read_tuning(o, x);
 }
 

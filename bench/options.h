@@ -19,12 +19,13 @@ typedef struct bench_options {
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
     const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */
+    const char *gemms;      /* "5", "7"; NULL = the preset's, or as the library chooses */
     const char *tuning;     /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     const char *baseline;   /* an older JSON file to compare with; NULL = none */
     const char *plant_wrong; /* for checks of the bench: a product to spoil, see plant.h */
     double plant_slowdown;   /* likewise: percent */
-    int causal, quick, phases, wide, list, help;
+    int causal, backward, quick, phases, wide, list, help;
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */

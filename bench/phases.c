@@ -122,6 +122,33 @@ static void count_result(float *const *out, const float *o, const float *l, floa
     COUNTED(MERGE, counter.set->result(out, o, l, factor, head_dim_v));
 }
 
+static void count_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
+{
+    COUNTED(SOFTMAX, counter.set->gradient(s, dp, n, lse2, delta));
+}
+
+static void count_softcap_gradient(float *ds, const float *t, const float *p, int n)
+{
+    COUNTED(SOFTMAX, counter.set->softcap_gradient(ds, t, p, n));
+}
+
+static void count_dots(float *to, const float *a, const float *b, int64_t dim)
+{
+    COUNTED(SOFTMAX, counter.set->dots(to, a, b, dim));
+}
+
+static void count_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                        int64_t columns)
+{
+    COUNTED(PV, counter.set->outer(c, c_stride, terms, n, columns));
+}
+
+static void count_outer_select(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                               int64_t columns)
+{
+    COUNTED(PV, counter.set->outer_select(c, c_stride, terms, n, columns));
+}
+
 static attn_kernels counting_copy(const attn_kernels *set)
 {
     attn_kernels k = *set;
@@ -140,6 +167,11 @@ static attn_kernels counting_copy(const attn_kernels *set)
     k.pv_select = count_pv_select;
     k.merge = count_merge;
     k.result = count_result;
+    k.gradient = count_gradient;
+    k.softcap_gradient = count_softcap_gradient;
+    k.dots = count_dots;
+    k.outer = count_outer;
+    k.outer_select = count_outer_select;
     if (k.qk_runs) k.qk_runs = count_qk_runs;
     if (k.pv_runs) k.pv_runs = count_pv_runs;
     return k;
@@ -166,14 +198,15 @@ double phases_sum(const phase_times *t)
 }
 
 /* Ticks become seconds by the clock of the same call. */
-static int one_call(const attn_params *p, void *workspace, size_t bytes, double cost,
-                    phase_times *t)
+static int one_call(const phase_call *c, double cost, phase_times *t)
 {
     memset(counter.ticks, 0, sizeof counter.ticks);
     counter.calls = 0;
     const double start = clock_seconds();
     const uint64_t begin = clock_ticks();
-    if (attn_forward(p, workspace, bytes) != ATTN_OK) return 0;
+    const attn_status status = c->g ? attn_backward(&c->p, c->g, c->workspace, c->workspace_bytes)
+                                    : attn_forward(&c->p, c->workspace, c->workspace_bytes);
+    if (status != ATTN_OK) return 0;
     const uint64_t ticks = clock_ticks() - begin;
     const double seconds = clock_seconds() - start, tick = ticks ? seconds / (double)ticks : 0;
     t->qk = tick * (double)counter.ticks[QK];
@@ -185,30 +218,28 @@ static int one_call(const attn_params *p, void *workspace, size_t bytes, double 
     return 1;
 }
 
-static int best_call(const attn_params *p, void *workspace, size_t bytes, phase_times *out)
+static int best_call(const phase_call *c, phase_times *out)
 {
     const double cost = count_cost(), start = clock_seconds();
     for (int i = 0; i < CALLS && (!i || clock_seconds() - start < ENOUGH_SECONDS); i++) {
         phase_times t;
-        if (!one_call(p, workspace, bytes, cost, &t)) return 0;
+        if (!one_call(c, cost, &t)) return 0;
         if (!i || phases_sum(&t) < phases_sum(out)) *out = t;
     }
     return 1;
 }
 
-int phases_measure(const attn_kernels *set, const attn_params *p, void *workspace, size_t bytes,
-                   size_t o_bytes, phase_times *out)
+int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *out)
 {
-    attn_params counted = *p;
+    phase_call counted = *c;
     const attn_kernels copy = counting_copy(set);
-    void *const before = malloc(o_bytes);
+    void *const before = malloc(c->result_bytes);
     if (!before) return 0;
-    memcpy(before, p->o.data, o_bytes);
-    counted.kernels = &copy;
-    counted.num_workers = 1;
-    counted.parallel_for = NULL;
-    const int good = best_call(&counted, workspace, bytes, out)
-                     && !memcmp(before, p->o.data, o_bytes);
+    memcpy(before, c->result, c->result_bytes);
+    counted.p.kernels = &copy;
+    counted.p.num_workers = 1;
+    counted.p.parallel_for = NULL;
+    const int good = best_call(&counted, out) && !memcmp(before, c->result, c->result_bytes);
     free(before);
     return good;
 }
@@ -253,5 +284,6 @@ void phases_report(const bench_result *results, int n)
         say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are "
             "alone here,\n  so that this may be above 100 %%; merge has the last division; rest: "
             "packing, widening, deciding;\n  clock: what reading the clock took, within the "
-            "phases\n");
+            "phases; of gradients Q K^T is S and dP, softmax p and\n  dS, P V what adds to dQ, dK "
+            "and dV\n");
 }

@@ -16,6 +16,7 @@
 #include "../attn.h"
 #include "../tests/oracle.h"
 #include "cases/append.h"
+#include "cases/gradients.h"
 #include "cases/keys.h"
 #include "cases/masks.h"
 #include "cases/model.h"
@@ -50,6 +51,7 @@ typedef struct bench_run {
     mask_arrays mask;
     keys_store keys;   /* empty: k and v are plain arrays */
     append_job append; /* of a case that appends */
+    gradients_job gradients; /* of a backward one */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
@@ -89,6 +91,7 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     r->kernels = r->roof = "";
     r->dtype = case_dtype_name(c->dtype);
     r->mask = c->appends ? "none" : mask_name(c->mask);
+    r->pass = case_pass_name(c);
     r->keys = case_keys_name(c->keys.kind);
     r->k_dtype = case_dtype_name(case_k_dtype(c));
     r->v_dtype = case_dtype_name(case_v_dtype(c));
@@ -181,6 +184,7 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     p->q.data = p->k.data = p->v.data = p->o.data = run->info.reasons;
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
+    if (c->backward) gradients_describe(c, p, &run->gradients, run->info.reasons);
     return set_path(x, run, r);
 }
 
@@ -192,14 +196,16 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
 static double run_bytes(const bench_run *run)
 {
     return run->model.tensor_bytes + keys_cache_bytes(run->c) + mask_bytes(run->c)
-           + (double)run->workspace_bytes;
+           + gradients_more_bytes(run->c) + (double)run->workspace_bytes;
 }
 
-/* Those of the naive path: of all heads, or of a head for each worker. */
+/* Those of the naive path: of all heads, which gradients never take at once, or of a head for each
+ * worker. */
 static double logits_bytes(const bench_run *run, int64_t threads)
 {
     const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
-    if (!naive || run->c->naive_whole) return naive ? run->model.logits_bytes : 0;
+    if (!naive) return 0;
+    if (run->c->naive_whole && !run->c->backward) return run->model.logits_bytes;
     return model_theory_bytes(run->c, 1, (int)threads, 0);
 }
 
@@ -235,15 +241,26 @@ static void describe_cost(const bench_run *run, bench_result *r)
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
 }
 
+static attn_status explain(bench_run *run, bench_result *r, char *why, size_t why_bytes)
+{
+    int gemms = 0;
+    attn_status status;
+    if (run->c->backward) {
+        status = gradients_explain(&run->gradients, &run->p, &run->info, &gemms, why, why_bytes);
+        r->gemms = gemms;
+        return status;
+    }
+    status = attn_explain(&run->p, &run->info);
+    if (status != ATTN_OK) attn_check(&run->p, run->info.reasons, (size_t)-1, why, why_bytes);
+    return status;
+}
+
 static int size_up(bench_run *run, bench_result *r)
 {
     char text[160];
     if (run->c->appends) return describe_cost(run, r), 1;
-    const attn_status status = attn_explain(&run->p, &run->info);
-    if (status != ATTN_OK) {
-        attn_check(&run->p, run->info.reasons, (size_t)-1, text, sizeof text);
-        return skip(r, "%s: %s", attn_status_string(status), text);
-    }
+    const attn_status status = explain(run, r, text, sizeof text);
+    if (status != ATTN_OK) return skip(r, "%s: %s", attn_status_string(status), text);
     r->kernels = run->info.kernels_name;
     if (!path_fits(run->path, run->info.key_parts, (int)r->threads, r->skipped, sizeof r->skipped))
         return 0;
@@ -316,7 +333,7 @@ static int share_tensors(const bench_context *x, const tensor_sizes *bytes, benc
 {
     if (!owner || !owner->q) return 0;
     run->q = owner->q;
-    run->o = owner->o;
+    run->o = run->c->backward ? malloc(bytes->o) : owner->o; /* backward reads it: its own */
     run->k = owner->k;
     run->v = owner->v;
     run->owner = owner;
@@ -328,6 +345,16 @@ static int no_memory(const bench_run *run, bench_result *r)
 {
     return skip(r, "the system gave no memory: %.2f GiB and a workspace of %.2f GiB",
                 run->model.tensor_bytes / GIB, (double)run->workspace_bytes / GIB);
+}
+
+/* And what the forward call writes, which the backward one reads. */
+static int make_gradients(const bench_context *x, bench_run *run, bench_result *r)
+{
+    char why[200];
+    if (!gradients_make(&run->p, x->seed, &run->gradients, why, sizeof why))
+        return skip(r, "%s", why);
+    run->plain = run->p;
+    return 1;
 }
 
 /* Plain arrays, and a cache of them. */
@@ -348,6 +375,7 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     if (c->appends)
         return append_make(c, &run->plain, x->seed, &run->append, why, sizeof why)
                || skip(r, "%s", why);
+    if (c->backward) return make_gradients(x, run, r);
     if (c->keys.kind == KEYS_PLAIN) return 1;
     return (keys_make(c, x->seed, &run->keys, why, sizeof why)
             && keys_fill(c, &run->plain, &run->keys, why, sizeof why))
@@ -392,6 +420,9 @@ static int call(void *argument)
 {
     bench_run *const run = argument;
     if (run->c->appends) return append_call(&run->append);
+    if (run->c->backward)
+        return attn_backward(&run->p, &run->gradients.g, run->workspace, run->workspace_bytes)
+               != ATTN_OK;
     return attn_forward(&run->p, run->workspace, run->workspace_bytes) != ATTN_OK;
 }
 
@@ -469,6 +500,12 @@ static int verify_append(bench_run *run, bench_result *r)
            || skip(r, "%s", why);
 }
 
+static int verify_gradients(bench_run *run, bench_result *r)
+{
+    return gradients_verify(&run->gradients, &run->plain, &r->max_err, &r->err_tolerance)
+           || skip(r, "no memory for the double oracle");
+}
+
 /* Where the keys lie changes no bit: keys in another order would be within the tolerance. */
 static int verify_bits(bench_run *run, bench_result *r)
 {
@@ -487,7 +524,10 @@ static int verify_bits(bench_run *run, bench_result *r)
 static int verify(bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
-    if (!(c->appends ? verify_append(run, r) : verify_rows(run, r))) return 0;
+    if (!(c->appends    ? verify_append(run, r)
+          : c->backward ? verify_gradients(run, r)
+                        : verify_rows(run, r)))
+        return 0;
     if (r->err_tolerance <= 1 && c->keys.kind != KEYS_PLAIN && !c->appends)
         return verify_bits(run, r);
     if (r->err_tolerance <= 1) return 1;
@@ -667,6 +707,10 @@ static int within_time(const bench_context *x, const bench_run *run, bench_resul
 static void spoil(bench_run *run, int row)
 {
     const int appends = run->c->appends;
+    if (run->c->backward) {
+        gradients_spoil(&run->gradients, &run->p, row);
+        return;
+    }
     const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
     const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
     char *const data = appends ? run->append.store.cache.k.data : run->o;
@@ -719,12 +763,13 @@ static void release(bench_run *run)
 {
     const bench_run *const owner = run->owner;
     if (!owner) free(run->q);
-    if (!owner) free(run->o);
+    if (!owner || run->o != owner->o) free(run->o);
     if (!owner || run->k != owner->k) free(run->k);
     if (!owner || run->v != owner->v) free(run->v);
     free(run->workspace);
     keys_free(&run->keys);
     append_free(&run->append);
+    gradients_free(&run->gradients);
     mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
@@ -735,9 +780,12 @@ static void add_phases(bench_run *run, bench_result *r)
 {
     phase_times t;
     const tensor_sizes bytes = sizes_of(run);
+    const int backward = run->c->backward;
+    const attn_gradients *const g = &run->gradients.g;
+    const phase_call c = {run->p, backward ? g : NULL, run->workspace, run->workspace_bytes,
+                          backward ? g->dq.data : run->o, backward ? bytes.q : bytes.o};
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
-    if (call(run)
-        || !phases_measure(set, &run->p, run->workspace, run->workspace_bytes, bytes.o, &t)) {
+    if (call(run) || !phases_measure(set, &c, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
         return;
     }

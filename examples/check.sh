@@ -3,11 +3,12 @@
 # synopsis of attn.h with minimal.c and with the first example of README.md, line by line, and the
 # loop of decode.c with the example of "Serving" there.
 # SPDX-License-Identifier: MIT
-# RUN: an emulator to run them with. Where expected/NAME.sed exists, what NAME prints goes through
-# it first: figures differ from run to run.
+# RUN: an emulator to run them with. expected/NAME.args: words behind the command, which runs in the
+# folder above this one. Where expected/NAME.sed exists, what NAME prints goes through it first:
+# figures differ from run to run.
 set -u
-build=${1:-build}
-here=$(dirname "$0")
+build=$(cd "${1:-build}" && pwd) || exit 1
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
 top=$here/..
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -31,7 +32,10 @@ first_code() { # first_code HEADING: the first C example below a heading of READ
 
 for expected in "$here"/expected/*.txt; do
     name=$(basename "$expected" .txt)
-    ${RUN:-} "$build/$name" > "$work/raw" 2>&1
+    words=$here/expected/$name.args
+    [ -f "$words" ] || words=/dev/null
+    # shellcheck disable=SC2046 # words
+    (cd "$top" && ${RUN:-} "$build/$name" $(cat "$words")) > "$work/raw" 2>&1
     status=$?
     script=$here/expected/$name.sed
     [ -f "$script" ] || script=/dev/null
@@ -39,6 +43,11 @@ for expected in "$here"/expected/*.txt; do
     diff "$expected" "$work/out" && [ "$status" -eq 0 ]
     count $? "example $name (exit status $status)"
 done
+
+(cd "$top" && ${RUN:-} "$build/train" --quick --check-gradients LICENSE) > "$work/raw" 2>&1
+status=$?
+[ "$status" -eq 0 ] || cat "$work/raw"
+count "$status" "example train: its gradients are not the slopes of its loss"
 
 sed -n '/^ \* SYNOPSIS/,/^ \* CONVENTIONS/s/^ \*     //p' "$top/attn.h" > "$work/synopsis"
 part "$here/minimal.c" synopsis > "$work/minimal"

@@ -47,6 +47,9 @@ expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --it
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2
 expect "a preset" files preset latency --quick --iters 2
 expect "caches" files cache cache --quick --iters 2
+expect "gradients" files gradients --shape 1,4,2,64,96,32,16 --causal --backward --gemms 7 --iters 3
+expect "it says what counts" says 'of gradients GFLOP/s = '
+expect "a preset of gradients" files backward backward --quick --threads 2 --iters 2
 expect "what the machine is" files info info
 
 # ---- an older run
@@ -138,6 +141,9 @@ stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
 stops 'kernels does not take --mask' kernels --list --mask causal
 stops 'memory does not take --mask' memory --mask window --phases
 stops '--list does not take --json' --list --json "$work/one"
+stops '--gemms is of gradients' --shape 1,1,1,8,8,8 --gemms 5
+stops '--gemms is 5 or 7' --shape 1,1,1,8,8,8 --backward --gemms 6
+stops 'do not take "--backward"' prefill --backward
 stops 'not available does not take --json' dilated --json "$work/one"
 expect "a preset that is not available: status 0" status 0 bench dilated
 expect "it says so" says 'preset dilated: not available'
@@ -174,7 +180,7 @@ json.loads(open(sys.argv[1], "rb").read().decode("utf-8"))' "$work/odd.json"
 small_memory() { (ulimit -v 3000000 2> /dev/null; files "$@"); }
 
 expect "memory in 3 GB" small_memory memory memory --quick
-expect "naive, tiled: growth and workspace" test "$(grep -c 'length^.* met$' "$work/out")" = 4
+expect "naive, tiled: growth and workspace" test "$(grep -c 'length^.* met$' "$work/out")" = 10
 expect "memory takes no threads" status 2 bench memory --threads 2
 
 # ---- a wrong kernel: exit status 1, no time for its row
@@ -187,13 +193,18 @@ for product in qk pv; do
     expect "$product: none in the JSON" lacks ms_p50 "$work/wrong.json"
     expect "$product: nothing counts" says '0 timed, 2 skipped'
 done
+for product in qk gradient outer pv; do
+    expect "a wrong $product of gradients is refused" status 1 bench --shape 1,2,2,64,64,32 \
+        --backward --impl tiled --iters 3 --plant-wrong "$product"
+    expect "$product: it says so" says 'skipped: wrong result'
+done
 expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong tile
 
 # ---- by others
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset cache info memory wrong odd; do
+    for name in plain threads pairs preset cache gradients backward info memory wrong odd; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

@@ -4,15 +4,12 @@
  * The cases and their inputs are in bits_data.h; canon.c, which knows nothing of attn.c, made the
  * hashes. Each case runs whole, with every tile size, with shuffled workers, redone, in flush-to-
  * zero mode, a row at a time, in prompt pieces, by batch entry, and as raw states of single chunks
- * merged along the tree. The group runs once for each kernel set.
+ * merged along the tree. The group runs once for each kernel set. Gradients: bits_backward.c.
  *
  * Larger cases run whole only for the sets that are not the best of this CPU, and for all where
  * ATTN_TEST_QUICK is in the environment (emulators).
  */
-#include "test.h"
-
-#include "bits_data.h"
-#include "golden.h"
+#include "bits.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,32 +17,6 @@
 #if defined __SSE__
 #include <xmmintrin.h>
 #endif
-
-enum { MAX_BATCH = 4 };
-
-/* Everything of one case: packed inputs, and the outputs that all pieces of a run fill. */
-typedef struct fixture {
-    const bits_case *c;
-    int batch, dv;
-    size_t size;              /* bytes of an element of q, k, v, o */
-    void *q, *k, *v, *bias;
-    float *sinks, *slopes;
-    unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */
-    float *lse, *m, *l, *acc; /* [batch, hq, sq]; acc [.., dv] */
-    float *logits;            /* [batch, hq, sq, skv] */
-} fixture;
-
-/* The part of a problem that one call computes. j: keys of each sequence, cut to its length. */
-typedef struct piece {
-    int b, batch, i, rows, j, keys;
-    int whole; /* as the case says it, without arrays that say the same */
-} piece;
-
-/* Arrays that attn_params points to. */
-typedef struct arrays {
-    int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], kv_begin[MAX_BATCH], offset[MAX_BATCH];
-    int64_t key_base[MAX_BATCH];
-} arrays;
 
 /* ---- inputs ------------------------------------------------------------------------------- */
 
@@ -58,8 +29,8 @@ static void put_bits(void *data, size_t at, uint32_t bits, size_t size)
         memcpy((char *)data + 4 * at, &bits, 4);
 }
 
-static void *make_input(const bits_case *c, int count, size_t size,
-                        uint32_t (*element)(const bits_case *, uint32_t))
+void *make_input(const bits_case *c, int count, size_t size,
+                 uint32_t (*element)(const bits_case *, uint32_t))
 {
     void *data = test_alloc((size_t)count * size);
     for (int at = 0; at < count; at++)
@@ -67,7 +38,7 @@ static void *make_input(const bits_case *c, int count, size_t size,
     return data;
 }
 
-static void make_fixture(fixture *f, const bits_case *c)
+void make_fixture(fixture *f, const bits_case *c)
 {
     const int rows = bits_batch(c) * c->hq * c->sq;
     const int keys = bits_batch(c) * c->hkv * c->skv;
@@ -80,9 +51,9 @@ static void make_fixture(fixture *f, const bits_case *c)
     f->k = make_input(c, keys * c->d, f->size, bits_k);
     f->v = make_input(c, keys * f->dv, f->size, bits_v);
     if (c->bias)
-        f->bias = make_input(c, c->sq * c->skv, c->bias_dtype == BITS_F32 ? 4 : 2, bits_bias);
+        f->bias = make_input(c, bits_bias_count(c), c->bias_dtype == BITS_F32 ? 4 : 2, bits_bias);
     f->sinks = c->sink ? make_input(c, c->hq, 4, bits_sink) : NULL;
-    f->slopes = c->alibi ? make_input(c, c->hq, 4, bits_slope) : NULL;
+    f->slopes = c->alibi ? make_input(c, c->hq * bits_batch(c), 4, bits_slope) : NULL;
     f->o = test_alloc((size_t)(rows * f->dv) * f->size);
     f->lse = test_alloc((size_t)rows * 4);
     f->m = test_alloc((size_t)rows * 4);
@@ -93,7 +64,7 @@ static void make_fixture(fixture *f, const bits_case *c)
 
 /* ---- hashes ------------------------------------------------------------------------------- */
 
-static void feed(uint64_t *hash, const void *data, size_t at, size_t size)
+void feed(uint64_t *hash, const void *data, size_t at, size_t size)
 {
     uint32_t x = 0;
     uint16_t half;
@@ -127,7 +98,7 @@ static void check_hash(fixture *f, const char *how, int number)
 {
     const golden_hash *want = &golden[f->c - bits_cases];
     const size_t rows = (size_t)(f->batch * f->c->hq * f->c->sq);
-    golden_hash hash = {NULL, UINT64_C(0xcbf29ce484222325), UINT64_C(0xcbf29ce484222325)};
+    golden_hash hash = {NULL, EMPTY_HASH, EMPTY_HASH};
     for (int b = 0; b < f->batch; b++)
         for (int h = 0; h < f->c->hq; h++)
             for (int i = 0; i < bits_q_len(f->c, b); i++)
@@ -149,7 +120,7 @@ static int offset_of(const bits_case *c, int b)
     return c->alignment == BITS_OFFSET ? c->offset + b : 0;
 }
 
-static int between(int low, int x, int high)
+int between(int low, int x, int high)
 {
     return x < low ? low : x > high ? high : x;
 }
@@ -183,13 +154,15 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     if (f->bias != NULL) {
         const size_t bias_size = c->bias_dtype == BITS_F32 ? 4 : 2;
         p->bias.dtype = c->bias_dtype;
-        p->bias.stride_q = c->skv;
-        p->bias.stride_kv = 1;
-        p->bias.data = (const char *)f->bias + (size_t)(w->i * c->skv) * bias_size;
+        p->bias.stride_batch = bits_bias_stride(c, BITS_BATCH);
+        p->bias.stride_head = bits_bias_stride(c, BITS_HEADS);
+        p->bias.stride_q = bits_bias_stride(c, BITS_ROWS);
+        p->bias.stride_kv = bits_bias_stride(c, BITS_KEYS);
+        p->bias.data = (const char *)f->bias + bits_bias_at(c, w->b, 0, w->i, 0) * bias_size;
     }
 }
 
-static attn_params piece_params(const fixture *f, const piece *w, arrays *a)
+attn_params piece_params(const fixture *f, const piece *w, arrays *a)
 {
     const bits_case *c = f->c;
     attn_params p;
@@ -217,7 +190,8 @@ static attn_params piece_params(const fixture *f, const piece *w, arrays *a)
     if (!w->whole || c->key_base || w->batch > 1)
         p.key_base = a->key_base;
     p.softcap = (float)c->softcap;
-    p.alibi_slopes = f->slopes;
+    p.alibi_slopes = c->alibi == 2 ? f->slopes + w->b * c->hq : f->slopes;
+    p.alibi_stride = c->alibi == 2 ? c->hq : 0;
     p.sinks = f->sinks;
     p.dropout_p = float_from_bits(c->dropout);
     p.dropout_seed = BITS_SEED;
@@ -304,8 +278,7 @@ static void run_whole(fixture *f, const manner *how)
 
 /* ---- manners ------------------------------------------------------------------------------ */
 
-/* Every index once, in steps of about 3/8 of n, on workers that have nothing to do with it. */
-static int shuffled(void *user, int64_t n, attn_task_fn task, void *arg)
+int shuffled(void *user, int64_t n, attn_task_fn task, void *arg)
 {
     const int workers = *(const int *)user;
     int64_t step = n * 3 / 8 + 1;
@@ -345,28 +318,46 @@ static void check_redo(fixture *f)
     }
 }
 
-/* With subnormal inputs and results taken for zero, as a caller may have set the unit. */
+int flush_begin(uint64_t *mode)
+{
+#if defined __SSE__
+    *mode = _mm_getcsr();
+    _mm_setcsr((unsigned)*mode | 0x8040u);
+    return 1;
+#elif defined __GNUC__ && defined __aarch64__
+    uint64_t flushing;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(*mode));
+    flushing = *mode | (uint64_t)1 << 24;
+    __asm__ volatile("msr fpcr, %0" : : "r"(flushing));
+    return 1;
+#else
+    *mode = 0;
+    return 0;
+#endif
+}
+
+void flush_end(uint64_t mode)
+{
+#if defined __SSE__
+    _mm_setcsr((unsigned)mode);
+#elif defined __GNUC__ && defined __aarch64__
+    __asm__ volatile("msr fpcr, %0" : : "r"(mode));
+#else
+    (void)mode;
+#endif
+}
+
 static void check_flushed(fixture *f)
 {
     const manner how = {0};
-#if defined __SSE__
-    const unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040u);
+    uint64_t mode;
+    if (!flush_begin(&mode)) {
+        SKIP("no flush-to-zero mode known here");
+        return;
+    }
     run_whole(f, &how);
-    _mm_setcsr(before);
-    check_hash(f, "flush to zero, mxcsr:", 0x8040);
-#elif defined __GNUC__ && defined __aarch64__
-    uint64_t before, flushing;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    flushing = before | (uint64_t)1 << 24;
-    __asm__ volatile("msr fpcr, %0" : : "r"(flushing));
-    run_whole(f, &how);
-    __asm__ volatile("msr fpcr, %0" : : "r"(before));
-    check_hash(f, "flush to zero, fpcr bit", 24);
-#else
-    (void)f, (void)how;
-    SKIP("no flush-to-zero mode known here");
-#endif
+    flush_end(mode);
+    check_hash(f, "flush to zero", 0);
 }
 
 /* Rows in pieces, one at a time if n = 1, else 1, n, 2n, ... rows; a causal piece gets only the
@@ -472,7 +463,7 @@ static void check_merge(fixture *f)
 
 /* ---- the group ---------------------------------------------------------------------------- */
 
-static int is_large(const bits_case *c)
+int is_large(const bits_case *c)
 {
     return (int64_t)bits_batch(c) * c->hq * c->sq * c->skv * (c->d + bits_dv(c)) > 1000000;
 }
@@ -518,4 +509,5 @@ void test_bits(void)
         make_fixture(&f, &bits_cases[n]);
         check_case(&f, quick);
     }
+    check_gradients(quick);
 }

@@ -1,5 +1,5 @@
 /* The named cases of the bit-identity tests and their inputs, in integers only, so that every
- * platform makes the same data. Shared by tests/canon.c and tests/bits.c, which share no
+ * platform makes the same data. Shared by tests/canon*.c and tests/bits*.c, which share no
  * arithmetic.
  * SPDX-License-Identifier: MIT
  *
@@ -15,8 +15,9 @@
 
 enum { BITS_F32, BITS_F16, BITS_BF16 };                        /* storage, numbered as attn_dtype */
 enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET };        /* as attn_alignment */
-enum { BITS_Q = 1, BITS_K, BITS_V, BITS_BIAS, BITS_SINK, BITS_SLOPE };        /* streams */
-enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES = 2, BITS_BIAS_POISON = 3 };         /* bits_case.bias */
+enum { BITS_Q = 1, BITS_K, BITS_V, BITS_BIAS, BITS_SINK, BITS_SLOPE, BITS_DOUT, BITS_DLSE };
+enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
+enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 };        /* axes of the bias */
 enum { BITS_LOGITS_RAW = 1, BITS_LOGITS_SOFTCAP, BITS_LOGITS_BIAS, BITS_LOGITS_SOFTMAX };
 
 typedef struct bits_case {
@@ -33,12 +34,16 @@ typedef struct bits_case {
     int causal, alignment, offset; /* BITS_OFFSET: entry b has offset + b */
     int window, window_left, window_right;
     int softcap;          /* 0 = off */
-    int bias, bias_dtype; /* [sq][skv], shared by batch and heads */
-    int alibi, sink;
+    int bias, bias_dtype;
+    int bias_axes;        /* 1 + sum of those along which the bias differs; 0 = rows and keys */
+    int alibi, sink;      /* alibi 2: other slopes for each batch entry */
     uint32_t dropout;     /* bits of dropout_p */
     int partial;
     int logits;           /* 1 + stage */
     int halfway;          /* scores that binary64 alone rounds wrong; for d = 4 */
+    int dlse;             /* the loss depends on lse, too */
+    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN or Inf; they see no key,
+                           * for which a bias of rows and keys cares */
 } bits_case;
 
 static const bits_case bits_cases[] = {
@@ -137,43 +142,174 @@ static const bits_case bits_cases[] = {
       .sink = 1, .dropout = 0x3e4ccccd },
 };
 
+/* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126
+ * is exact, but its products with small numbers are subnormal. */
+static const bits_case bits_gradient_cases[] = {
+    /* name, hq, hkv, sq, skv, d: score factors */
+    { "x1", 2, 2, 37, 200, 64, .causal = 1, .dlse = 1 },
+    { "x4", 2, 2, 37, 200, 64, .causal = 1, .shift = 2, .dlse = 1 },
+    { "x16", 2, 2, 37, 60, 64, .causal = 1, .shift = 4, .dlse = 1 },
+    { "outliers", 1, 1, 35, 70, 64, .causal = 1, .outliers = 1 },
+    { "full", 2, 2, 49, 130, 64, .shift = 2 },
+    /* lengths around blocks, tiles and chunks */
+    { "kv-1", 1, 1, 3, 1, 40, .shift = 2 },
+    { "kv-17", 1, 1, 3, 17, 40, .shift = 2 },
+    { "one-row", 4, 1, 1, 300, 40, .shift = 2 },
+    { "keys-1025", 1, 1, 3, 1025, 40, .shift = 2 },
+    { "keys-2309", 1, 1, 3, 2309, 16, .shift = 2 },
+    { "rows-1025", 1, 1, 1025, 17, 16, .shift = 2 },
+    { "rows-2100", 2, 1, 2100, 9, 16, .dlse = 1 },
+    { "square-1100", 1, 1, 1100, 1100, 16, .causal = 1, .window = 1, .window_left = 80,
+      .shift = 2 },
+    /* head dimensions */
+    { "d-1", 1, 1, 5, 130, 1, .shift = 2 },
+    { "d-33", 1, 1, 21, 70, 33, .shift = 2 },
+    { "d-80", 1, 1, 21, 70, 80, .shift = 2 },
+    { "d-128", 1, 1, 21, 70, 128, .shift = 2 },
+    { "d-256", 1, 1, 9, 40, 256, .shift = 2 },
+    { "d-40-dv-24", 1, 1, 21, 70, 40, .dv = 24, .shift = 2 },
+    { "d-64-dv-1", 1, 1, 21, 70, 64, .dv = 1, .shift = 2 },
+    { "d-33-dv-128", 1, 1, 21, 70, 33, .dv = 128, .causal = 1, .shift = 2 },
+    /* absolute numbers of keys */
+    { "base-3", 1, 1, 5, 1100, 40, .key_base = 3, .shift = 2 },
+    { "base-1021", 2, 1, 20, 1100, 16, .key_base = 1021, .shift = 2 },
+    { "base-1021-causal", 1, 1, 65, 250, 40, .key_base = 1021, .causal = 1, .shift = 2 },
+    { "base-far", 1, 1, 5, 1100, 16, .key_base = 1000003, .shift = 2 },
+    { "base-ragged", 2, 1, 5, 300, 16, .batch = 4, .key_base = 2000, .ragged = 70, .shift = 2 },
+    /* masks */
+    { "top-left", 1, 1, 40, 90, 16, .causal = 1, .alignment = BITS_TOP_LEFT, .outliers = 1 },
+    { "offset", 1, 1, 33, 90, 16, .batch = 3, .causal = 1, .alignment = BITS_OFFSET, .offset = 20,
+      .shift = 2 },
+    { "empty-rows", 2, 2, 33, 20, 16, .causal = 1, .shift = 2, .dlse = 1 },
+    { "empty-rows-sink", 2, 2, 33, 20, 16, .causal = 1, .sink = 1, .shift = 2, .dlse = 1 },
+    { "empty-rows-nan", 2, 1, 33, 20, 16, .causal = 1, .shift = 2, .poison_rows = 13 }, /* redo */
+    { "ragged", 2, 2, 9, 200, 40, .batch = 3, .ragged = 61, .shift = 2, .dlse = 1 },
+    { "ragged-causal", 4, 2, 50, 110, 24, .batch = 3, .ragged = 21, .causal = 1, .shift = 2,
+      .dlse = 1 },
+    { "ragged-causal-left", 2, 2, 9, 200, 40, .batch = 3, .ragged = 31, .left = 17, .causal = 1,
+      .shift = 2 },
+    { "kv-len-0", 1, 1, 4, 60, 8, .batch = 3, .ragged = 30 },
+    { "q-len-0", 1, 1, 2, 60, 8, .batch = 4, .ragged = 10 },
+    { "window", 1, 1, 50, 300, 16, .causal = 1, .window = 1, .window_left = 37, .shift = 2 },
+    { "window-both", 1, 1, 50, 300, 16, .window = 1, .window_left = 100, .window_right = 9,
+      .shift = 2 },
+    { "window-long", 1, 1, 9, 2309, 16, .causal = 1, .window = 1, .window_left = 1100,
+      .shift = 2 },
+    /* heads */
+    { "gqa", 6, 2, 33, 130, 40, .causal = 1, .shift = 2, .dlse = 1 },
+    { "mqa", 8, 1, 5, 200, 64, .shift = 2 },
+    { "gqa-rows-1100", 3, 1, 1100, 9, 8, .shift = 2 },
+    /* storage */
+    { "f16", 2, 1, 33, 130, 64, .dtype = BITS_F16, .causal = 1, .shift = 2, .dlse = 1 },
+    { "bf16", 2, 1, 33, 130, 64, .dtype = BITS_BF16, .causal = 1, .shift = 2, .dlse = 1 },
+    { "f16-one-row", 4, 1, 1, 300, 80, .dtype = BITS_F16, .shift = 2 },
+    /* what changes a logit */
+    { "softcap", 1, 1, 33, 100, 40, .softcap = 7, .shift = 4 },
+    { "softcap-small", 2, 1, 33, 100, 40, .softcap = 30, .dlse = 1 },
+    /* a bias of every kind of broadcast: along the axes not named it is the same */
+    { "bias", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2 },
+    { "bias-one", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .bias_axes = 1,
+      .shift = 2 },
+    { "bias-b", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH },
+    { "bias-h", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_HEADS },
+    { "bias-bh", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_HEADS },
+    { "bias-i", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_ROWS },
+    { "bias-bi", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_ROWS },
+    { "bias-hi", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_HEADS + BITS_ROWS },
+    { "bias-bhi", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_HEADS + BITS_ROWS },
+    { "bias-j", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_KEYS },
+    { "bias-bj", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_KEYS },
+    { "bias-hj", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_HEADS + BITS_KEYS },
+    { "bias-bhj", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_HEADS + BITS_KEYS },
+    { "bias-bij", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_ROWS + BITS_KEYS },
+    { "bias-hij", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_HEADS + BITS_ROWS + BITS_KEYS },
+    { "bias-bhij", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
+      .bias_axes = 1 + BITS_BATCH + BITS_HEADS + BITS_ROWS + BITS_KEYS },
+    { "bias-f16", 2, 1, 17, 130, 40, .bias = BITS_BIAS_HOLES, .bias_dtype = BITS_F16, .shift = 2 },
+    { "bias-bf16", 2, 1, 17, 130, 40, .bias = BITS_BIAS_HOLES, .bias_dtype = BITS_BF16,
+      .shift = 2 },
+    { "bias-poison", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON, .shift = 2 },       /* redo */
+    { "bias-poison-kv", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON_KV, .shift = 2 }, /* redo */
+    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_HOLES, .poison_rows = 5,
+      .shift = 2 }, /* redo */
+    { "bias-rows-1100", 2, 1, 1100, 12, 16, .bias = BITS_BIAS_ON, .bias_axes = 1 + BITS_KEYS },
+    { "bias-keys-1100", 2, 1, 5, 1100, 16, .key_base = 1021, .bias = BITS_BIAS_ON,
+      .bias_axes = 1 + BITS_ROWS },
+    { "bias-square-1100", 1, 1, 1100, 1100, 16, .causal = 1, .window = 1, .window_left = 50,
+      .key_base = 1021, .bias = BITS_BIAS_ON, .bias_axes = 1 },
+    { "bias-ragged", 4, 2, 33, 100, 16, .batch = 3, .ragged = 11, .left = 5, .causal = 1,
+      .bias = BITS_BIAS_HOLES, .bias_axes = 1 + BITS_HEADS + BITS_KEYS, .shift = 2 },
+    { "alibi", 3, 1, 33, 100, 24, .batch = 2, .alibi = 1, .causal = 1, .dlse = 1 },
+    { "alibi-batch", 3, 1, 33, 70, 24, .batch = 2, .alibi = 2 },
+    { "alibi-square-1100", 1, 1, 1100, 1100, 16, .causal = 1, .window = 1, .window_left = 50,
+      .key_base = 1021, .alibi = 1 },
+    { "sink", 3, 3, 33, 70, 40, .batch = 2, .sink = 1, .shift = 2 },
+    { "sink-rows-1100", 2, 1, 1100, 12, 16, .sink = 1, .dlse = 1 },
+    { "dropout", 2, 1, 33, 100, 40, .dropout = 0x3dcccccd, .causal = 1, .dlse = 1 },
+    { "dropout-half", 2, 1, 9, 1100, 16, .batch = 2, .dropout = 0x3f000000, .key_base = 7 },
+    /* everything at once */
+    { "all", 4, 2, 50, 200, 40, .dv = 24, .batch = 2, .ragged = 21, .left = 5, .key_base = 900,
+      .causal = 1, .window = 1, .window_left = 60, .softcap = 30, .bias = BITS_BIAS_HOLES,
+      .bias_dtype = BITS_BF16, .bias_axes = 1 + BITS_HEADS + BITS_KEYS, .alibi = 1, .sink = 1,
+      .dropout = 0x3e4ccccd, .shift = 2, .dlse = 1 },
+    { "all-f16", 4, 2, 50, 200, 80, .batch = 2, .dtype = BITS_F16, .ragged = 11, .key_base = 900,
+      .causal = 1, .alignment = BITS_OFFSET, .offset = 140, .window = 1, .window_left = 40,
+      .window_right = 3, .softcap = 30, .bias = BITS_BIAS_POISON_KV,
+      .bias_axes = 1 + BITS_BATCH + BITS_KEYS, .alibi = 2, .sink = 1, .dropout = 0x3e4ccccd,
+      .shift = 2, .dlse = 1 },
+};
+
 #define BITS_CASES ((int)(sizeof bits_cases / sizeof bits_cases[0]))
+#define BITS_GRADIENT_CASES ((int)(sizeof bits_gradient_cases / sizeof bits_gradient_cases[0]))
 #define BITS_SEED UINT64_C(0x0123456789abcdef) /* of the dropout */
 
-static int bits_batch(const bits_case *c)
+static inline int bits_batch(const bits_case *c)
 {
     return c->batch ? c->batch : 1;
 }
 
-static int bits_dv(const bits_case *c)
+static inline int bits_dv(const bits_case *c)
 {
     return c->dv ? c->dv : c->d;
 }
 
-static int bits_q_len(const bits_case *c, int b)
+static inline int bits_q_len(const bits_case *c, int b)
 {
     int n = c->ragged ? c->sq - b : c->sq;
     return n > 0 ? n : 0;
 }
 
-static int bits_kv_begin(const bits_case *c, int b)
+static inline int bits_kv_begin(const bits_case *c, int b)
 {
     return c->left * b;
 }
 
-static int bits_kv_len(const bits_case *c, int b)
+static inline int bits_kv_len(const bits_case *c, int b)
 {
     int n = c->skv - bits_kv_begin(c, b) - c->ragged * b;
     return n > 0 ? n : 0;
 }
 
-static int bits_key_base(const bits_case *c, int b)
+static inline int bits_key_base(const bits_case *c, int b)
 {
     return c->key_base + 7 * b;
 }
 
 /* A hash of (name, stream, index): two rounds of multiply and shift over 32 bits. */
-static uint32_t bits_random(const bits_case *c, int stream, uint32_t index)
+static inline uint32_t bits_random(const bits_case *c, int stream, uint32_t index)
 {
     const char *at;
     uint32_t x = (uint32_t)stream * 0x9e3779b9u;
@@ -186,7 +322,7 @@ static uint32_t bits_random(const bits_case *c, int stream, uint32_t index)
 }
 
 /* Bits of n * 2^exponent in a storage type; exact by the choice of n (|n| < 2^8, 2^11, 2^24). */
-static uint32_t bits_encode(int32_t n, int exponent, int dtype)
+static inline uint32_t bits_encode(int32_t n, int exponent, int dtype)
 {
     static const int mantissa[] = { 23, 10, 7 }, bias[] = { 127, 15, 127 };
     uint32_t sign = n < 0, u = sign ? 0u - (uint32_t)n : (uint32_t)n;
@@ -201,7 +337,7 @@ static uint32_t bits_encode(int32_t n, int exponent, int dtype)
 }
 
 /* +-lo/4 .. +-hi/4 times 2^shift in steps of 2^-20, 2^-9 or 2^-6, exact in the storage type. */
-static uint32_t bits_number(uint32_t r, int lo, int hi, int shift, int dtype)
+static inline uint32_t bits_number(uint32_t r, int lo, int hi, int shift, int dtype)
 {
     static const int fraction[] = { 20, 9, 6 };
     int e = fraction[dtype];
@@ -214,7 +350,7 @@ static uint32_t bits_number(uint32_t r, int lo, int hi, int shift, int dtype)
  * 1 lies t units of its 47th bit below the point between two binary32 numbers, and that of element
  * 0, which comes first, is t (1 + 2^-15) units: the exact sum is above that point by less than
  * binary64 can hold. An fma that forgets this rounds half of the keys the wrong way. */
-static uint32_t bits_halfway(int element, int key)
+static inline uint32_t bits_halfway(int element, int key)
 {
     const uint32_t inverse = 0x129ef3; /* of M, modulo 2^23 */
     uint32_t t = (uint32_t)(8 * key + 1), rest;
@@ -225,53 +361,111 @@ static uint32_t bits_halfway(int element, int key)
     return element == 1 ? bits_encode((int32_t)(0x800000u + rest), -23, BITS_F32) : 0;
 }
 
+/* +Inf or, for odd n, a NaN. */
+static inline uint32_t bits_poison(const bits_case *c, int n)
+{
+    static const uint32_t poison[][2] = { { 0x7f800000u, 0x7fc00000u }, { 0x7c00u, 0x7e00u },
+                                          { 0x7f80u, 0x7fc0u } };
+    return poison[c->dtype][n % 2];
+}
+
 /* Element `at` of a packed tensor as bits of its storage type. */
-static uint32_t bits_q(const bits_case *c, uint32_t at)
+static inline uint32_t bits_q(const bits_case *c, uint32_t at)
 {
     int i = (int)(at / (uint32_t)c->d % (uint32_t)c->sq);
     int shift = c->outliers && i % 2 ? (i % 4 == 1 ? 4 : 2) : c->shift;
     if (c->halfway)
         return bits_encode(1, 0, BITS_F32);
+    if (i < c->poison_rows)
+        return bits_poison(c, i);
     return bits_number(bits_random(c, BITS_Q, at), 0, 6, shift, c->dtype);
 }
 
-static uint32_t bits_k(const bits_case *c, uint32_t at)
-{
-    if (c->halfway)
-        return bits_halfway((int)(at % 4), (int)(at / 4));
-    return bits_number(bits_random(c, BITS_K, at), 0, 6, 0, c->dtype);
-}
-
-static int bits_is_hole(const bits_case *c, int column)
+static inline int bits_is_hole(const bits_case *c, int column)
 {
     return c->bias >= BITS_BIAS_HOLES && column % 5 == 3;
 }
 
-/* v: 1/4 .. 5/4, so that p * v is never subnormal; NaN and Inf where the bias masks, if asked. */
-static uint32_t bits_v(const bits_case *c, uint32_t at)
+static inline uint32_t bits_k(const bits_case *c, uint32_t at)
 {
-    static const uint32_t poison[][2] = { { 0x7f800000u, 0x7fc00000u }, { 0x7c00u, 0x7e00u },
-                                          { 0x7f80u, 0x7fc0u } };
+    int column = (int)(at / (uint32_t)c->d % (uint32_t)c->skv);
+    if (c->halfway)
+        return bits_halfway((int)(at % 4), (int)(at / 4));
+    if (c->bias == BITS_BIAS_POISON_KV && bits_is_hole(c, column))
+        return bits_poison(c, column);
+    return bits_number(bits_random(c, BITS_K, at), 0, 6, 0, c->dtype);
+}
+
+/* v: 1/4 .. 5/4, so that p * v is never subnormal; NaN and Inf where the bias masks, if asked. */
+static inline uint32_t bits_v(const bits_case *c, uint32_t at)
+{
     int column = (int)(at / (uint32_t)bits_dv(c) % (uint32_t)c->skv);
-    if (c->bias == BITS_BIAS_POISON && bits_is_hole(c, column))
-        return poison[c->dtype][column % 2];
+    if (c->bias >= BITS_BIAS_POISON && bits_is_hole(c, column))
+        return bits_poison(c, column);
     return bits_number(bits_random(c, BITS_V, at), 1, 5, 0, c->dtype);
 }
 
-static uint32_t bits_bias(const bits_case *c, uint32_t at)
+/* As v, for the same reason. */
+static inline uint32_t bits_dout(const bits_case *c, uint32_t at)
+{
+    int i = (int)(at / (uint32_t)bits_dv(c) % (uint32_t)c->sq);
+    if (i < c->poison_rows)
+        return bits_poison(c, i);
+    return bits_number(bits_random(c, BITS_DOUT, at), 1, 5, 0, c->dtype);
+}
+
+static inline uint32_t bits_dlse(const bits_case *c, uint32_t row)
+{
+    return bits_number(bits_random(c, BITS_DLSE, row), 1, 5, 0, BITS_F32);
+}
+
+/* The bias is packed, with length 1 along the axes that it is the same along. */
+static inline int bits_bias_has(const bits_case *c, int axis)
+{
+    return ((c->bias_axes ? c->bias_axes - 1 : BITS_ROWS + BITS_KEYS) & axis) != 0;
+}
+
+static inline int bits_bias_stride(const bits_case *c, int axis)
+{
+    int stride = 1;
+    if (!bits_bias_has(c, axis))
+        return 0;
+    if (axis < BITS_KEYS && bits_bias_has(c, BITS_KEYS))
+        stride *= c->skv;
+    if (axis < BITS_ROWS && bits_bias_has(c, BITS_ROWS))
+        stride *= c->sq;
+    if (axis < BITS_HEADS && bits_bias_has(c, BITS_HEADS))
+        stride *= c->hq;
+    return stride;
+}
+
+static inline uint32_t bits_bias_at(const bits_case *c, int b, int h, int i, int column)
+{
+    return (uint32_t)(b * bits_bias_stride(c, BITS_BATCH) + h * bits_bias_stride(c, BITS_HEADS) +
+                      i * bits_bias_stride(c, BITS_ROWS) + column * bits_bias_stride(c, BITS_KEYS));
+}
+
+static inline int bits_bias_count(const bits_case *c)
+{
+    return 1 + (int)bits_bias_at(c, bits_batch(c) - 1, c->hq - 1, c->sq - 1, c->skv - 1);
+}
+
+static inline uint32_t bits_bias(const bits_case *c, uint32_t at)
 {
     static const uint32_t minus_inf[] = { 0xff800000u, 0xfc00u, 0xff80u };
-    if (bits_is_hole(c, (int)(at % (uint32_t)c->skv)))
+    if (bits_bias_has(c, BITS_KEYS) && bits_is_hole(c, (int)(at % (uint32_t)c->skv)))
+        return minus_inf[c->bias_dtype];
+    if (at / (uint32_t)c->skv % (uint32_t)c->sq < (uint32_t)c->poison_rows)
         return minus_inf[c->bias_dtype];
     return bits_number(bits_random(c, BITS_BIAS, at), 0, 8, 0, c->bias_dtype);
 }
 
-static uint32_t bits_sink(const bits_case *c, uint32_t head)
+static inline uint32_t bits_sink(const bits_case *c, uint32_t head)
 {
     return bits_number(bits_random(c, BITS_SINK, head), 1, 12, 0, BITS_F32);
 }
 
-static uint32_t bits_slope(const bits_case *c, uint32_t head)
+static inline uint32_t bits_slope(const bits_case *c, uint32_t head)
 {
     return bits_number(bits_random(c, BITS_SLOPE, head), 1, 4, -2, BITS_F32) & 0x7fffffffu;
 }

@@ -4,11 +4,13 @@
  * An independent reading of the text: it shares the inputs (bits_data.h) and the expected hashes
  * (golden.h) with the tests of the library, and no arithmetic with anything. There is not one
  * floating-point operation here: binary32 numbers are their bits and every operation is integer
- * code, so no compiler, flag or unit can change what this program says.
+ * code, so no compiler, flag or unit can change what this program says. Gradients are in
+ * canon_backward.c.
  *
- *     cc tests/canon.c -o canon
+ *     cc tests/canon.c tests/canon_backward.c -o canon
  *     ./canon            compares with golden.h, prints "N passed, N failed"
- *     ./canon --print    prints "name hash-of-o hash-of-the-rest", one case a line
+ *     ./canon --print    prints "name hash-of-o hash-of-the-rest", one case a line, and
+ *                        "name hash-of-dq dk dv the-rest" of gradients
  *     ./canon --golden   prints golden.h
  *
  * The program stops when an operation meets an infinity or gives a subnormal number: identity is
@@ -18,17 +20,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "bits_data.h"
+#include "canon.h"
 #include "golden.h"
 
-typedef uint32_t f32; /* the bits of a binary32 number */
-
-#define MINUS_INF 0xff800000u
-#define ONE 0x3f800000u
 #define BLOCK 16
-#define CHUNK 1024
-#define MAX_KEYS 8192
-#define MAX_DIM 256
 
 /* ---- binary32 in integers ---------------------------------------------------------------- */
 
@@ -40,7 +35,7 @@ static void give_up(const char *why, f32 x)
     exit(2);
 }
 
-static f32 negate(f32 x)
+f32 negate(f32 x)
 {
     return x ^ 0x80000000u;
 }
@@ -76,7 +71,7 @@ static uint64_t unpacked(f32 x, int *e)
 }
 
 /* a * b + c, rounded once. */
-static f32 fma32(f32 a, f32 b, f32 c)
+f32 fma32(f32 a, f32 b, f32 c)
 {
     int ea, eb, ec, distance, e;
     uint32_t sp = (a ^ b) >> 31, sc = c >> 31, sign;
@@ -107,22 +102,22 @@ static f32 fma32(f32 a, f32 b, f32 c)
     return big == small ? 0 : rounded(sign, big - small, e);
 }
 
-static f32 add(f32 a, f32 b)
+f32 add(f32 a, f32 b)
 {
     return fma32(a, ONE, b);
 }
 
-static f32 sub(f32 a, f32 b)
+f32 sub(f32 a, f32 b)
 {
     return fma32(a, ONE, negate(b));
 }
 
-static f32 mul(f32 a, f32 b)
+f32 mul(f32 a, f32 b)
 {
     return fma32(a, b, (a ^ b) & 0x80000000u); /* the zero of the product's sign */
 }
 
-static f32 divide(f32 a, f32 b)
+f32 divide(f32 a, f32 b)
 {
     int ea, eb;
     uint64_t n = unpacked(a, &ea), d = unpacked(b, &eb) >> 38, q;
@@ -131,21 +126,21 @@ static f32 divide(f32 a, f32 b)
 }
 
 /* a < b for numbers and infinities. */
-static int less(f32 a, f32 b)
+int less(f32 a, f32 b)
 {
     int64_t x = a >> 31 ? -(int64_t)(a & 0x7fffffff) : (int64_t)a;
     int64_t y = b >> 31 ? -(int64_t)(b & 0x7fffffff) : (int64_t)b;
     return x < y;
 }
 
-static f32 from_integer(int64_t n)
+f32 from_integer(int64_t n)
 {
     return rounded(n < 0, n < 0 ? (uint64_t)-n : (uint64_t)n, 0);
 }
 
 /* ---- storage ----------------------------------------------------------------------------- */
 
-static f32 load(uint32_t u, int dtype)
+f32 load(uint32_t u, int dtype)
 {
     uint32_t m = u & 0x3ff, e = u >> 10 & 31, sign = u >> 15;
     if (dtype == BITS_F32)
@@ -158,7 +153,7 @@ static f32 load(uint32_t u, int dtype)
 }
 
 /* Nearest even, numbers only: the bits dropped are compared with half a unit. Zero is +0. */
-static uint32_t store(f32 x, int dtype)
+uint32_t store(f32 x, int dtype)
 {
     uint32_t a = x & 0x7fffffff, sign = x >> 31 << 15, low, half, u;
     int e = (int)(a >> 23) - 127, drop = dtype == BITS_BF16 ? 16 : e < -14 ? -1 - e : 13;
@@ -179,7 +174,7 @@ static uint32_t store(f32 x, int dtype)
 
 /* ---- elementary functions ---------------------------------------------------------------- */
 
-static const f32 log2e = 0x3fb8aa3b, log2e_low = 0x32a57060, ln2 = 0x3f317218;
+static const f32 log2e_low = 0x32a57060, ln2 = 0x3f317218;
 
 /* y = first; y = fma(y, x, next) for the rest. */
 static f32 horner(const f32 *coefficient, int n, f32 x)
@@ -191,7 +186,7 @@ static f32 horner(const f32 *coefficient, int n, f32 x)
     return y;
 }
 
-static f32 exp2_32(f32 x)
+f32 exp2_32(f32 x)
 {
     static const f32 c[] = { 0x3922536b, 0x3aafc686, 0x3c1d9411, 0x3d6356f6, 0x3e75fdf2, 0x3f317219,
                              ONE };
@@ -204,7 +199,7 @@ static f32 exp2_32(f32 x)
     return horner(c, 7, f) + (t << 23);
 }
 
-static f32 tanh_32(f32 x)
+f32 tanh_32(f32 x)
 {
     static const f32 c[] = { 0xbbbaf0e5, 0x3ca9134e, 0xbd5c1e2d, 0x3e088393, 0xbeaaaa99 };
     f32 sign = x & 0x80000000u, a = x ^ sign, u, e;
@@ -229,8 +224,8 @@ static f32 log2_32(f32 x)
     m = (shifted & 0x7fffff) + 0x3f3504f4;
     f = sub(m, ONE);
     k = from_integer(n);
-    h = mul(f, log2e);
-    l = fma32(f, log2e, negate(h));
+    h = mul(f, LOG2E);
+    l = fma32(f, LOG2E, negate(h));
     l = fma32(f, log2e_low, l);
     l = fma32(mul(f, f), horner(c, 9, f), l);
     s = add(k, h);
@@ -240,7 +235,7 @@ static f32 log2_32(f32 x)
 
 /* The binary32 nearest to 1 / sqrt(n), n < 4096: m * 2^-e with the largest m of 24 bits that is not
  * above it, or the next one if the point between them is not above it, either. */
-static f32 inverse_root(uint64_t n)
+f32 inverse_root(uint64_t n)
 {
     uint64_t m = 0, bit;
     int e = 23;
@@ -271,27 +266,30 @@ static uint32_t philox_word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2
 
 /* ---- one row ------------------------------------------------------------------------------ */
 
-typedef struct state {
-    f32 m, l, o[MAX_DIM];
-} state;
+uint32_t row_number(const row *r)
+{
+    return (uint32_t)((r->b * r->c->hq + r->h) * r->c->sq + r->i);
+}
 
-typedef struct row {
-    const bits_case *c;
-    int b, h, i, keys;    /* keys: of this batch entry */
-    int64_t pos, base;    /* pos in units of j; base = n of key 0 */
-    f32 q[MAX_DIM];       /* times the factor of the score */
-    f32 s[MAX_KEYS];      /* logits, base 2 */
-    char alive[MAX_KEYS]; /* visible and above -inf */
-    char keep[MAX_KEYS];  /* not dropped */
-    f32 raw[MAX_KEYS], capped[MAX_KEYS];
-} row;
-
-static row the_row;
-
-static uint32_t kv_at(const row *r, int j, int width)
+uint32_t kv_row_number(const row *r, int j)
 {
     int head = r->h / (r->c->hq / r->c->hkv), column = bits_kv_begin(r->c, r->b) + j;
-    return (uint32_t)(((r->b * r->c->hkv + head) * r->c->skv + column) * width);
+    return (uint32_t)((r->b * r->c->hkv + head) * r->c->skv + column);
+}
+
+int64_t distance(const row *r, int j)
+{
+    return r->pos > j ? r->pos - j : j - r->pos;
+}
+
+f32 slope_of(const row *r)
+{
+    return bits_slope(r->c, (uint32_t)(r->c->alibi == 2 ? r->b * r->c->hq + r->h : r->h));
+}
+
+f32 keep_factor(const bits_case *c)
+{
+    return divide(ONE, sub(ONE, c->dropout));
 }
 
 static int visible(const row *r, int j)
@@ -307,10 +305,7 @@ static int visible(const row *r, int j)
 static void begin_row(row *r)
 {
     const bits_case *c = r->c;
-    f32 scale = inverse_root((uint64_t)c->d);
-    f32 factor = fma32(scale, log2e, mul(scale, log2e_low));
-    uint32_t at = (uint32_t)(((r->b * c->hq + r->h) * c->sq + r->i) * c->d);
-    int d, length = bits_q_len(c, r->b);
+    int length = bits_q_len(c, r->b);
     r->keys = bits_kv_len(c, r->b);
     r->base = bits_key_base(c, r->b);
     r->pos = r->i;
@@ -318,41 +313,53 @@ static void begin_row(row *r)
         r->pos += r->keys - length;
     if (c->alignment == BITS_OFFSET)
         r->pos += c->offset + r->b;
+}
+
+static void scale_query(row *r)
+{
+    const bits_case *c = r->c;
+    f32 scale = inverse_root((uint64_t)c->d);
+    f32 factor = fma32(scale, LOG2E, mul(scale, log2e_low));
+    uint32_t at = row_number(r) * (uint32_t)c->d;
+    int d;
     for (d = 0; d < c->d; d++)
         r->q[d] = mul(load(bits_q(c, at + (uint32_t)d), c->dtype), factor);
 }
 
 static f32 softcap(f32 s, int cap)
 {
-    f32 cap2 = mul(from_integer(cap), log2e);
+    f32 cap2 = mul(from_integer(cap), LOG2E);
     return mul(cap2, tanh_32(mul(s, divide(ONE, cap2))));
+}
+
+static f32 score(const row *r, int j)
+{
+    uint32_t k = kv_row_number(r, j) * (uint32_t)r->c->d;
+    f32 s = 0;
+    int d;
+    for (d = 0; d < r->c->d; d++)
+        s = fma32(r->q[d], load(bits_k(r->c, k + (uint32_t)d), r->c->dtype), s);
+    return s;
+}
+
+static f32 bias_of(const row *r, int j)
+{
+    const bits_case *c = r->c;
+    int column = bits_kv_begin(c, r->b) + j;
+    return load(bits_bias(c, bits_bias_at(c, r->b, r->h, r->i, column)), c->bias_dtype);
 }
 
 static void logit(row *r, int j)
 {
     const bits_case *c = r->c;
-    uint32_t k = kv_at(r, j, c->d);
-    f32 s = 0, bias;
-    int d;
-    for (d = 0; d < c->d; d++)
-        s = fma32(r->q[d], load(bits_k(c, k + (uint32_t)d), c->dtype), s);
-    r->raw[j] = s;
+    f32 s = r->raw[j] = score(r, j);
     if (c->softcap)
         s = softcap(s, c->softcap);
     r->capped[j] = s;
-    r->alive[j] = (char)visible(r, j);
-    if (c->bias) {
-        uint32_t at = (uint32_t)(r->i * c->skv + bits_kv_begin(c, r->b) + j);
-        bias = load(bits_bias(c, at), c->bias_dtype);
-        if (bias == MINUS_INF)
-            r->alive[j] = 0;
-        else
-            s = fma32(bias, log2e, s);
-    }
-    if (c->alibi) {
-        int64_t distance = r->pos > j ? r->pos - j : j - r->pos;
-        s = fma32(negate(mul(bits_slope(c, (uint32_t)r->h), log2e)), from_integer(distance), s);
-    }
+    if (c->bias && bias_of(r, j) != MINUS_INF)
+        s = fma32(bias_of(r, j), LOG2E, s);
+    if (c->alibi)
+        s = fma32(negate(mul(slope_of(r), LOG2E)), from_integer(distance(r, j)), s);
     r->s[j] = s;
 }
 
@@ -395,7 +402,7 @@ static void enter_block(const row *r, int j0, int j1, state *a)
         a->m = bm;
     }
     for (j = j0; j < j1; j++) {
-        uint32_t v = kv_at(r, j, dv);
+        uint32_t v = kv_row_number(r, j) * (uint32_t)dv;
         if (!r->alive[j])
             continue;
         p = exp2_32(sub(r->s[j], a->m));
@@ -446,55 +453,97 @@ static void node(const row *r, int level, int64_t index, state *out)
     }
 }
 
-/* ---- results of a row, hashed (FNV-1a, 64 bits, least significant byte first) -------------- */
+/* ---- results of a row ----------------------------------------------------------------------- */
+
+f32 add_zero(f32 x)
+{
+    return x == 0x80000000u ? 0 : x;
+}
+
+static void finish_row(row *r)
+{
+    const bits_case *c = r->c;
+    f32 inverse = 0;
+    int d;
+    if (!r->empty) {
+        inverse = divide(ONE, r->root.l);
+        if (c->dropout)
+            inverse = mul(inverse, keep_factor(c));
+    }
+    for (d = 0; d < bits_dv(c); d++)
+        r->o[d] = store(r->empty ? 0 : add_zero(mul(r->root.o[d], inverse)), c->dtype);
+    if (r->empty)
+        r->lse = c->sink ? bits_sink(c, (uint32_t)r->h) : MINUS_INF;
+    else
+        r->lse = add_zero(mul(add(r->root.m, log2_32(r->root.l)), ln2));
+}
+
+void forward_row(row *r, const bits_case *c, int b, int h, int i)
+{
+    state sink;
+    int j, level = 0;
+    r->c = c;
+    r->b = b;
+    r->h = h;
+    r->i = i;
+    begin_row(r);
+    r->empty = 1;
+    for (j = 0; j < r->keys; j++) {
+        r->alive[j] = visible(r, j) && !(c->bias && bias_of(r, j) == MINUS_INF);
+        r->empty &= !r->alive[j];
+    }
+    if (!r->empty || c->logits)
+        scale_query(r);
+    for (j = 0; j < r->keys; j++) {
+        r->keep[j] = 1;
+        dropout(r, j);
+        if (r->alive[j] || c->logits) /* a dead key is as if absent */
+            logit(r, j);
+    }
+    while (((int64_t)CHUNK << level) < r->base + r->keys)
+        level++;
+    node(r, level, 0, &r->root);
+    if (c->partial)
+        return;
+    if (c->sink && !r->empty) {
+        clear(&sink);
+        sink.m = mul(bits_sink(c, (uint32_t)h), LOG2E);
+        sink.l = ONE;
+        merge(&r->root, &sink, bits_dv(c));
+        r->root = sink;
+    }
+    finish_row(r);
+}
+
+/* ---- hashes --------------------------------------------------------------------------------- */
 
 typedef struct hashes {
     uint64_t o, rest;
 } hashes;
 
-static void feed(uint64_t *hash, uint32_t x, int bytes)
+void feed(uint64_t *hash, uint32_t x, int bytes)
 {
     for (; bytes > 0; bytes--, x >>= 8)
         *hash = (*hash ^ (x & 255)) * UINT64_C(0x100000001b3);
 }
 
-static f32 add_zero(f32 x)
+void feed_stored(uint64_t *hash, uint32_t bits, int dtype)
 {
-    return x == 0x80000000u ? 0 : x;
+    feed(hash, bits, dtype == BITS_F32 ? 4 : 2);
 }
 
-static void put_state(const row *r, const state *a, hashes *out)
+static void put_state(const row *r, hashes *out)
 {
+    const state *a = &r->root;
     int d;
     for (d = 0; d < bits_dv(r->c); d++)
-        feed(&out->o, a->l == 0 ? 0 : add_zero(a->o[d]), 4);
+        feed(&out->o, r->empty ? 0 : add_zero(a->o[d]), 4);
     feed(&out->rest, add_zero(a->m), 4);
     feed(&out->rest, a->l, 4);
 }
 
-static void put_result(const row *r, const state *a, int empty, hashes *out)
-{
-    const bits_case *c = r->c;
-    f32 inverse = 0, lse, x;
-    int d;
-    if (!empty) {
-        inverse = divide(ONE, a->l);
-        if (c->dropout)
-            inverse = mul(inverse, divide(ONE, sub(ONE, c->dropout)));
-    }
-    for (d = 0; d < bits_dv(c); d++) {
-        x = empty ? 0 : add_zero(mul(a->o[d], inverse));
-        feed(&out->o, store(x, c->dtype), c->dtype == BITS_F32 ? 4 : 2);
-    }
-    if (empty)
-        lse = c->sink ? bits_sink(c, (uint32_t)r->h) : MINUS_INF;
-    else
-        lse = mul(add(a->m, log2_32(a->l)), ln2);
-    feed(&out->rest, add_zero(lse), 4);
-}
-
 /* Columns outside the sequence hold -inf, or +0 for probabilities. */
-static void put_logits(const row *r, const state *a, int empty, hashes *out)
+static void put_logits(const row *r, hashes *out)
 {
     int column, stage = r->c->logits, dead;
     f32 x;
@@ -505,7 +554,7 @@ static void put_logits(const row *r, const state *a, int empty, hashes *out)
         if (dead)
             x = stage == BITS_LOGITS_SOFTMAX ? 0 : MINUS_INF;
         else if (stage == BITS_LOGITS_SOFTMAX)
-            x = empty ? 0 : exp2_32(sub(r->s[j], add(a->m, log2_32(a->l))));
+            x = r->empty ? 0 : exp2_32(sub(r->s[j], add(r->root.m, log2_32(r->root.l))));
         else
             x = mul(stage == BITS_LOGITS_RAW ? r->raw[j]
                     : stage == BITS_LOGITS_SOFTCAP ? r->capped[j] : r->s[j], ln2);
@@ -513,90 +562,131 @@ static void put_logits(const row *r, const state *a, int empty, hashes *out)
     }
 }
 
-static void do_row(row *r, hashes *out)
+static void put_row(const row *r, hashes *out)
 {
-    const bits_case *c = r->c;
-    state a, sink;
-    int j, level = 0, empty;
-    begin_row(r);
-    for (j = 0; j < r->keys; j++) {
-        r->keep[j] = 1;
-        logit(r, j);
-        dropout(r, j);
-    }
-    while (((int64_t)CHUNK << level) < r->base + r->keys)
-        level++;
-    node(r, level, 0, &a);
-    if (c->partial) {
-        put_state(r, &a, out);
+    int d;
+    if (r->c->partial) {
+        put_state(r, out);
         return;
     }
-    empty = a.l == 0;
-    if (c->sink && !empty) {
-        clear(&sink);
-        sink.m = mul(bits_sink(c, (uint32_t)r->h), log2e);
-        sink.l = ONE;
-        merge(&a, &sink, bits_dv(c));
-        a = sink;
-    }
-    put_result(r, &a, empty, out);
-    if (c->logits)
-        put_logits(r, &a, empty, out);
+    for (d = 0; d < bits_dv(r->c); d++)
+        feed_stored(&out->o, r->o[d], r->c->dtype);
+    feed(&out->rest, r->lse, 4);
+    if (r->c->logits)
+        put_logits(r, out);
 }
 
 static hashes do_case(const bits_case *c)
 {
-    row *r = &the_row;
-    hashes out = { UINT64_C(0xcbf29ce484222325), UINT64_C(0xcbf29ce484222325) };
-    r->c = c;
-    current = c->name;
-    for (r->b = 0; r->b < bits_batch(c); r->b++)
-        for (r->h = 0; r->h < c->hq; r->h++)
-            for (r->i = 0; r->i < bits_q_len(c, r->b); r->i++)
-                do_row(r, &out);
+    static row r;
+    hashes out = { EMPTY_HASH, EMPTY_HASH };
+    int b, h, i;
+    for (b = 0; b < bits_batch(c); b++)
+        for (h = 0; h < c->hq; h++)
+            for (i = 0; i < bits_q_len(c, b); i++) {
+                forward_row(&r, c, b, h, i);
+                put_row(&r, &out);
+            }
     return out;
 }
 
-static void print_hash(const char *before, uint64_t x, const char *after)
-{
-    printf("%s%08lx%08lx%s", before, (unsigned long)(x >> 32),
-           (unsigned long)(x & 0xffffffffu), after);
-}
+/* ---- the program ----------------------------------------------------------------------------- */
+
+typedef struct report {
+    int as_text, as_header, passed, failed;
+} report;
 
 static const char head[] =
     "/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and\n"
-    " * over LSE, states and logits. Written by `canon --golden`; a change is a major version.\n"
+    " * over LSE, states and logits; of gradients over dq, dk, dv, and dbias, dsinks, dslopes.\n"
+    " * Written by `canon --golden`; a change is a major version.\n"
     " * SPDX-License-Identifier: MIT\n */\n#ifndef GOLDEN_H\n#define GOLDEN_H\n\n"
     "#include <stdint.h>\n\ntypedef struct golden_hash {\n    const char *name;\n"
-    "    uint64_t o, rest;\n} golden_hash;\n\nstatic const golden_hash golden[] = {\n";
+    "    uint64_t o, rest;\n} golden_hash;\n\ntypedef struct golden_gradient {\n"
+    "    const char *name;\n    uint64_t dq, dk, dv, rest;\n} golden_gradient;\n\n"
+    "static const golden_hash golden[] = {\n";
+
+static const char between[] = "};\n\nstatic const golden_gradient golden_gradients[] = {\n";
+
+static void print_case(const report *a, const char *name, const uint64_t *hash, int count)
+{
+    int n;
+    printf(a->as_header ? "    { \"%s\"" : "%s", name);
+    for (n = 0; n < count; n++) {
+        printf(a->as_header ? n == 2 ? ",\n      UINT64_C(0x" : ", UINT64_C(0x" : " ");
+        printf("%08lx%08lx", (unsigned long)(hash[n] >> 32),
+               (unsigned long)(hash[n] & 0xffffffffu));
+        printf(a->as_header ? ")" : "");
+    }
+    printf(a->as_header ? " },\n" : "\n");
+}
+
+/* golden: the name in golden.h at this place, NULL beyond its end, and the hashes there. */
+static void report_case(report *a, const char *name, const uint64_t *hash, int count,
+                        const char *golden_name, const uint64_t *golden_hashes)
+{
+    size_t bytes = (size_t)count * sizeof *hash;
+    if (a->as_text || a->as_header) {
+        print_case(a, name, hash, count);
+    } else if (golden_name != NULL && strcmp(golden_name, name) == 0
+               && memcmp(golden_hashes, hash, bytes) == 0) {
+        a->passed++;
+    } else {
+        printf("%s differs from golden.h\n", name);
+        a->failed++;
+    }
+}
+
+static void report_forward(report *a)
+{
+    const int known = (int)(sizeof golden / sizeof golden[0]);
+    int n;
+    for (n = 0; n < BITS_CASES; n++) {
+        const golden_hash *g = &golden[n < known ? n : 0];
+        uint64_t want[2] = { g->o, g->rest }, hash[2];
+        hashes x;
+        current = bits_cases[n].name;
+        x = do_case(&bits_cases[n]);
+        hash[0] = x.o;
+        hash[1] = x.rest;
+        report_case(a, current, hash, 2, n < known ? g->name : NULL, want);
+    }
+}
+
+static void report_gradients(report *a)
+{
+    const int known = (int)(sizeof golden_gradients / sizeof golden_gradients[0]);
+    int n;
+    for (n = 0; n < BITS_GRADIENT_CASES; n++) {
+        const golden_gradient *g = &golden_gradients[n < known ? n : 0];
+        uint64_t want[4] = { g->dq, g->dk, g->dv, g->rest }, hash[4];
+        gradient_hashes x;
+        current = bits_gradient_cases[n].name;
+        x = gradients_of_case(&bits_gradient_cases[n]);
+        hash[0] = x.dq;
+        hash[1] = x.dk;
+        hash[2] = x.dv;
+        hash[3] = x.rest;
+        report_case(a, current, hash, 4, n < known ? g->name : NULL, want);
+    }
+}
 
 int main(int argc, char **argv)
 {
-    int as_header = argc > 1 && strcmp(argv[1], "--golden") == 0;
-    int as_text = argc > 1 && strcmp(argv[1], "--print") == 0;
-    int n, passed = 0, failed = 0, known = (int)(sizeof golden / sizeof golden[0]);
+    report a = { 0, 0, 0, 0 };
+    a.as_header = argc > 1 && strcmp(argv[1], "--golden") == 0;
+    a.as_text = argc > 1 && strcmp(argv[1], "--print") == 0;
     if (philox_word(0, 0, 0, 0, 0) != 0x6627e8d5)
         give_up("philox", 0);
-    if (as_header)
+    if (a.as_header)
         fputs(head, stdout);
-    for (n = 0; n < BITS_CASES; n++) {
-        hashes x = do_case(&bits_cases[n]);
-        const char *name = bits_cases[n].name;
-        if (as_text || as_header) {
-            printf(as_header ? "    { \"%s\"" : "%s", name);
-            print_hash(as_header ? ", UINT64_C(0x" : " ", x.o, as_header ? ")" : "");
-            print_hash(as_header ? ", UINT64_C(0x" : " ", x.rest, as_header ? ") },\n" : "\n");
-        } else if (n < known && strcmp(golden[n].name, name) == 0 && golden[n].o == x.o
-                   && golden[n].rest == x.rest) {
-            passed++;
-        } else {
-            printf("%s differs from golden.h\n", name);
-            failed++;
-        }
-    }
-    if (as_header)
+    report_forward(&a);
+    if (a.as_header)
+        fputs(between, stdout);
+    report_gradients(&a);
+    if (a.as_header)
         fputs("};\n\n#endif\n", stdout);
-    else if (!as_text)
-        printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    else if (!a.as_text)
+        printf("%d passed, %d failed\n", a.passed, a.failed);
+    return a.failed != 0;
 }

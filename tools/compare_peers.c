@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../attn.h"
+#include "../attn_backward.h"
 #include "../bench/machine/machine.h"
 #include "../bench/machine/probe.h"
 #include "compare_peers.h"
@@ -72,6 +72,77 @@ void compare_attn_close(compare_attn *a)
     if (a) free(a->workspace);
     free(a);
 }
+
+/* ---- gradients */
+
+struct compare_backward {
+    compare_attn *forward;
+    attn_gradients g;
+    attn_backward_info info;
+    void *o, *workspace;
+    float *lse;
+};
+
+static attn_status plan_backward(compare_backward *b, const peer_shape *s, const void *dout,
+                                 void *dq, void *dk, void *dv)
+{
+    b->g.dout.data = dout;
+    b->g.dq.data = dq;
+    b->g.dk.data = dk;
+    b->g.dv.data = dv;
+    b->g.dout.dtype = b->g.dq.dtype = b->g.dk.dtype = b->g.dv.dtype = s->dtype;
+    return attn_backward_explain(&b->forward->p, &b->g, &b->info);
+}
+
+compare_backward *compare_backward_open(const peer_shape *shape, const char *options, const void *q,
+                                        const void *k, const void *v, const void *dout, void *dq,
+                                        void *dk, void *dv, char *why, size_t why_bytes)
+{
+    compare_backward *const b = calloc(1, sizeof *b);
+    const size_t rows = (size_t)shape->heads_q * (size_t)shape->rows;
+    snprintf(why, why_bytes, "no memory");
+    if (!b) return NULL;
+    b->o = malloc(rows * (size_t)shape->dim * sizeof(float));
+    b->lse = malloc(rows * sizeof(float));
+    if (b->o && b->lse)
+        b->forward = compare_attn_open(shape, options, q, k, v, b->o, why, why_bytes);
+    if (b->forward) {
+        b->forward->p.lse.data = b->lse;
+        if (!compare_attn_run(b->forward)
+            && plan_backward(b, shape, dout, dq, dk, dv) == ATTN_OK)
+            b->workspace = malloc(b->info.workspace_bytes + 1);
+    }
+    if (b->workspace) return b;
+    compare_backward_close(b);
+    return NULL;
+}
+
+int compare_backward_run(compare_backward *b)
+{
+    return attn_backward(&b->forward->p, &b->g, b->workspace, b->info.workspace_bytes) != ATTN_OK;
+}
+
+const char *compare_backward_kernels(const compare_backward *b)
+{
+    return b->info.kernels_name;
+}
+
+double compare_backward_flops(const compare_backward *b)
+{
+    return b->info.flops;
+}
+
+void compare_backward_close(compare_backward *b)
+{
+    if (!b) return;
+    compare_attn_close(b->forward);
+    free(b->o);
+    free(b->lse);
+    free(b->workspace);
+    free(b);
+}
+
+/* ---- beside attention */
 
 reading *compare_reading_open(const void *k, const void *v, size_t bytes_each)
 {

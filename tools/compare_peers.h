@@ -20,6 +20,16 @@ const char *compare_attn_kernels(const compare_attn *a);
 double compare_attn_flops(const compare_attn *a); /* of the visible pairs only */
 void compare_attn_close(compare_attn *a);
 
+/* The gradients by dout of what that call computes, which is called once: o and lse are its own. */
+typedef struct compare_backward compare_backward;
+compare_backward *compare_backward_open(const peer_shape *shape, const char *options, const void *q,
+                                        const void *k, const void *v, const void *dout, void *dq,
+                                        void *dk, void *dv, char *why, size_t why_bytes);
+int compare_backward_run(compare_backward *b); /* 0 = done */
+const char *compare_backward_kernels(const compare_backward *b);
+double compare_backward_flops(const compare_backward *b); /* of five products, visible pairs only */
+void compare_backward_close(compare_backward *b);
+
 /* The rate of a plain loop that reads k and v: bench/reading.h. NULL = no memory. */
 reading *compare_reading_open(const void *k, const void *v, size_t bytes_each);
 void compare_reading_close(reading *r);

@@ -1,5 +1,5 @@
-# compare_peers.py - prefill and decoding of attn against its peers, in one process, in turn, on the
-# same data.
+# compare_peers.py - prefill, gradients and decoding of attn against its peers, in one process, in
+# turn, on the same data.
 # SPDX-License-Identifier: MIT
 #
 # Started by tools/compare_peers. A peer offers variants (block sizes, operators, backends): each is
@@ -19,8 +19,9 @@ import sys
 import time
 
 # Inputs are standard normal and outputs weighted means of them, at most about 4. All sum in
-# binary32, in different orders: the largest difference seen is 3e-6. In f16 and bf16, where peers
-# may round probabilities, too: 6e-5 and 5e-4 with 4096 keys.
+# binary32, in different orders: the largest difference seen is 3e-6, and 8e-6 in gradients, which
+# are sums over 4096 rows. In f16 and bf16, where peers may round probabilities, too: 6e-5 and 5e-4
+# with 4096 keys.
 TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
 BREAK_BY = 50  # tolerances: what --break adds to one number
 VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
@@ -40,11 +41,13 @@ STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint1
 
 WALL_TIME, CPU_TIME = "wall time", "processor time"
 MASKS = ("full", "causal")
+BACKWARD = ("full backward", "causal backward")
 
-# mask: of MASKS, or "decode"; storage: of STORAGE
+# mask: of MASKS or BACKWARD, or "decode"; storage: of STORAGE
 Kind = collections.namedtuple("Kind", "shape mask storage")
 
-# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result
+# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result, or dq,
+# dk and dv one after the other
 Variant = collections.namedtuple("Variant", "name run output")
 
 
@@ -82,6 +85,12 @@ def load_library(path):
             ("compare_attn_run", ctypes.c_int, [pointer]),
             ("compare_attn_kernels", text, [pointer]), ("compare_attn_flops", double, [pointer]),
             ("compare_attn_close", None, [pointer]),
+            ("compare_backward_open", pointer, [pointer, text] + four + [pointer] * 3
+             + [text, ctypes.c_size_t]),
+            ("compare_backward_run", ctypes.c_int, [pointer]),
+            ("compare_backward_kernels", text, [pointer]),
+            ("compare_backward_flops", double, [pointer]),
+            ("compare_backward_close", None, [pointer]),
             ("peer_openblas_open", pointer, [pointer, SGEMM, ctypes.c_int] + four),
             ("peer_openblas_run", ctypes.c_int, [pointer]),
             ("peer_openblas_close", None, [pointer]),
@@ -158,12 +167,15 @@ class Case:
 
     def __init__(self, machine, kind):
         self.machine, self.shape, self.storage = machine, kind.shape, kind.storage
-        self.causal, self.decode = kind.mask == "causal", kind.mask == "decode"
+        self.causal, self.decode = kind.mask.startswith("causal"), kind.mask == "decode"
+        self.backward = kind.mask in BACKWARD
         self.name, self.mask = shape_name(kind.shape), kind.mask
         self.kv_size = kind.shape.heads_kv * kind.shape.seq * kind.shape.dim
         self.size = kind.shape.heads_q * kind.shape.rows * kind.shape.dim
         self.q = machine.random(self.size, 0, kind.storage)
         self.k, self.v = (machine.random(self.kv_size, n, kind.storage) for n in (1, 2))
+        self.dout = machine.random(self.size, 3, kind.storage) if self.backward else None
+        self.result_size = self.size + (2 * self.kv_size if self.backward else 0)
         self.c_shape = CShape(*kind.shape, self.causal, number_of(kind.storage))
         self.f32 = kind.storage == "f32"
         self.opened = []
@@ -198,6 +210,29 @@ class Case:
         self.flops = lib.compare_attn_flops(handle)
         self.kernels = lib.compare_attn_kernels(handle).decode()
         return Variant(impl, must_work(lib.compare_attn_run, handle), lambda: self.floats_at(out))
+
+    def attn_backward(self):
+        """The gradients in one array, as output() has them."""
+        lib, why = self.machine.lib, ctypes.create_string_buffer(200)
+        outs = [(STORAGE[self.storage] * n)() for n in (self.size, self.kv_size, self.kv_size)]
+        handle = lib.compare_backward_open(ctypes.byref(self.c_shape), b"impl=tiled", self.q,
+                                           self.k, self.v, self.dout, *outs, why, len(why))
+        if not handle:
+            raise Wrong("attn's gradients: %s" % why.value.decode())
+        self.opened.append((lib.compare_backward_close, handle))
+        self.flops = lib.compare_backward_flops(handle)
+        self.kernels = lib.compare_backward_kernels(handle).decode()
+        return Variant("tiled", must_work(lib.compare_backward_run, handle),
+                       lambda: self.joined(outs, [len(x) for x in outs]))
+
+    def joined(self, addresses, sizes):
+        """What lies there, one after the other, as f32."""
+        out, at = floats(self.result_size), 0
+        for address, n in zip(addresses, sizes):
+            self.machine.lib.attn_convert(ctypes.byref(out, 4 * at), 0, address,
+                                          number_of(self.storage), n)
+            at += n
+        return out
 
     def close(self):
         for close, handle in self.opened:
@@ -247,7 +282,7 @@ class OpenBlas:
     def variants(self, case):
         hq, hkv, count, _, _ = case.shape
         most = count if case.causal else count * (hq // hkv)  # heads that share keys stack up
-        sizes = self.DECODE_ROWS if case.decode else self.ROWS
+        sizes = [] if case.backward else self.DECODE_ROWS if case.decode else self.ROWS
         return [self.variant(case, rows) for rows in sizes if rows < most and case.f32]
 
     def variant(self, case, rows):
@@ -299,8 +334,40 @@ class Torch:
                     x.repeat_interleave(hq // hkv, 1) for x in (k, v)) + (False,)
         backends = (("default", None), ("flash", SDPBackend.FLASH_ATTENTION),
                     ("math", SDPBackend.MATH))
-        return [self.variant(case, name + how, backend, *tensors)
+        make = self.backward if case.backward else self.variant
+        return [make(case, name + how, backend, *tensors)
                 for name, backend in backends for how, tensors in ways.items()]
+
+    def backward(self, case, name, backend, q, k, v, gqa):
+        """The backward pass alone, of a forward pass that is kept. Heads that were expanded are
+        added up again by the graph, where there is one: k and v are leaves of its own else."""
+        from torch.nn.attention import sdpa_kernel
+        sdpa = self.torch.nn.functional.scaled_dot_product_attention
+        hq, hkv, rows, s, d = case.shape
+        leaves = [self.tensor(x, 1, h, n, d, storage=case.storage).clone().requires_grad_()
+                  for x, h, n in ((case.q, hq, rows), (case.k, hkv, s), (case.v, hkv, s))]
+        dout = self.tensor(case.dout, 1, hq, rows, d, storage=case.storage)
+        expand = hq != hkv and not gqa
+        wide = [x.repeat_interleave(hq // hkv, 1) if expand else x for x in leaves[1:]]
+        last = []
+
+        def forward():
+            return sdpa(leaves[0], *wide, is_causal=bool(case.causal), enable_gqa=gqa)
+
+        if backend:
+            with sdpa_kernel(backend):
+                o = forward()
+        else:
+            o = forward()
+
+        def call():
+            last[:] = self.torch.autograd.grad(o, leaves, dout, retain_graph=True)
+
+        def output():
+            kept = [x.contiguous() for x in last]
+            return case.joined([x.data_ptr() for x in kept], [x.numel() for x in kept])
+
+        return Variant(name, call, output)
 
     def variant(self, case, name, backend, q, k, v, gqa):
         from torch.nn.attention import sdpa_kernel
@@ -379,8 +446,8 @@ class OnnxRuntime:
                             {"c": self.numpy.zeros((n, n), self.numpy.float32)})[0]
 
     def variants(self, case):
-        """numpy has no bf16."""
-        if case.storage == "bf16":
+        """numpy has no bf16, onnxruntime no gradients."""
+        if case.storage == "bf16" or case.backward:
             return []
         offers = [(self.attention, how, view) for how, view in case.views()]
         if case.decode:
@@ -494,8 +561,8 @@ def check(case, who, variant, want, broken):
     variant.run()
     got = variant.output()
     if broken:
-        got[case.size // 2] += BREAK_BY * allowed
-    difference = case.machine.lib.compare_difference(want, got, case.size)
+        got[case.result_size // 2] += BREAK_BY * allowed
+    difference = case.machine.lib.compare_difference(want, got, case.result_size)
     if not difference <= allowed:
         raise Wrong("%s (%s) differs from attn's default by %.3g at %s %s %s, allowed is %.3g; not "
                     "timed" % (who, variant.name, difference, case.name, case.storage, case.mask,
@@ -537,7 +604,7 @@ def shares_of(case, cycles):
 
 def run_case(machine, kind, peers, rounds, broken):
     case = Case(machine, kind)
-    entrants = {"attn": case.attn("tiled")}
+    entrants = {"attn": case.attn_backward() if case.backward else case.attn("tiled")}
     entrants["attn"].run()
     want, offers, tries = entrants["attn"].output(), offers_of(case, peers), {}
     differences = {name: max(check(case, name, v, want, broken == name) for v in variants)
@@ -596,6 +663,8 @@ def verdicts(results, peers, shares):
                          ratios(results, "full", valid), 1, void))
     lines.append(verdict("causal: at least %.2fx the best peer" % CAUSAL_GOAL,
                          ratios(results, "causal", valid), CAUSAL_GOAL, void))
+    lines.append(verdict("backward: faster than every peer on every shape",
+                         [f for mask in BACKWARD for f in ratios(results, mask, valid)], 1, void))
     lines.append(verdict("decode, f32: at least %.1fx the best peer" % DECODE_GOAL,
                          ratios(results, "decode", valid), DECODE_GOAL, void))
     if any(p.name == "openblas" for p in peers):
@@ -617,10 +686,10 @@ def cell(result, name):
                                     result["variant"][name])
 
 
-def main_table(results, names):
+def main_table(results, names, masks):
     rows = [["shape", "mask", "attn"] + names]
     for r in results:
-        if r["mask"] in MASKS:
+        if r["mask"] in masks:
             rows.append([r["shape"], r["mask"], "%.1f %%" % (100 * r["share"]["attn"])]
                         + [cell(r, n) for n in names])
     return rows if len(rows) > 1 else []
@@ -683,7 +752,10 @@ def differences(record):
 
 def tables_of(results, names):
     """(what its numbers mean, rows) of each table that has rows."""
-    tables = [("Prefill, f32. " + LEGEND, main_table(results, names)),
+    tables = [("Prefill, f32. " + LEGEND, main_table(results, names, MASKS)),
+              ("Gradients dq, dk, dv, f32; the backward pass alone, after a forward pass. FLOPs "
+               "are those of five products for each visible pair. " + LEGEND,
+               main_table(results, names, BACKWARD)),
               ("The textbook path against unfused OpenBLAS.", naive_table(results, names)),
               (DECODE_LEGEND, decode_table(results, names))]
     return [(legend, rows) for legend, rows in tables if rows]
@@ -743,7 +815,7 @@ def parse_options():
 
 
 def chosen_cases(only):
-    kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
+    kinds = [Kind(s, mask, "f32") for mask in MASKS + BACKWARD for s in PREFILLS]
     kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
     found = [kind for kind in kinds if only in kind_name(kind)]
     if not found:

@@ -14,6 +14,7 @@ cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/hash}
 jobs=${JOBS:-2}
 groups="bits rope"
+sources="bits bits_backward rope"
 
 # compiler | options of attn.c and of linking | what may happen: `bits`, or `refuse` = also #error
 # that names an option to add
@@ -75,8 +76,8 @@ library() {
 
 # The groups with compiler $1 and options $2 as $3.group.*.o.
 group_objects() {
-    for group in $groups; do
-        $1 $2 -std=c99 -c "tests/$group.c" -o "$3.group.$group.o" || return 1
+    for source in $sources; do
+        $1 $2 -std=c99 -c "tests/$source.c" -o "$3.group.$source.o" || return 1
     done
 }
 

@@ -1,10 +1,10 @@
 # performance.awk - the measured part of docs/performance.md.
 # SPDX-License-Identifier: MIT
 #
-# awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv: the first file
-# has goals, the others a head line of column names. A row counts as disturbed when its threads had
-# less than DISTURBED percent of their CPUs: a goal that it misses is undecided then, and so is one
-# that compares it.
+# awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv backward.csv: the
+# first file has goals, the others a head line of column names. A row counts as disturbed when its
+# threads had less than DISTURBED percent of their CPUs: a goal that it misses is undecided then,
+# and so is one that compares it.
 
 BEGIN { DISTURBED = 97 }
 FNR == 1 { file++ }
@@ -46,12 +46,17 @@ function add_set(set)
     known[set] = 1
 }
 
-file == 2 {
-    key = get("case") SUBSEP get("kernels")
-    row_name[++rows] = get("case"); row_set[rows] = get("kernels")
+function keep_share(name,    key)
+{
+    key = name SUBSEP get("kernels")
     share[key] = rounded(get("pct_set_peak")); gflops[key] = get("gflops")
     running[key] = get("pct_running")
     add_set(get("kernels"))
+}
+
+file == 2 {
+    row_name[++rows] = get("case"); row_set[rows] = get("kernels")
+    keep_share(get("case"))
     if (samples == "" || get("samples") + 0 < samples) samples = get("samples") + 0
     dim = get("head_dim") + 0
     if (!(dim in dim_known)) dim_list[++dims] = dim
@@ -98,6 +103,13 @@ file == 5 && get("threads") > 1 {
     pair_times[pairs] = sprintf("%.3f | %.3f", alone_ms, get("ms_p50"))
     speedup[pairs] = sprintf("%.2f", get("speedup")); pair_reading[pairs] = decimal("pct_read_bw")
     pair_running[pairs] = get("pct_running") < alone_running ? get("pct_running") : alone_running
+}
+
+# Cases for each kernel set have goals, the others are named after what they are about.
+file == 6 && get("threads") == 1 {
+    name = get("scenario") == get("kernels") ? get("case") : get("scenario") ": " get("case")
+    gradient_name[++gradients] = name; gradient_set[gradients] = get("kernels")
+    keep_share(name)
 }
 
 function lost(running) { return running > 0 && running < DISTURBED }
@@ -173,12 +185,12 @@ function say_row(name, set,    key, verdict)
         wanted_text, verdict
 }
 
-# Goals of sets that were measured, whose case was not.
-function say_missing(    g, s)
+# Goals of sets that were measured, whose case was not; of gradients or of all else.
+function say_missing(backward,    g, s)
 {
     for (g = 1; g <= goals; g++)
         for (s = 1; s <= sets; s++) {
-            if (goal_name[g] == "workspace") continue
+            if (goal_name[g] == "workspace" || (goal_name[g] ~ /^backward /) != backward) continue
             if (goal[goal_name[g], goal_set[g]] ~ /^(reading|roof|speed-up) /) continue
             if (goal_set[g] != "*" && goal_set[g] != set_name[s]) continue
             if ((goal_name[g], set_name[s]) in share) continue
@@ -188,10 +200,22 @@ function say_missing(    g, s)
         }
 }
 
+function say_backward(    i)
+{
+    print "\n## Backward\n"
+    print "Gradients dq, dk and dv, one thread, shares as above; FLOPs are those of five products,"
+    print "2 (3 head_dim + 2 head_dim_v) a visible pair, whatever is computed twice. What is not"
+    print "`backward` is measured with the best set; modifiers: D=64, s2048, beside none.\n"
+    print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
+    for (i = 1; i <= gradients; i++) say_row(gradient_name[i], gradient_set[i])
+    say_missing(1)
+    say_goals()
+}
+
 function say_space(    s, d, limit, verdict)
 {
     print "\n## Workspace of one thread\n"
-    print "What attn_workspace_size asks for, the most over the cases above.\n"
+    print "What attn_workspace_size asks for, the most over the cases of prefill.\n"
     print "| set | head_dim | KiB | goal | |\n|---|---|---|---|---|"
     limit = goal["workspace", "*"] + 0
     for (s = 1; s <= sets; s++)
@@ -208,7 +232,8 @@ function say_kernels(    i, d, id, part)
     print "\n## Single kernels\n"
     print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians. `_exp`: the"
     print "exponentials of another block beside the product; `_lanes`: the upper half of the lanes,"
-    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys.\n"
+    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys; the"
+    print "last five: of gradients.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"
@@ -301,8 +326,9 @@ END {
     print "[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
-    say_missing()
+    say_missing(0)
     say_goals()
+    say_backward()
     say_decode()
     say_threads()
     say_space()

@@ -5,11 +5,11 @@
 # usage: tools/performance.sh [BUILD]      (make performance; BUILD holds bench)
 #
 #   PEERS=FILE      the section on peers is FILE (as tools/compare_peers --markdown writes it)
-#   BENCH_FLAGS     more options for `bench prefill`, decode and threads, e.g. "--iters 5"
+#   BENCH_FLAGS     more options for `bench prefill`, backward, decode, threads: "--iters 5"
 #   RUN             what runs a program, e.g. "taskset -c 1"
 #   RUN_THREADS     what runs `bench threads`, which wants all CPUs (RUN)
-#   MEASURED=DIR    measures nothing, takes prefill.csv, prefill.json, kernels.csv, decode.csv and
-#                   threads.csv of DIR
+#   MEASURED=DIR    measures nothing, takes prefill.csv, prefill.json, kernels.csv, decode.csv,
+#                   threads.csv and backward.csv of DIR
 #   OUTPUT=FILE     written instead of docs/performance.md
 #
 # What stands between the markers of the notes and of the peers is kept; all else is written anew.
@@ -36,6 +36,8 @@ measure()
         fail "bench kernels failed: nothing written"
     ${RUN:-} "$build/bench" decode ${BENCH_FLAGS:-} --csv "$work/decode.csv" ||
         fail "bench decode failed: nothing written"
+    ${RUN:-} "$build/bench" backward --impl tiled ${BENCH_FLAGS:-} --csv "$work/backward.csv" ||
+        fail "bench backward failed: nothing written"
     ${RUN_THREADS-${RUN:-}} "$build/bench" threads ${BENCH_FLAGS:-} --csv "$work/threads.csv" ||
         fail "bench threads failed: nothing written"
 }
@@ -98,7 +100,7 @@ write_page()
     notes=$(region notes) || exit 1
     others=$(peers) || exit 1
     measured=$(awk -f "$tools/performance.awk" "$tools/goals.txt" "$work/prefill.csv" \
-        "$work/kernels.csv" "$work/decode.csv" "$work/threads.csv") ||
+        "$work/kernels.csv" "$work/decode.csv" "$work/threads.csv" "$work/backward.csv") ||
         fail "the tables cannot be made"
     mkdir -p "$build" || exit 1
     {
@@ -110,5 +112,5 @@ write_page()
 
 [ -n "${MEASURED:-}" ] || measure
 write_page
-echo "wrote $output; goals of prefill, decode, threads:"
+echo "wrote $output; goals of prefill, backward, decode, threads:"
 grep '^Goals: ' "$output"

@@ -61,6 +61,15 @@ pair_row() { printf '"%s","s",%s,%s,%s,%s,%s\n' "$1" "$2" "$3" "$4" "$5" "$6"; }
     pair_row 'decode g4 kv65536' 1 3 0 1 50                 # disturbed
     pair_row 'decode g4 kv65536' 2 2.5 1.2 90 99
 } > "$work/threads.csv"
+# scenario case threads share
+gradient_row() { printf '"%s","%s","avx2",%s,%s,100,99\n' "$1" "$2" "$3" "$4"; }
+{
+    echo scenario,case,kernels,threads,pct_set_peak,gflops,pct_running
+    gradient_row avx2 'backward full d128 s2048' 1 91.96     # 92.0 as printed: met
+    gradient_row avx2 'backward causal d128 s2048' 1 87.94
+    gradient_row modifiers window 1 50                       # no goal
+    gradient_row threads 'h8 s2048' 2 40                     # of two threads: not shown
+} > "$work/backward.csv"
 echo '{ "timestamp": "T", "machine": {"cpu": "Some CPU", "l1d_bytes": 32768, "ghz": 3},' \
     > "$work/prefill.json"
 
@@ -81,6 +90,15 @@ expect "a base that is missing" has 'not measured: causal d64 s2048 |'
 expect "no goal, no verdict" has '| full d64 s512 | avx512 | 80.0 | 100.0 | - | - |'
 expect "a goal without a row" has '| causal d128 s8192 | avx2 | - | - | 95.5 | not measured |'
 expect "the count" has 'Goals: 4 met, 3 missed, 2 undecided, '
+expect "gradients have their own goals" has \
+    '| backward full d128 s2048 | avx2 | 92.0 | 100.0 | 92 | met |'
+expect "and miss them" has \
+    '| backward causal d128 s2048 | avx2 | 87.9 | 100.0 | 88 | missed by 0.1 |'
+expect "what they are about" has '| modifiers: window | avx2 | 50.0 | 100.0 | - | - |'
+expect "threads are not among them" lacks 'h8 s2048 | avx2'
+expect "gradients of another width" has \
+    '| backward full d64 s2048 | avx2 | - | - | 92 | not measured |'
+expect "the count of gradients" has 'Goals: 1 met, 1 missed, 0 undecided, 22 not measured.'
 expect "the warning" has 'Disturbed: in 3 of 11 rows'
 expect "decode reaches its goal as printed" has \
     '| h32/8 d128 kv4096 | narrow | 92.0 | 99.0 | 10.1 | 20.0 | reading 92 | met |'

@@ -29,6 +29,11 @@ const char *case_keys_name(keys_kind kind)
     return names[kind];
 }
 
+const char *case_pass_name(const bench_case *c)
+{
+    return c->appends ? "none" : c->backward ? "backward" : "forward";
+}
+
 int case_k_dtype(const bench_case *c)
 {
     return c->keys.typed ? c->keys.k_dtype : c->dtype;

@@ -19,7 +19,8 @@ typedef enum case_shares {
     SHARES_BUT_THREADS,
     SHARES_BUT_MASK,
     SHARES_BUT_KEYS,   /* where the keys lie, how they are turned */
-    SHARES_BUT_STORAGE /* types of k and v: q and o alone are shared */
+    SHARES_BUT_STORAGE, /* types of k and v: q and o alone are shared */
+    SHARES_BUT_GEMMS   /* how the products of a backward call are divided, and threads */
 } case_shares;
 
 /* Where k and v lie: all but the first are caches of attn_cache.h. */
@@ -40,7 +41,7 @@ typedef struct case_keys {
 } case_keys;
 
 /* What is in the case's name, so that options leave it alone. */
-enum { FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_ALL = 7 };
+enum { FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_PASS = 8, FIXED_ALL = 15 };
 
 typedef struct bench_case {
     const char *preset, *scenario; /* scenario: cases that one winner is named for */
@@ -51,6 +52,8 @@ typedef struct bench_case {
     int dtype;
     case_keys keys;
     int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
+    int backward; /* attn_backward in place of attn_forward, whose result it needs, untimed */
+    int gemms;    /* matrix products of a tile of it: 5 or 7; 0 = as the library chooses */
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
@@ -67,6 +70,7 @@ typedef struct bench_case {
 /* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
+    const char *pass;            /* "forward", "backward"; "none" where keys are appended */
     const char *keys;            /* where k and v lie: "plain", or a kind of cache */
     const char *k_dtype, *v_dtype;
     const char *tuning; /* file whose text was used; "" = none */
@@ -77,12 +81,13 @@ typedef struct bench_result {
     int64_t shared_keys;    /* that the call was told of */
     int64_t kv_token_bytes; /* of k and v of one key */
     int64_t kv_bytes;       /* of k and v as they are stored */
+    int64_t gemms;          /* products of a tile of a backward call; 0 = it is none */
     int64_t samples, workspace_bytes, peak_rss_bytes;
     int64_t theory_bytes;     /* model.h: beside the tensors, by the formula */
     int64_t rss_growth_bytes; /* of the peak in the first call, in a process of its own; 0 = not
                                * measured: `bench memory` */
     double matrix_share;      /* workspace / the whole matrix of logits */
-    double intensity;         /* FLOPs / byte of q, k, v, o */
+    double intensity;         /* FLOPs / byte of q, k, v, o; backward of lse and gradients, too */
     double fma_peak_gflops, read_peak_gbytes_per_s; /* of as many threads; from memory */
     const char *roof;         /* which of the two binds at this intensity: "compute", "memory" */
     double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
@@ -113,6 +118,7 @@ const char *case_layout_name(case_layout layout);
 const char *case_dtype_name(int dtype);
 const char *case_data_name(data_kind data);
 const char *case_keys_name(keys_kind kind);
+const char *case_pass_name(const bench_case *c);
 
 /* Storage types of k and v, bytes of an element. */
 int case_k_dtype(const bench_case *c);

@@ -6,10 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DATA_Q, DATA_K, DATA_V };
+enum { DATA_Q, DATA_K, DATA_V, DATA_DOUT }; /* of q, k, v; of the gradient by o */
 
 typedef enum data_kind {
-    DATA_TRIG,  /* q = sin, k = cos, v = tan of the running index, kept off the poles of tan */
+    DATA_TRIG,  /* q = sin, k = cos, v = tan of the running index, kept off the poles of tan; dout
+                 * = cos */
     DATA_NORMAL /* standard normal numbers from a seed; a million of them, again and again */
 } data_kind;
 

@@ -22,16 +22,17 @@ void list_masks(void)
 static void list_case(const bench_case *c, int threads)
 {
     char shape[160];
-    printf("case   %-9s %-16s %-25s %-15s %-30s %-4s %-6s %3d%s%s\n", c->preset, c->scenario,
+    printf("case   %-9s %-16s %-25s %-15s %-30s %-4s %-6s %3d %-8s%s%s\n", c->preset, c->scenario,
            c->name, mask_name(c->mask), case_shape(c, shape, sizeof shape),
            case_dtype_name(c->dtype), case_layout_name(mask_layout(c)),
-           c->threads ? c->threads : threads, c->missing ? "  not available: " : "",
+           c->threads ? c->threads : threads, case_pass_name(c),
+           c->missing ? "  not available: " : "",
            c->missing ? c->missing : "");
 }
 
 void list_cases(const case_list *list, int threads)
 {
-    printf("       %-9s %-16s %-25s %-15s %-30s %-4s %-6s %s\n", "preset", "scenario", "case",
+    printf("       %-9s %-16s %-25s %-15s %-30s %-4s %-6s %s pass\n", "preset", "scenario", "case",
            "mask", "B,Hq,Hkv,Sq,Skv,D,Dv", "type", "layout", "thr");
     for (int i = 0; i < list->n; i++) list_case(&list->cases[i], threads);
 }

@@ -498,6 +498,12 @@ static float half_score(void *user, const attn_pair *at, float logit)
     return 0.5f * logit;
 }
 
+float mask_score_derivative(void *user, const attn_pair *at, float logit)
+{
+    (void)user, (void)at, (void)logit;
+    return 0.5f;
+}
+
 static int set_score(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     (void)c, (void)arrays;
@@ -616,6 +622,11 @@ int mask_explained(int kind)
 int mask_reads_all(int kind)
 {
     return masks[kind].keys == all_keys || kind == MASK_CAUSAL || kind == MASK_PREFIX;
+}
+
+int mask_has_bias(int kind)
+{
+    return kind >= MASK_BIAS && kind <= MASK_BIAS_BF16;
 }
 
 case_layout mask_layout(const bench_case *c)

@@ -66,6 +66,12 @@ int mask_explained(int kind);
 /* Whether every key is seen by some row, so that all of k and v is read. */
 int mask_reads_all(int kind);
 
+/* Whether the kind adds a bias for each pair. */
+int mask_has_bias(int kind);
+
+/* Derivative of the score callback of MASK_SCORE. */
+float mask_score_derivative(void *user, const attn_pair *at, float logit);
+
 /* Bytes of the arrays whose size goes with seq_q * seq_kv. */
 double mask_bytes(const bench_case *c);
 

@@ -50,7 +50,8 @@ static const struct {
     {"cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
      cache_cases, NULL},
     {"dilated", "dilated attention", NULL, MISSING_DILATED},
-    {"backward", "gradients", NULL, MISSING_BACKWARD},
+    {"backward", "gradients: lengths, widths, masks, storage, 5 and 7 products, naive and tiled",
+     backward_cases, NULL},
 };
 
 static void add_all(const preset_choice *want, case_list *list)

@@ -9,11 +9,15 @@
 
 /* Capabilities that cases wait for. */
 #define MISSING_DILATED "dilated attention is not built"
-#define MISSING_BACKWARD "gradients are not built"
 
 /* One more case, all zero but warm-up 2 and normal data. Beyond the last place it is counted in
  * list->lost and overwritten by the next. */
 bench_case *case_append(case_list *list, const char *preset, const char *scenario);
+
+/* Calls add for the kernel set that is wanted, or for each that is made for this CPU's vector unit,
+ * or else for the best there is. */
+void each_native_set(case_list *list, const preset_choice *want,
+                     void (*add)(case_list *list, int quick, const char *kernels));
 
 void gemma_cases(case_list *list, const preset_choice *want);
 void latency_cases(case_list *list, const preset_choice *want);
@@ -22,6 +26,7 @@ void extreme_cases(case_list *list, const preset_choice *want);
 void prefill_cases(case_list *list, const preset_choice *want);
 void decode_cases(case_list *list, const preset_choice *want);
 void threads_cases(case_list *list, const preset_choice *want);
+void backward_cases(case_list *list, const preset_choice *want);
 void cache_cases(case_list *list, const preset_choice *want);
 void rank_cases(case_list *list, const preset_choice *want);
 void masks_cases(case_list *list, const preset_choice *want);

@@ -90,19 +90,24 @@ static int native(const char *kernels)
     return 1;
 }
 
-void prefill_cases(case_list *list, const preset_choice *want)
+void each_native_set(case_list *list, const preset_choice *want,
+                     void (*add)(case_list *list, int quick, const char *kernels))
 {
     const int before = list->n;
     if (want->kernels) {
-        prefill_set(list, want->quick, want->kernels);
+        add(list, want->quick, want->kernels);
         return;
     }
     for (int i = 0; attn_kernels_get(i); i++) {
         const char *const name = attn_kernels_name(attn_kernels_get(i));
-        if (native(name)) prefill_set(list, want->quick, name);
+        if (native(name)) add(list, want->quick, name);
     }
-    if (list->n == before)
-        prefill_set(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
+    if (list->n == before) add(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
+}
+
+void prefill_cases(case_list *list, const preset_choice *want)
+{
+    each_native_set(list, want, prefill_set);
 }
 
 /* ---- decode: one token against a cache, by heads, width, length and storage; and MLA, where all

@@ -122,7 +122,9 @@ static int same_case(const json_document *d, const json_value *old, const bench_
 {
     const char *const now[NUM_KEYS] = {r->preset, r->name, r->path, r->kernels, r->dtype, r->mask,
                                        r->layout};
-    int same = json_number(d, old, "threads") == (double)r->threads;
+    const char *const pass = json_text(d, old, "pass"); /* files of before there were several */
+    int same = json_number(d, old, "threads") == (double)r->threads
+               && (!pass || !strcmp(pass, r->pass));
     for (int i = 0; same && i < NUM_KEYS; i++) {
         const char *const text = json_text(d, old, text_keys[i]);
         same = text && !strcmp(text, now[i]);

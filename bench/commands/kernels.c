@@ -4,7 +4,8 @@
  * A tile holds every array that any kernel reads or writes; a kernel is one line of `entries` and
  * one run function. The value of an element depends on array, index and lane alone, so the portable
  * kernel, whose tiles have other rows, can be run on any lanes of a tile: all arrays are then
- * compared, those that the kernel must leave alone among them.
+ * compared, those that the kernel must leave alone among them. What sums over lanes goes into C,
+ * which the portable kernel, run on one part of the lanes after the other, fills likewise.
  *
  * Logits, maxima and exponentials go by blocks of 16 keys, as in a call; the last entry, `tile`, is
  * a whole tile of keys as attn.c works it off.
@@ -28,6 +29,8 @@
 
 enum { KEYS = KERNEL_KEYS, BLOCKS = KEYS / ATTN_BLOCK };
 enum { WARMUP = 5, LINE = 64, STAGGER = 3 * LINE }; /* LINE: bytes */
+enum { LINE_FLOATS = LINE / (int)sizeof(float) };
+enum { GROUP_ROWS = 96, MOST_GROUP = 8 }; /* row tiles that a call sums over at once */
 #define START_MAXIMUM 4.0f
 
 /* MILD is what is timed: no maximum moves. WILD: maxima move, some have not begun, keys are dead,
@@ -36,10 +39,11 @@ typedef enum mood_kind { MILD, WILD } mood_kind;
 static const float logit_spread[] = {2.0f, 100.0f};
 static const float key_spread[] = {0.125f, 2.5f};
 
-/* M, TOP: maxima; E, C: logits whose exponentials are taken, those of C with TOP calm. */
+/* M, TOP: maxima; E, CALM: logits whose exponentials are taken, those of CALM with TOP calm; DP to
+ * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. */
 typedef enum array_id {
-    Q, QT, S, E, C, X, FACTOR, M, TOP, L, ALPHA, DECAY, O, OUT, A, B, F16, BF16, HALVES, ALIVE,
-    BEGIN, END, NUM_ARRAYS
+    Q, QT, S, E, CALM, X, FACTOR, M, TOP, L, ALPHA, DECAY, O, OUT, A, B, F16, BF16, HALVES, ALIVE,
+    BEGIN, END, DP, LSE, DELTA, TANH, P, X_SOME, B_ALL, B_SOME, NUM_ARRAYS
 } array_id;
 
 /* Of an array's elements: an attn_dtype or one of these. */
@@ -47,38 +51,48 @@ enum { INT = ATTN_BF16 + 1, BYTE };
 static const size_t type_bytes[] = {sizeof(float), 2, 2, sizeof(int), 1};
 
 typedef enum fill_kind {
-    SIGNED, POSITIVE, ONE, SPREAD, MORTAL, MAXIMUM, BEGUN, RATIO, BIT, FROM, UNTIL
+    SIGNED, POSITIVE, ONE, SPREAD, MORTAL, MAXIMUM, BEGUN, RATIO, BIT, FROM, UNTIL, SUM, TANGENT,
+    MAYBE_DEAD, DEAD_LANES, INFINITE_LANES
 } fill_kind;
 
-/* Length of an array per lane = keys * KEYS + dims * head_dim + more. */
+/* Length of an array per lane = keys * KEYS + dims * head_dim + pitches * (head_dim in whole cache
+ * lines) + more. */
 static const struct {
-    int keys, dims, more;
+    int keys, dims, pitches, more;
     int lane_major; /* [lane][index], else [index][lane] */
     int type;
     fill_kind fill;
 } arrays[NUM_ARRAYS] = {
-    [Q] = {0, 1, 0, 1, ATTN_F32, SIGNED},
-    [QT] = {0, 1, 0, 0, ATTN_F32, SIGNED},
-    [S] = {1, 0, 0, 0, ATTN_F32, SPREAD},
-    [E] = {1, 0, 0, 0, ATTN_F32, MORTAL},
-    [C] = {1, 0, 0, 0, ATTN_F32, SIGNED},
-    [X] = {1, 0, 0, 0, ATTN_F32, MORTAL},
-    [FACTOR] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [M] = {0, 0, 1, 0, ATTN_F32, BEGUN},
-    [TOP] = {0, 0, 1, 0, ATTN_F32, MAXIMUM},
-    [L] = {0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [ALPHA] = {0, 0, BLOCKS, 0, ATTN_F32, ONE},
-    [DECAY] = {0, 0, 1, 0, ATTN_F32, RATIO},
-    [O] = {0, 1, 0, 0, ATTN_F32, SIGNED},
-    [OUT] = {0, 1, 0, 1, ATTN_F32, SIGNED},
-    [A] = {0, 1, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
-    [B] = {0, 1, 2, 0, ATTN_F32, POSITIVE},
-    [F16] = {0, 1, 0, 1, ATTN_F16, SIGNED},
-    [BF16] = {0, 1, 0, 1, ATTN_BF16, SIGNED},
-    [HALVES] = {0, 1, 0, 1, ATTN_F16, ONE},
-    [ALIVE] = {1, 0, 0, 0, BYTE, BIT},
-    [BEGIN] = {0, 0, 1, 0, INT, FROM},
-    [END] = {0, 0, 1, 0, INT, UNTIL},
+    [Q] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
+    [QT] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
+    [S] = {1, 0, 0, 0, 0, ATTN_F32, SPREAD},
+    [E] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
+    [CALM] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
+    [X] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
+    [FACTOR] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [M] = {0, 0, 0, 1, 0, ATTN_F32, BEGUN},
+    [TOP] = {0, 0, 0, 1, 0, ATTN_F32, MAXIMUM},
+    [L] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
+    [ALPHA] = {0, 0, 0, BLOCKS, 0, ATTN_F32, ONE},
+    [DECAY] = {0, 0, 0, 1, 0, ATTN_F32, RATIO},
+    [O] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
+    [OUT] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
+    [A] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
+    [B] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE},
+    [F16] = {0, 1, 0, 0, 1, ATTN_F16, SIGNED},
+    [BF16] = {0, 1, 0, 0, 1, ATTN_BF16, SIGNED},
+    [HALVES] = {0, 1, 0, 0, 1, ATTN_F16, ONE},
+    [ALIVE] = {1, 0, 0, 0, 0, BYTE, BIT},
+    [BEGIN] = {0, 0, 0, 1, 0, INT, FROM},
+    [END] = {0, 0, 0, 1, 0, INT, UNTIL},
+    [DP] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
+    [LSE] = {0, 0, 0, 1, 0, ATTN_F32, SUM},
+    [DELTA] = {0, 0, 0, 1, 0, ATTN_F32, SIGNED},
+    [TANH] = {1, 0, 0, 0, 0, ATTN_F32, TANGENT},
+    [P] = {1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD},
+    [X_SOME] = {1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES},
+    [B_ALL] = {0, 0, 1, 0, 1, ATTN_F32, SIGNED},
+    [B_SOME] = {0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES},
 };
 
 typedef struct tile {
@@ -90,7 +104,10 @@ typedef struct tile {
     const float *q[ATTN_KERNEL_MAX_ROWS]; /* rows of Q */
     float *out[ATTN_KERNEL_MAX_ROWS];     /* rows of OUT */
     float *k, *v;                         /* [KEYS][dim] */
+    float *c;                             /* [KEYS][pitch], sums over lanes */
+    ptrdiff_t pitch;                      /* dim in whole cache lines */
     int found[BLOCKS]; /* what running_max says about a block */
+    int group;         /* how often over the rows are summed over, as if they were other tiles */
     void *memory;
 } tile;
 
@@ -150,13 +167,13 @@ static void run_qk_exp(const attn_kernels *f, tile *t)
 
 static void run_qk_exp_calm(const attn_kernels *f, tile *t)
 {
-    qk_beside(f, t, C, TOP, 1);
+    qk_beside(f, t, CALM, TOP, 1);
 }
 
 static void run_exp_block(const attn_kernels *f, tile *t)
 {
     for (int b = 0; b < BLOCKS; b++) {
-        const attn_exp alone = block_exp(t, C, b, TOP, 1);
+        const attn_exp alone = block_exp(t, CALM, b, TOP, 1);
         f->exp_block(&alone);
     }
 }
@@ -234,6 +251,50 @@ static void run_result(const attn_kernels *f, tile *t)
     f->result(t->out, t->array[O], t->array[L], 1.0f, t->dim);
 }
 
+static void run_gradient(const attn_kernels *f, tile *t)
+{
+    f->gradient(t->array[E], t->array[DP], KEYS, t->array[LSE], t->array[DELTA]);
+}
+
+static void run_softcap_gradient(const attn_kernels *f, tile *t)
+{
+    f->softcap_gradient(t->array[DP], t->array[TANH], t->array[P], KEYS);
+}
+
+/* Each lane adds to the sums once: a tile's last lanes may be its first again. */
+static attn_lanes new_lanes(const tile *t)
+{
+    attn_lanes lanes = t->lanes;
+    if (lanes.end > t->of - t->first) lanes.end = t->of - t->first;
+    return lanes;
+}
+
+static void sum_rows(void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                                   int64_t columns),
+                     const tile *t, int x, int b)
+{
+    const attn_term one = {t->array[x], t->array[b], new_lanes(t), 0, KEYS};
+    attn_term group[MOST_GROUP];
+    const attn_terms terms = {group, t->group, t->pitch};
+    for (int i = 0; i < t->group; i++) group[i] = one;
+    outer(t->c, t->pitch, &terms, KEYS, t->dim);
+}
+
+static void run_outer(const attn_kernels *f, tile *t)
+{
+    sum_rows(f->outer, t, DP, B_ALL);
+}
+
+static void run_outer_select(const attn_kernels *f, tile *t)
+{
+    sum_rows(f->outer_select, t, X_SOME, B_SOME);
+}
+
+static void run_dots(const attn_kernels *f, tile *t)
+{
+    f->dots(t->array[DELTA], t->array[QT], t->array[O], t->dim);
+}
+
 /* As a call does it: row by row. */
 static void widen(void (*kernel)(float *, const uint16_t *, int64_t), tile *t, int from)
 {
@@ -308,8 +369,9 @@ static int calm_holds(const tile *t)
     return 1;
 }
 
-/* What one element costs: 2 flops for each of the other dimension, exponentials, bytes moved. */
-typedef enum work_kind { PRODUCT, EXPONENTIAL, BYTES } work_kind;
+/* What one element costs: 2 flops for each of the other dimension, as often for each tile of a
+ * group, exponentials, bytes moved. */
+typedef enum work_kind { PRODUCT, PRODUCTS, EXPONENTIAL, BYTES } work_kind;
 
 static const struct {
     const char *name;
@@ -344,6 +406,11 @@ static const struct {
     {"narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL},
     {"narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL},
     {"tile", run_tile, 1, PRODUCT, 2, 0, NULL}, /* Q K^T and P V */
+    {"gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL},
+    {"softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL},
+    {"outer", run_outer, 1, PRODUCTS, 1, 0, NULL},
+    {"outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL},
+    {"dots", run_dots, 0, BYTES, 8, 0, NULL},
 };
 
 const char *kernel_name(int i)
@@ -355,7 +422,8 @@ const char *kernel_name(int i)
 
 static int64_t array_length(const tile *t, int id)
 {
-    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim + arrays[id].more;
+    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim
+           + arrays[id].pitches * t->pitch + arrays[id].more;
 }
 
 static unsigned char *element(const tile *t, int id, int64_t index, int lane)
@@ -382,10 +450,12 @@ static int make_tile(tile *t, int rows, int64_t dim)
     size_t bytes = LINE;
     memset(t, 0, sizeof *t);
     t->rows = rows;
+    t->group = 1;
     t->dim = dim;
+    t->pitch = (ptrdiff_t)((dim + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS);
     t->lanes.end = rows;
     for (int id = 0; id < NUM_ARRAYS; id++) bytes += array_place(t, id);
-    bytes += 2 * place(KEYS * dim, sizeof(float));
+    bytes += 2 * place(KEYS * dim, sizeof(float)) + place(KEYS * t->pitch, sizeof(float));
     t->memory = malloc(bytes);
     if (!t->memory) return 0;
     unsigned char *at = (unsigned char *)t->memory + (LINE - (uintptr_t)t->memory % LINE);
@@ -395,6 +465,7 @@ static int make_tile(tile *t, int rows, int64_t dim)
     }
     t->k = (float *)(void *)at;
     t->v = (float *)(void *)(at + place(KEYS * dim, sizeof(float)));
+    t->c = (float *)(void *)(at + 2 * place(KEYS * dim, sizeof(float)));
     for (int r = 0; r < rows; r++) {
         t->q[r] = numbers(t, Q) + r * dim;
         t->out[r] = numbers(t, OUT) + r * dim;
@@ -420,6 +491,12 @@ static float negative_infinity(void)
     return x;
 }
 
+/* Of a row that has not begun; so low that exponents of p reach their limit; as usual. */
+static float wild_sum(int lane)
+{
+    return lane % 4 == 3 ? negative_infinity() : lane % 4 == 1 ? -60.0f : START_MAXIMUM;
+}
+
 /* x: in (-1, 1). */
 static float value(fill_kind kind, float x, int lane, mood_kind mood)
 {
@@ -434,6 +511,11 @@ static float value(fill_kind kind, float x, int lane, mood_kind mood)
     case BIT: return x > -0.5f ? 1.0f : 0.0f;
     case FROM: return 8.0f + 8.0f * x;
     case UNTIL: return (float)KEYS - 8.0f + 8.0f * x;
+    case SUM: return mood == WILD ? wild_sum(lane) : START_MAXIMUM;
+    case TANGENT: return mood == WILD ? x : 0.0f;
+    case MAYBE_DEAD: return mood == WILD && x > 0.75f ? ATTN_DEAD : x + 1.5f;
+    case DEAD_LANES: return mood == WILD && lane % 4 == 2 ? ATTN_DEAD : 2.0f * x;
+    case INFINITE_LANES: return mood == WILD && lane % 4 == 2 ? negative_infinity() : 2.0f * x;
     default: return 1.0f;
     }
 }
@@ -470,6 +552,11 @@ static void fill_tile(tile *t, int first, int of, mood_kind mood)
     }
 }
 
+static void fill_sums(tile *t)
+{
+    for (int64_t i = 0; i < KEYS * t->pitch; i++) t->c[i] = hashed(NUM_ARRAYS, i, 2);
+}
+
 /* What a kernel may leave as it likes gets one value: lanes that were not asked for, and factors
  * of blocks that raised nothing. */
 static void settle(tile *t, int i)
@@ -488,19 +575,38 @@ static void run_entry(const attn_kernels *set, int i, tile *t)
 
 /* ---- the check */
 
-/* The bits of an element; all NaN are one. */
+/* All NaN are one. */
+static uint32_t float_bits(const void *at)
+{
+    uint32_t u;
+    memcpy(&u, at, sizeof u);
+    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u;
+}
+
+/* The bits of an element. */
 static uint32_t bits_at(const tile *t, int id, int64_t index, int lane)
 {
     const unsigned char *const at = element(t, id, index, lane);
     uint32_t u = 0;
+    if (arrays[id].type == ATTN_F32) return float_bits(at);
     memcpy(&u, at, type_bytes[arrays[id].type]);
-    return arrays[id].type == ATTN_F32 && (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u;
+    return u;
+}
+
+/* The last of the sums in which the tiles differ; NULL = none. What fills up a line may differ. */
+static unsigned char *different_sum(const tile *t, const tile *other)
+{
+    unsigned char *found = NULL;
+    for (int64_t i = 0; i < KEYS * t->pitch; i++)
+        if (i % t->pitch < t->dim && float_bits(&t->c[i]) != float_bits(&other->c[i]))
+            found = (unsigned char *)&t->c[i];
+    return found;
 }
 
 /* The last element in which the tiles differ; NULL = none. */
 static unsigned char *last_difference(const tile *t, const tile *before)
 {
-    unsigned char *found = NULL;
+    unsigned char *found = different_sum(t, before);
     for (int id = 0; id < NUM_ARRAYS; id++)
         for (int64_t i = 0; i < array_length(t, id); i++)
             for (int r = 0; r < t->rows; r++)
@@ -529,6 +635,9 @@ static int matches(const attn_kernels *set, int i, mood_kind mood, int spoil, ti
     const attn_kernels *const portable = attn_kernels_find("portable");
     fill_tile(large, 0, large->rows, mood);
     fill_tile(before, 0, large->rows, mood);
+    fill_sums(large);
+    fill_sums(before);
+    fill_sums(small);
     run_entry(set, i, large);
     unsigned char *const changed = last_difference(large, before);
     if (!changed && mood == WILD) return 0;
@@ -539,7 +648,7 @@ static int matches(const attn_kernels *set, int i, mood_kind mood, int spoil, ti
         run_entry(portable, i, small);
         if (!same_lanes(large, small)) return 0;
     }
-    return 1;
+    return !different_sum(large, small);
 }
 
 /* ---- the time */
@@ -557,12 +666,20 @@ static int call(void *arg)
     return 0;
 }
 
+/* Tiles that a call sums over at once. */
+static int group_of(int rows)
+{
+    const int group = GROUP_ROWS / rows;
+    return group < 1 ? 1 : group > MOST_GROUP ? MOST_GROUP : group;
+}
+
 /* Of the lanes that were asked for. */
 static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const measure_result *m,
                         kernel_result *r)
 {
     const double other = (double)(entries[i].per_key ? r->head_dim : r->keys);
-    const double elements = (double)(lanes.end - lanes.begin)
+    const double tiles = entries[i].work == PRODUCTS ? group_of((int)r->rows) : 1;
+    const double elements = tiles * (double)(lanes.end - lanes.begin)
                             * (double)(entries[i].per_key ? r->keys : r->head_dim);
     const double amount = entries[i].amount * elements;
     r->cycles = m->cycles_p50;
@@ -586,6 +703,8 @@ static int time_kernel(const bench_context *x, const attn_kernels *set, int i, t
     timed_kernel k = {set, t, i};
     measure_result m;
     fill_tile(t, 0, t->rows, MILD);
+    fill_sums(t);
+    if (entries[i].work == PRODUCTS) t->group = group_of(set->rows);
     if (!measure(&plan, call, &k, &m)) return 0;
     fill_result(probe_unit_of(&x->probe, r->set), i, t->lanes, &m, r);
     return 1;
@@ -640,16 +759,18 @@ static void say_head(int samples)
     say("medians of %d samples; tiles of %d keys in L1 and L2; element: of the result (rows x keys "
         "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
         "qk by blocks of 16 keys; _exp: exponentials beside it; _lanes: the upper half of the lanes"
-        "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products\n\n",
+        "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
+        "last\n  five are of gradients: outer sums over the rows of as many tiles as a call "
+        "does, its elements\n  are those of x\n\n",
         samples, KEYS);
-    say("%-15s %4s %5s %-11s", "set", "rows", "dim", "kernel");
+    say("%-15s %4s %5s %-16s", "set", "rows", "dim", "kernel");
     for (int c = 0; c < LENGTH(columns); c++) say(" %11s", columns[c].title);
     say("\n");
 }
 
 static void say_result(const kernel_result *r)
 {
-    say("%-15s %4d %5d %-11s", r->set, (int)r->rows, (int)r->head_dim, r->kernel);
+    say("%-15s %4d %5d %-16s", r->set, (int)r->rows, (int)r->head_dim, r->kernel);
     for (int c = 0; c < LENGTH(columns) && !r->wrong; c++) {
         const double x = column_value(r, c);
         if (x > 0) say(" %11.*f", columns[c].decimals, x);

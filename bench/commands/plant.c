@@ -47,11 +47,26 @@ static void wrong_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
     o[lanes.begin] = 7;
 }
 
+static void wrong_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                        int64_t columns)
+{
+    origin->outer(c, c_stride, terms, n, columns);
+    c[0] = 7;
+}
+
+static void wrong_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
+{
+    origin->gradient(s, dp, n, lse2, delta);
+    dp[0] = 7;
+}
+
 const attn_kernels *plant_wrong(const attn_kernels *right, const char *product)
 {
     planted = *(origin = right);
     if (!strcmp(product, "qk")) planted.qk = wrong_qk;
     else if (!strcmp(product, "pv")) planted.pv = wrong_pv;
+    else if (!strcmp(product, "outer")) planted.outer = wrong_outer;
+    else if (!strcmp(product, "gradient")) planted.gradient = wrong_gradient;
     else return NULL;
     return &planted;
 }

@@ -6,8 +6,9 @@
 #include "../../attn.h"
 #include "../measure.h"
 
-/* A copy of a kernel set, with its name, whose product of that name ("qk" or "pv") makes the first
- * of its lanes 7; NULL = no such product. The next call of either function changes the copy. */
+/* A copy of a kernel set, with its name, whose kernel of that name ("qk", "pv", of gradients
+ * "outer" and "gradient", too) makes the first number of its result 7; NULL = no such kernel. The
+ * next call of either function changes the copy. */
 const attn_kernels *plant_wrong(const attn_kernels *right, const char *product);
 
 /* A copy of a kernel set that repeats some of its products Q K^T; none yet: plant_calibrate

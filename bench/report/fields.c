@@ -23,6 +23,8 @@ const result_field result_fields[] = {
     TEXT(mask, HIDDEN),
     TEXT(layout, HIDDEN),
     TEXT(data, HIDDEN),
+    TEXT(pass, HIDDEN),
+    INT(gemms, HIDDEN),
     TEXT(keys, HIDDEN),
     TEXT(k_dtype, HIDDEN),
     TEXT(v_dtype, HIDDEN),

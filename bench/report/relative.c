@@ -32,3 +32,19 @@ void relative_masks(const bench_result *results, int n)
         say("  %-22s %9.1f %% %12.1f %%\n", r->name, 100 / r->speedup, 100 * r->visible);
     }
 }
+
+void relative_products(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_GEMMS) continue;
+        if (!said++) {
+            report_heading("products and threads against five on one thread, on the same tensors "
+                           "(median of pairs)");
+            say("  %-22s threads  products  of the time   workspace\n", "case");
+        }
+        say("  %-22s %7d %9d %10.1f %% %7lld KiB\n", r->name, (int)r->threads, (int)r->gemms,
+            100 / r->speedup, (long long)(r->workspace_bytes / 1024));
+    }
+}

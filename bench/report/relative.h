@@ -12,4 +12,8 @@ void relative_threads(const bench_result *results, int n);
  * there is none. */
 void relative_masks(const bench_result *results, int n);
 
+/* Time of each number of products and threads over that of five products on one thread, and what
+ * memory it takes; prints nothing where there is none. */
+void relative_products(const bench_result *results, int n);
+
 #endif

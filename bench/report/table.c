@@ -130,17 +130,22 @@ static void say_absent(const bench_result *results, int n)
 void report_legend(const bench_result *results, int n)
 {
     double worst = -1, reads = 0;
+    int64_t gemms = 0;
     say_absent(results, n);
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
         worst = fmax(worst, results[i].err_tolerance);
         reads = fmax(reads, results[i].pct_read_bw);
+        if (results[i].gemms > gemms) gemms = results[i].gemms;
     }
     report_colour(FAINT);
     say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: "
         "times as fast as\n  the first row of the case; tokens/s = batch * rows in use / P50; "
         "GFLOP/s = 2 * visible pairs *\n  (head_dim + head_dim_v) / P50; %%peak: of the FMA peak "
         "times threads (no more than CPUs), in cycles;\n  KiB: workspace\n");
+    if (gemms > 0)
+        say("of gradients GFLOP/s = 2 * visible pairs * (3 head_dim + 2 head_dim_v) / P50: five "
+            "products, also\n  where two of them are computed twice\n");
     if (reads > 0)
         say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
             "call's\n");

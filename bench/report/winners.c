@@ -185,6 +185,7 @@ void report_summary(const bench_result *results, int n, int told)
     if (!told) say_winners(results, n);
     relative_threads(results, n);
     relative_masks(results, n);
+    relative_products(results, n);
     caches_report(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);

@@ -54,6 +54,15 @@ static void check_exponents(void)
            memory_exponent(x, y, 4));
     for (int i = 0; i < 4; i++) y[i] = 4 * x[i] * x[i];
     expect(fabs(memory_exponent(x, y, 4) - 2) < 1e-12, "a matrix", memory_exponent(x, y, 4));
+    for (int i = 0; i < 4; i++) y[i] = 1e7 + 8 * x[i];
+    expect(fabs(memory_growth_exponent(x, y, 4) - 1) < 1e-12, "a line, however high it begins",
+           memory_growth_exponent(x, y, 4));
+    for (int i = 0; i < 4; i++) y[i] = 1e7 + 4 * x[i] * x[i];
+    expect(fabs(memory_growth_exponent(x, y, 4) - 2) < 1e-12, "so is a matrix",
+           memory_growth_exponent(x, y, 4));
+    for (int i = 0; i < 4; i++) y[i] = 1e7;
+    expect(memory_growth_exponent(x, y, 4) == 0, "what does not grow",
+           memory_growth_exponent(x, y, 4));
 }
 
 /* ---- JSON */

@@ -266,16 +266,15 @@ static void keep_least(phase_times *least, const phase_times *t, int first)
 }
 
 /* The planted set next to the right one, in turn: of each phase the least time. */
-static int compare_phases(const attn_kernels *planted, const attn_params *p, void *workspace,
-                          size_t bytes, phase_times *plain, phase_times *slow)
+static int compare_phases(const attn_kernels *planted, const phase_call *c, phase_times *plain,
+                          phase_times *slow)
 {
     int good = 1;
     for (int i = 0; i < TRIES; i++) {
         phase_times t;
-        const size_t o_bytes = sizeof(float) * ROWS * DIM;
-        good &= phases_measure(right, p, workspace, bytes, o_bytes, &t);
+        good &= phases_measure(right, c, &t);
         keep_least(plain, &t, !i);
-        good &= phases_measure(planted, p, workspace, bytes, o_bytes, &t);
+        good &= phases_measure(planted, c, &t);
         keep_least(slow, &t, !i);
     }
     return good;
@@ -292,16 +291,10 @@ static void name_slow(const phase_times *plain, const phase_times *slow, char na
     *names = '\0';
 }
 
-typedef struct phase_call {
-    attn_params p;
-    void *workspace;
-    size_t bytes;
-} phase_call;
-
 static int forward(void *arg)
 {
     const phase_call *const c = arg;
-    return attn_forward(&c->p, c->workspace, c->bytes) != ATTN_OK;
+    return attn_forward(&c->p, c->workspace, c->workspace_bytes) != ATTN_OK;
 }
 
 /* The least of many calls next to the least sum of phases, in turn. */
@@ -311,8 +304,7 @@ static void check_sum(phase_call *c)
     for (int i = 0; i < TRIES; i++) {
         phase_times t;
         for (int k = 0; k < 5; k++) call = fmin(call, measure_once(forward, c));
-        if (phases_measure(right, &c->p, c->workspace, c->bytes, sizeof(float) * ROWS * DIM, &t))
-            sum = fmin(sum, phases_sum(&t));
+        if (phases_measure(right, c, &t)) sum = fmin(sum, phases_sum(&t));
     }
     expect(sum > 0.7 * call && sum < 2 * call, "the sum of the phases is about the call",
            sum / call);
@@ -330,8 +322,7 @@ static void check_planted(const phase_call *c)
     for (int i = 0; i < 5; i++) {
         phase_times plain, slow;
         char found[8] = "";
-        expect(compare_phases(&sets[i], &c->p, c->workspace, c->bytes, &plain, &slow),
-               "phases of a slow kernel", i);
+        expect(compare_phases(&sets[i], c, &plain, &slow), "phases of a slow kernel", i);
         name_slow(&plain, &slow, found);
         expect(!strcmp(found, names[i]), "a slow kernel shows in its phase and no other", i);
     }
@@ -356,15 +347,16 @@ static void check_beside(phase_call c)
     c.p.kernels = &watched;
     expect(!forward(&c) && besides > 0, "exponentials beside Q K^T", besides);
     besides = 0;
-    expect(phases_measure(&watched, &c.p, c.workspace, c.bytes, sizeof(float) * ROWS * DIM, &t)
-               && besides == 0, "none while phases are counted", besides);
+    expect(phases_measure(&watched, &c, &t) && besides == 0, "none while phases are counted",
+           besides);
 }
 
 static void check_phases(void)
 {
     static float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM];
     static char workspace[1 << 21];
-    phase_call c = {.workspace = workspace, .bytes = sizeof workspace};
+    phase_call c = {.workspace = workspace, .workspace_bytes = sizeof workspace, .result = o,
+                    .result_bytes = sizeof o};
     phase_times t;
     for (int i = 0; i < KEYS * DIM; i++) k[i] = v[i] = (float)(i * 7 % 31) / 31;
     for (int i = 0; i < ROWS * DIM; i++) q[i] = (float)(i * 11 % 37) / 37;
@@ -376,7 +368,7 @@ static void check_phases(void)
     c.p.num_workers = 1;
     right = c.p.kernels = attn_kernels_get(0);
     expect(!forward(&c), "the call whose phases are measured", 0);
-    expect(phases_measure(right, &c.p, workspace, c.bytes, sizeof o, &t), "phases are measured", 0);
+    expect(phases_measure(right, &c, &t), "phases are measured", 0);
     expect(t.qk > 0 && t.softmax > 0 && t.pv > 0 && t.merge > 0 && t.rest >= 0 && t.clock > 0,
            "each phase takes time", t.rest);
     expect(t.clock < 0.3 * phases_sum(&t), "reading the clock takes the least of it",
@@ -385,8 +377,7 @@ static void check_phases(void)
     check_planted(&c);
     check_sum(&c);
     o[5] += 1;
-    expect(!phases_measure(right, &c.p, workspace, c.bytes, sizeof o, &t),
-           "another result is noticed", 0);
+    expect(!phases_measure(right, &c, &t), "another result is noticed", 0);
 }
 
 /* ---- progress */

@@ -115,6 +115,20 @@ static void pv_lane_lost(float *o, const float *p, const float *v, ptrdiff_t v_s
     o[0] = 7;
 }
 
+static void idle_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
+{
+    (void)s, (void)dp, (void)n, (void)lse2, (void)delta;
+}
+
+static void outer_lane_lost(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                            int64_t columns)
+{
+    attn_term term = *terms->term;
+    const attn_terms one = {&term, 1, terms->b_stride};
+    term.lanes.end--;
+    right->outer(c, c_stride, &one, n, columns);
+}
+
 static int silent_max(const float *s, int n, float *m, float *l, float *alpha)
 {
     return right->running_max(s, n, m, l, alpha) & ~ATTN_RAISED;
@@ -157,6 +171,9 @@ static void check_wrong_kernels(void)
     PLANT(pv, pv_lane_lost, "pv tile ");
     PLANT(running_max, silent_max, "running_max tile ");
     PLANT(running_max, always_calm, "running_max ");
+    PLANT(gradient, idle_gradient, "gradient ");
+    PLANT(outer, outer_lane_lost, "outer ");
+    PLANT(outer_select, right->outer, "outer_select ");
 }
 
 static void check_kernels(void)

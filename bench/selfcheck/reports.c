@@ -31,7 +31,7 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     r.impl = path_find(path)->impl;
     r.kernels = "k";
     r.dtype = r.k_dtype = r.v_dtype = r.keys = r.mask = r.layout = "";
-    r.data = r.roof = r.tuning = "";
+    r.data = r.pass = r.roof = r.tuning = "";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
     r.ms_p50 = r.ms_min = ms;

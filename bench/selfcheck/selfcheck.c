@@ -22,6 +22,7 @@ int selfcheck(bench_context *context)
     check_lists(context);
     check_runs(context);
     check_caches(context);
+    check_gradients(context);
     check_refusals(context);
     check_tunings(context);
     check_paths(context);

@@ -1,0 +1,156 @@
+/* gradients.c - cases that compute gradients: what the call needs, and the call.
+ * SPDX-License-Identifier: MIT */
+#include "gradients.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+#include "masks.h"
+
+double gradients_more_bytes(const bench_case *c)
+{
+    return c->backward && mask_has_bias(c->mask) ? 4 * (double)c->seq_q * (double)c->seq_kv : 0;
+}
+
+/* Strides and storage as of the tensor that it is the gradient of, or has the shape of. */
+static attn_output like(int dtype, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t seq, void *data)
+{
+    const attn_output out = {dtype, batch, head, seq, data};
+    return out;
+}
+
+#define LIKE(t, data) like((t).dtype, (t).stride_batch, (t).stride_head, (t).stride_seq, data)
+
+void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job, void *any)
+{
+    attn_gradients *const g = &job->g;
+    job->c = c;
+    p->lse.data = any;
+    g->gemms = c->gemms;
+    g->dout.dtype = p->o.dtype;
+    g->dout.stride_batch = p->o.stride_batch;
+    g->dout.stride_head = p->o.stride_head;
+    g->dout.stride_seq = p->o.stride_seq;
+    g->dout.data = any;
+    g->dq = LIKE(p->q, any);
+    g->dk = LIKE(p->k, any);
+    g->dv = LIKE(p->v, any);
+    if (p->bias.data) g->dbias.data = any; /* of the axes that the bias has: rows and keys */
+    if (p->sinks) g->dsinks = any;
+    if (p->score) g->score_derivative = mask_score_derivative;
+}
+
+attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info,
+                              int *gemms, char *why, size_t why_bytes)
+{
+    attn_backward_info said;
+    const attn_status status = attn_backward_explain(p, &job->g, &said);
+    if (status != ATTN_OK) {
+        attn_backward_check(p, &job->g, NULL, 0, why, why_bytes);
+        return status;
+    }
+    memset(info, 0, sizeof *info);
+    info->impl = said.impl;
+    info->kernels_name = said.kernels_name;
+    info->workers = said.workers;
+    info->key_parts = 1;
+    info->workspace_bytes = said.workspace_bytes;
+    info->workspace_bytes_per_worker = said.workspace_bytes_per_worker;
+    info->flops = said.flops;
+    *gemms = said.gemms;
+    return ATTN_OK;
+}
+
+/* ---- the arrays */
+
+/* All bytes 0xff: NaN in every storage type, so that what is not written fails the check. */
+static void *unwritten(gradients_job *job, size_t bytes)
+{
+    void *const array = malloc(bytes + 1);
+    if (array) memset(array, 0xff, bytes);
+    job->owned[job->num_owned++] = array;
+    return array;
+}
+
+static size_t elements(int64_t batch, int64_t heads, int64_t rows, int64_t dim)
+{
+    return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim;
+}
+
+static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
+{
+    const bench_case *const c = job->c;
+    attn_gradients *const g = &job->g;
+    const size_t width = (size_t)case_width(c->dtype);
+    const size_t rows = elements(c->batch, c->heads_q, c->seq_q, 1);
+    const size_t keys = elements(c->batch, c->heads_kv, c->seq_kv, 1);
+    void *const dout = unwritten(job, rows * (size_t)c->head_dim_v * width);
+    p->lse.data = unwritten(job, rows * sizeof(float));
+    g->dout.data = dout;
+    g->dq.data = unwritten(job, rows * (size_t)c->head_dim * width);
+    g->dk.data = unwritten(job, keys * (size_t)c->head_dim * width);
+    g->dv.data = unwritten(job, keys * (size_t)c->head_dim_v * width);
+    if (g->dbias.data) g->dbias.data = unwritten(job, elements(1, 1, c->seq_q, c->seq_kv) * 4);
+    if (g->dsinks) g->dsinks = unwritten(job, (size_t)c->heads_q * sizeof(float));
+    for (int i = 0; i < job->num_owned; i++)
+        if (!job->owned[i]) return 0;
+    data_fill(dout, c->dtype, rows * (size_t)c->head_dim_v, DATA_DOUT, c->data, seed);
+    return 1;
+}
+
+/* o and lse, which have the same bits by any kernels. */
+static int run_forward(const attn_params *p, char *why, size_t why_bytes)
+{
+    attn_params forward = *p;
+    size_t bytes;
+    forward.impl = ATTN_IMPL_TILED;
+    forward.kernels = NULL;
+    attn_status status = attn_workspace_size(&forward, &bytes);
+    void *const workspace = status == ATTN_OK ? malloc(bytes + 1) : NULL;
+    if (status == ATTN_OK)
+        status = workspace ? attn_forward(&forward, workspace, bytes) : ATTN_ERR_WORKSPACE;
+    free(workspace);
+    if (status == ATTN_OK) return 1;
+    snprintf(why, why_bytes, "the forward call before it: %s", attn_status_string(status));
+    return 0;
+}
+
+int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why, size_t why_bytes)
+{
+    if (make_arrays(p, seed, job)) return run_forward(p, why, why_bytes);
+    snprintf(why, why_bytes, "the system gave no memory for the gradients");
+    return 0;
+}
+
+void gradients_free(gradients_job *job)
+{
+    while (job->num_owned > 0) free(job->owned[--job->num_owned]);
+}
+
+/* ---- a fault on purpose */
+
+void gradients_spoil(gradients_job *job, const attn_params *p, int64_t row)
+{
+    const bench_case *const c = job->c;
+    const attn_gradients *const g = &job->g;
+    const int64_t rows = c->batch * c->heads_q * c->seq_q;
+    const int64_t keys = c->batch * c->heads_kv * c->seq_kv;
+    const struct {
+        char *data;
+        int64_t rows, dim;
+        int dtype;
+    } outputs[] = {{g->dq.data, rows, p->head_dim, c->dtype},
+                   {g->dk.data, keys, p->head_dim, c->dtype},
+                   {g->dv.data, keys, p->head_dim_v, c->dtype},
+                   {(char *)g->dbias.data, g->dbias.data ? c->seq_q * c->seq_kv : 0, 1, ATTN_F32},
+                   {(char *)g->dsinks, c->heads_q, 1, ATTN_F32}};
+    int i = 0;
+    for (row--; row >= outputs[i].rows; i++) row -= outputs[i].rows;
+    char *const place = outputs[i].data + row * outputs[i].dim * case_width(outputs[i].dtype);
+    float first = 0;
+    attn_convert(&first, ATTN_F32, place, outputs[i].dtype, 1);
+    first += 1;
+    attn_convert(place, outputs[i].dtype, &first, ATTN_F32, 1);
+}
