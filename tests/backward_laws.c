@@ -478,6 +478,8 @@ static void law_gqa(int round)
     if (!make_call(&a, "gqa", banned))
         return;
     a.t.p.scale = 1.0f;
+    if (!gradients_forward(&a))
+        return;
     a.g.dq.dtype = a.g.dk.dtype = a.g.dv.dtype = ATTN_F32;
     gradients_new_outputs(&a, 0);
     b = a;

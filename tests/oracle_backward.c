@@ -134,6 +134,7 @@ typedef struct row_pass {
     pair_of *pairs;        /* [keys] */
     double maximum;        /* of logits and sink */
     double lse, lse_error;
+    double sum_variance;   /* relative, of the sum of the exponentials */
     double delta, delta_error; /* the dlse taken off */
 } row_pass;
 
@@ -212,7 +213,8 @@ static void find_probabilities(row_pass *r)
         errors += square(a->p * a->p_error);
     }
     r->lse = r->maximum + log(sum.value);
-    r->lse_error = sqrt((errors + sum.variance) / square(sum.value) + 3 * square(r->lse) +
+    r->sum_variance = sum.variance / square(sum.value);
+    r->lse_error = sqrt(errors / square(sum.value) + r->sum_variance + 3 * square(r->lse) +
                         square(r->maximum) + 4);
     for (int64_t j = 0; j < r->keys; j++)
         r->pairs[j].p /= sum.value;
@@ -238,10 +240,9 @@ static void find_values(row_pass *r)
 
 /* The variance of do.o for what O itself is wrong by: its sums over keys, its store; and for the
  * roundings of the product. */
-static double o_variance(row_pass *r)
+static double o_variance(const row_pass *r)
 {
     const attn_params *p = r->p;
-    const int dtype = p->impl == ATTN_IMPL_NAIVE ? ATTN_F32 : p->o.dtype;
     quantity dot = {0, 0};
     double variance = 0;
     for (int64_t d = 0; d < dim_v(p); d++) {
@@ -251,24 +252,29 @@ static double o_variance(row_pass *r)
             if (a->keep != 0)
                 add(&o, a->p * a->keep * r->v[j * dim_v(p) + d], 0);
         }
-        o.variance += 4 * square(o.value) + square(oracle_storage_error(dtype, o.value) / unit);
+        o.variance += 4 * square(o.value);
+        o.variance += square(oracle_storage_error(p->o.dtype, o.value) / unit);
         variance += square(r->dout[d]) * o.variance;
         add(&dot, r->dout[d] * o.value, 0);
     }
     return variance + dot.variance;
 }
 
+/* The naive way adds P dP instead. */
 static void find_delta(row_pass *r)
 {
-    double variance = o_variance(r), dot = 0;
+    quantity dot = {0, 0};
+    double variance = 0;
     for (int64_t j = 0; j < r->keys; j++)
         if (r->pairs[j].alive)
-            dot += r->pairs[j].p * r->pairs[j].dp;
+            add(&dot, r->pairs[j].p * r->pairs[j].dp, square(r->pairs[j].p * r->pairs[j].dp_error));
     for (int64_t j = 0; j < r->keys; j++)
         if (r->pairs[j].alive)
-            variance += square(r->pairs[j].p * (r->pairs[j].dp - dot) * r->pairs[j].p_error);
-    r->delta = dot - dlse_of(r);
-    r->delta_error = sqrt(variance + square(dot) + square(r->delta));
+            variance +=
+                square(r->pairs[j].p * (r->pairs[j].dp - dot.value) * r->pairs[j].p_error);
+    variance += r->p->impl == ATTN_IMPL_NAIVE ? dot.variance : o_variance(r);
+    r->delta = dot.value - dlse_of(r);
+    r->delta_error = sqrt(variance + square(dot.value) * (1 + r->sum_variance) + square(r->delta));
 }
 
 static void find_ds(row_pass *r)
