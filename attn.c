@@ -346,18 +346,18 @@ KERNEL void hide_body(float *s, const uint8_t *alive, int n)
 /* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
 KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
 {
-    float high[LANES];
+    float highest[LANES];
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
-        high[r] = NEG_INF;
-    maximum_body(s, n, high);
+        highest[r] = NEG_INF;
+    maximum_body(s, n, highest);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
-        const int up = begun && high[r] > limit;
-        float a = up ? m[r] - high[r] : 0.0f;
+        const int up = begun && highest[r] > limit;
+        float a = up ? m[r] - highest[r] : 0.0f;
         a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
-        m[r] = up || !begun ? high[r] : m[r];
+        m[r] = up || !begun ? highest[r] : m[r];
         l[r] = l[r] * a;
         alpha[r] = a;
         raised |= up;
