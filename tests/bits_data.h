@@ -243,8 +243,8 @@ static const bits_case bits_gradient_cases[] = {
       .shift = 2 },
     { "bias-poison", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON, .shift = 2 },       /* redo */
     { "bias-poison-kv", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON_KV, .shift = 2 }, /* redo */
-    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_HOLES, .poison_rows = 5,
-      .shift = 2 }, /* redo */
+    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_POISON_KV, .poison_rows = 5,
+      .bias_axes = 1 + BITS_HEADS + BITS_ROWS + BITS_KEYS, .shift = 2 }, /* redo */
     { "bias-rows-1100", 2, 1, 1100, 12, 16, .bias = BITS_BIAS_ON, .bias_axes = 1 + BITS_KEYS },
     { "bias-keys-1100", 2, 1, 5, 1100, 16, .key_base = 1021, .bias = BITS_BIAS_ON,
       .bias_axes = 1 + BITS_ROWS },
