@@ -237,6 +237,8 @@ static const golden_gradient golden_gradients[] = {
       UINT64_C(0xd2b1c0d202475612), UINT64_C(0xb91cc47eb9d4f321) },
     { "bias-ragged", UINT64_C(0x35dcab963694f618), UINT64_C(0xcb9a2f3e78959735),
       UINT64_C(0x14f026a41d515894), UINT64_C(0x61ce37ba7edcb651) },
+    { "bias-ragged-bhij", UINT64_C(0x134f0a87fd76f476), UINT64_C(0xdc9b3452f2e9ac54),
+      UINT64_C(0xc65b896e67ceba0f), UINT64_C(0x10c2f65763cd38fd) },
     { "alibi", UINT64_C(0x2b81d0907956b8f9), UINT64_C(0x6187bd3a1eaef3d7),
       UINT64_C(0x00ff5cbf7ac7f696), UINT64_C(0x5599bfe61f83b449) },
     { "alibi-batch", UINT64_C(0xb1732906b39695d0), UINT64_C(0x645027a250c2da17),
