@@ -392,6 +392,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     const attn_params *p = &pr->p;
     const int naive = lay->matrix_floats > 0;
     const sum_axes bias = bias_axes(p, &g->dbias);
+    int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     lay->rows = p->kernels->rows;
@@ -399,7 +400,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     for (lay->keys = lay->keys ? lay->keys : 128;
          !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
         lay->keys /= 2;
-    lay->panel = (int)ceil_div(min64(naive ? lay->rows : ATTN_CHUNK, pr->max_q_len), lay->rows);
+    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, lay->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
     lay->pair_floats = (int64_t)lay->rows * lay->keys;
     lay->item_rows = lay->panel * lay->rows;
@@ -832,21 +834,52 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the element of its pair; or the sum of its key, in part[KEYS]; or that of its row. */
+/* dS enters the elements of its pairs. */
+static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
+{
+    const ptrdiff_t step = w->axes->stride[AXIS_KEY];
+    int j, r;
+    for (r = lanes.begin; r < lanes.end; r++) {
+        float *to = element_of(w, t->lanes[r].i, j0);
+        for (j = 0; j < n; j++, to += step)
+            *to = *to + w->dp[j * w->lay->rows + r];
+    }
+}
+
+/* dS enters the sums of its keys, in part[KEYS]. */
+static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
+{
+    float *sums = w->part[KEYS] + (j0 - w->j0);
+    int j, r;
+    for (j = 0; j < n; j++) {
+        float sum = sums[j];
+        for (r = lanes.begin; r < lanes.end; r++)
+            sum = sum + w->dp[j * w->lay->rows + r];
+        sums[j] = sum;
+    }
+}
+
+/* dS enters the sums of its rows. */
+static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
+{
+    const float *ds = w->dp;
+    int j, r;
+    for (j = 0; j < n; j++, ds += w->lay->rows)
+        for (r = lanes.begin; r < lanes.end; r++)
+            row->sum[r] = row->sum[r] + ds[r];
+}
+
 static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const sum_axes *a = w->axes;
-    const int rows = w->lay->rows, keys_kept = a->kept[AXIS_KEY], rows_kept = a->kept[AXIS_ROW];
-    int j, r;
     if (w->want & WANT_SLOPES)
         take_distances(w, &row->t, j0, n, lanes);
-    for (j = 0; j < n; j++)
-        for (r = lanes.begin; r < lanes.end; r++) {
-            float *sum = keys_kept ? &w->part[KEYS][j0 - w->j0 + j] : &row->sum[r];
-            if (keys_kept && rows_kept)
-                sum = element_of(w, row->t.lanes[r].i, j0 + j);
-            *sum = *sum + w->dp[j * rows + r];
-        }
+    if (!a->kept[AXIS_KEY])
+        add_to_rows(w, row, n, lanes);
+    else if (a->kept[AXIS_ROW])
+        add_to_elements(w, &row->t, j0, n, lanes);
+    else
+        add_to_keys(w, j0, n, lanes);
 }
 
 /* What a chunk of rows adds to keys j0..j0+n-1. */

@@ -17,7 +17,7 @@
  *   2205.14135, algorithm 4): memory grows with the sequence length, never with its square. With
  *   S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
  *
- *     dV = P^T dout    dP = dout V^T    dS = P * (dP - delta)    dQ = scale dS K    dK = scale dS^T Q
+ *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
  *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
  *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
@@ -61,14 +61,14 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
  * 1 here; the others are those of the bias: batch, num_heads_q, seq_len_q, seq_len_kv; with
  * cu_seqlens, where rows and columns start at 0 in each sequence, those of the longest one. */
 typedef struct attn_bias_gradient {
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed; of summed axes unused */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed */
     float *data; /* NULL = not wanted */
 } attn_bias_gradient;
 
 /* What goes in beside p, and what comes out. Set it to zero, then assign. */
 typedef struct attn_gradients {
     int gemms; /* matrix products for a tile: 5 (work divided by batch and kv head) or 7 (by rows
-                * and by keys, which computes S and dP twice); 0 = what lets the workers end first */
+                * and by keys, S and dP twice); 0 = what lets the workers end first */
 
     /* ---- in */
     attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v] gradient of the loss by o */

@@ -196,8 +196,8 @@ INLINE void FN(ask)(attn_ahead *a)
 #define DEAD_B 1
 #define DEAD_X 2
 
-/* One step of `count` chains in `width` vectors: acc[i][lane] = fma(x[i*xi], b[lane], acc[i][lane]),
- * or left alone where what `select` names is dead. */
+/* One step of `count` chains in `width` vectors: acc[i][lane] = fma(x[i*xi], b[lane],
+ * acc[i][lane]), or left alone where what `select` names is dead. */
 INLINE void FN(step)(int width, int count, int select, vf (*acc)[NV], const float *x, ptrdiff_t xi,
                      const float *b)
 {

@@ -468,7 +468,7 @@ static void law_batch(int round)
 }
 
 /* Keys and values repeated for every query head: dk and dv of the group are the sums of theirs from
- * left to right, as long as the scale is a power of two and rows are one chunk. */
+ * left to right, where the scale is 1 and the rows are one chunk. */
 static void law_gqa(int round)
 {
     static const char *const banned[] = {"varlen", "layout", "scale", "storage", NULL};
@@ -477,7 +477,7 @@ static void law_gqa(int round)
     (void)round;
     if (!make_call(&a, "gqa", banned))
         return;
-    a.t.p.scale = 0.25f;
+    a.t.p.scale = 1.0f;
     a.g.dq.dtype = a.g.dk.dtype = a.g.dv.dtype = ATTN_F32;
     gradients_new_outputs(&a, 0);
     b = a;
@@ -541,8 +541,7 @@ static void add_chunk(void *user, const int64_t at[4])
 
 /* One head with more than a chunk of keys (by n) or of rows (by i). With the o and lse of the whole
  * call and a mask that leaves one chunk, the gradients are what that chunk adds; from left to right
- * they make the whole, as long as the scale is a power of two. Sums over rows and keys need all
- * keys in one chunk. */
+ * they make the whole, where the scale is 1. Sums over rows and keys need all keys in one chunk. */
 static void law_chunks(int round)
 {
     static const char *const banned[] = {"mask_fn", "scale", "storage", "long", "dims", "sinks",
@@ -559,7 +558,7 @@ static void law_chunks(int round)
     shape.dim = rng_int(1, 4);
     if (!make_shaped(&whole, shape, round % 4 < 2 ? "alibi" : "bias_f32", banned))
         return;
-    whole.t.p.scale = 0.5f;
+    whole.t.p.scale = 1.0f;
     chunk_base = by_rows ? 0 : rng_int(0, 1500);
     whole.t.p.key_base = &chunk_base;
     whole.g.dq.dtype = whole.g.dk.dtype = whole.g.dv.dtype = ATTN_F32;

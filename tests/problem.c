@@ -367,11 +367,12 @@ static void compare_state(comparison *c)
         find(c, -1, HUGE_VAL, m, maximum);
     find(c, -1,
          tolerance_units((m + log(l) / log(2.0)) * log(2.0), c->expected.lse,
-                     c->expected.lse_tolerance),
+                         c->expected.lse_tolerance),
          (m + log(l) / log(2.0)) * log(2.0), c->expected.lse);
     for (int64_t d = 0; d < c->dim_v; d++)
         find(c, d,
-             tolerance_units((double)o[d] / l * factor, c->expected.o[d], c->expected.o_tolerance[d]),
+             tolerance_units((double)o[d] / l * factor, c->expected.o[d],
+                             c->expected.o_tolerance[d]),
              (double)o[d] / l * factor, c->expected.o[d]);
 }
 

@@ -49,7 +49,7 @@ static void add_both(case_list *list, int quick)
     static const int lengths[] = {512, 1024, 2048, 4096};
     for (int s = 0; s < (quick ? 2 : LENGTH(lengths)); s++)
         for (int causal = 0; causal < 2; causal++)
-            backward_case(list, "naive, tiled", lengths[s], 64, causal)->impl = NULL;
+            backward_case(list, "naive and tiled", lengths[s], 64, causal)->impl = NULL;
 }
 
 /* ---- many query heads for a kv head: dk and dv are summed over them */
@@ -91,7 +91,7 @@ static void add_modifiers(case_list *list, int quick)
         c->group = 1;
         c->shares = m ? SHARES_BUT_MASK : SHARES_NOTHING;
         snprintf(c->name, sizeof c->name, "%s",
-                 masks[m] == MASK_BIAS ? "bias, with dbias" : mask_name(masks[m]));
+                 masks[m] == MASK_BIAS ? "bias and dbias" : mask_name(masks[m]));
     }
 }
 
@@ -121,7 +121,7 @@ static void add_gemms(case_list *list, const preset_choice *want)
                 bench_case *const c = shared_case(list, "products", row, want->quick,
                                                   all ? want->threads : 1);
                 c->gemms = gemms;
-                snprintf(c->name, sizeof c->name, "h%d s%d, %d products", (int)c->heads_q,
+                snprintf(c->name, sizeof c->name, "h%d s%d %d products", (int)c->heads_q,
                          (int)c->seq_q, gemms);
                 c->shares = all || gemms > 5 ? SHARES_BUT_GEMMS : SHARES_NOTHING;
             }

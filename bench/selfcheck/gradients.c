@@ -60,7 +60,7 @@ static void check_list(void)
     take(0);
     expect(count("portable") == 24, "backward: 3 widths, 4 lengths, full and causal",
            count("portable"));
-    expect(count("naive, tiled") == 8 && count("grouped") == 4 && count("storage") == 6,
+    expect(count("naive and tiled") == 8 && count("grouped") == 4 && count("storage") == 6,
            "backward: naive, groups, storage", list.n);
     expect(count("modifiers") == 5 && count("products") == 8 && count("threads") == 4,
            "backward: modifiers, products, threads", list.n);
