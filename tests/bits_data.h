@@ -243,8 +243,8 @@ static const bits_case bits_gradient_cases[] = {
       .shift = 2 },
     { "bias-poison", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON, .shift = 2 },       /* redo */
     { "bias-poison-kv", 2, 1, 17, 130, 40, .bias = BITS_BIAS_POISON_KV, .shift = 2 }, /* redo */
-    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_HOLES, .poison_rows = 5,
-      .shift = 2 }, /* redo */
+    { "bias-poison-rows", 2, 1, 33, 130, 40, .bias = BITS_BIAS_POISON_KV, .poison_rows = 5,
+      .bias_axes = 1 + BITS_HEADS + BITS_ROWS + BITS_KEYS, .shift = 2 }, /* redo */
     { "bias-rows-1100", 2, 1, 1100, 12, 16, .bias = BITS_BIAS_ON, .bias_axes = 1 + BITS_KEYS },
     { "bias-keys-1100", 2, 1, 5, 1100, 16, .key_base = 1021, .bias = BITS_BIAS_ON,
       .bias_axes = 1 + BITS_ROWS },
@@ -252,6 +252,9 @@ static const bits_case bits_gradient_cases[] = {
       .key_base = 1021, .bias = BITS_BIAS_ON, .bias_axes = 1 },
     { "bias-ragged", 4, 2, 33, 100, 16, .batch = 3, .ragged = 11, .left = 5, .causal = 1,
       .bias = BITS_BIAS_HOLES, .bias_axes = 1 + BITS_HEADS + BITS_KEYS, .shift = 2 },
+    { "bias-ragged-bhij", 2, 1, 50, 70, 16, .batch = 4, .ragged = 20, .left = 3,
+      .bias = BITS_BIAS_ON, .bias_axes = 1 + BITS_BATCH + BITS_HEADS + BITS_ROWS + BITS_KEYS,
+      .shift = 2 },
     { "alibi", 3, 1, 33, 100, 24, .batch = 2, .alibi = 1, .causal = 1, .dlse = 1 },
     { "alibi-batch", 3, 1, 33, 70, 24, .batch = 2, .alibi = 2 },
     { "alibi-square-1100", 1, 1, 1100, 1100, 16, .causal = 1, .window = 1, .window_left = 50,

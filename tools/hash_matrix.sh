@@ -82,7 +82,7 @@ group_objects() {
 }
 
 # Whether compiler $1 with options $2 is cc without options, where cc is a link to $1. -O0 is what
-# compilers do unasked, and takes 50 s, most of them fma in software not optimised.
+# compilers do unasked, and takes 130 s, most of them fma in software not optimised.
 is_plain_cc() {
     [ "$1" != cc ] && [ "$2" = -O0 ] && [ "$(command -v cc)" -ef "$(command -v "$1")" ]
 }
