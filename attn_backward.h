@@ -23,14 +23,15 @@
  *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
  * What may be set in p. Everything but partial, backend (ignored: the CPU runs) and kv_rows, that
  *   is caches; p.logits is ignored. p.impl = ATTN_IMPL_NAIVE is the textbook, which materialises P
- *   and dS of a head and takes neither o nor lse from the forward call. Where k or v is broadcast
- *   along an axis, dk and dv have that axis all the same: its sum is the caller's.
+ *   and dS of a head and reads neither o nor lse (one of them must be given all the same). Where k
+ *   or v is broadcast along an axis, dk and dv have that axis all the same: its sum is the caller's.
  * What is written. Every element of dq, dk, dv of rows and keys in use (q_len, kv_len, kv_begin);
  *   all of dbias, dsinks, dslopes. Rows and keys that see nothing get +0. Never -0.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, nor the row in
  *   the key's dk and dv, NaN and Inf included.
- * Determinism. The same bits on every CPU, for any number of threads and both values of g.gemms:
- *   docs/canon.md, "Gradients". Sums over the batch (dbias, dsinks, dslopes) go in its order.
+ * Determinism. Tiled, the same bits on every CPU, for any number of threads and both values of
+ *   g.gemms: docs/canon.md, "Gradients". Sums over the batch (dbias, dsinks, dslopes) go in its
+ *   order.
  * Memory. The caller's workspace, any alignment and content. Stack below 4 KiB.
  * Threads. As attn_forward: p.parallel_for, p.num_workers, else OpenMP if compiled with it.
  * Aliasing. No output may overlap an input, another output or the workspace.
