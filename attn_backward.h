@@ -24,7 +24,7 @@
  * What may be set in p. Everything but partial, backend (ignored: the CPU runs) and kv_rows, that
  *   is caches; p.logits is ignored. p.impl = ATTN_IMPL_NAIVE is the textbook, which materialises P
  *   and dS of a head and reads neither o nor lse (one of them must be given all the same). Where k
- *   or v is broadcast along an axis, dk and dv have that axis all the same: its sum is the caller's.
+ *   or v is broadcast along an axis, dk and dv have that axis all the same: its sum is yours.
  * What is written. Every element of dq, dk, dv of rows and keys in use (q_len, kv_len, kv_begin);
  *   all of dbias, dsinks, dslopes. Rows and keys that see nothing get +0. Never -0.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, nor the row in
