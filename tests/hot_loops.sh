@@ -40,7 +40,7 @@ known() {
     cat <<'TABLE'
 avx2 gcc 11 1 1
 avx2 clang 11 16 16
-avx2 clang 6 5 4 4 4 1 1 1 1
+avx2 clang 6 5 5 5 5 4 4 4 4
 TABLE
 }
 
