@@ -1401,18 +1401,6 @@ static int callback_active(const attn_params *p)
     return p->mask != NULL;
 }
 
-static attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
-{
-    attn_pair pair;
-    pair.batch = s->b;
-    pair.head = at->head;
-    pair.i = at->i;
-    pair.j = j;
-    pair.pos = s->key_base + at->pos;
-    pair.n = s->key_base + j;
-    return pair;
-}
-
 static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
                          int n, uint8_t *alive, int step)
 {
@@ -2048,10 +2036,8 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
  * the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
-    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
-    pl->pitch[which] =
-        is_scattered(p) || !pl->in_place[which] ? (plus(dim, line - 1) / line | 1) * line : 0;
+    pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
 }
 
 static void plan_copies(const problem *pr, plan *pl)
@@ -2505,6 +2491,14 @@ static void copy_rows(tile *t, int which, int64_t j)
         load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
     }
     keys->copied_from[which] = from < end ? from : end;
+}
+
+/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+static void copy_keys(tile *t, int64_t j0, int n)
+{
+    open_keys(t, j0, n);
+    copy_rows(t, KEYS, j0);
+    copy_rows(t, VALUES, j0);
 }
 
 /* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
@@ -3071,26 +3065,26 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* O: f32 rows at once to where they belong, others by way of t->stage. */
-static void write_results(tile *t, float *state)
+/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
+ * once where they belong, others by way of t->stage. */
+static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
+                        float factor)
 {
-    const attn_params *p = &t->pr->p;
-    const int64_t dv = p->head_dim_v;
-    const int in_place = p->o.dtype == ATTN_F32;
+    const int in_place = to->dtype == ATTN_F32;
     float **out = t->row_out;
     int r;
     for (r = 0; r < t->pl->rows; r++) {
-        const lane *l = &t->lanes[r];
-        out[r] = t->stage + r * dv;
-        if (l->used && in_place)
-            out[r] = (float *)p->o.data + ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i);
+        const lane *at = &t->lanes[r];
+        out[r] = t->stage + r * dim;
+        if (at->used && in_place)
+            out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
     }
-    t->pl->kernels->result(out, state_o(t, state), state_l(t, state), t->pr->keep_factor, dv);
+    t->pl->kernels->result(out, x, l, factor, dim);
     for (r = 0; r < t->pl->rows && !in_place; r++) {
-        const lane *l = &t->lanes[r];
-        if (l->used)
-            store_run(t->pl->kernels, p->o.dtype, p->o.data,
-                      ROW_AT(p->o, &t->s, l->head, t->s.q_row + l->i), out[r], dv);
+        const lane *at = &t->lanes[r];
+        if (at->used)
+            store_run(t->pl->kernels, to->dtype, to->data,
+                      ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i), out[r], dim);
     }
 }
 
@@ -3105,7 +3099,8 @@ static void write_rows(tile *t, float *state)
     }
     finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
     if (p->o.data)
-        write_results(t, state);
+        write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
+                    t->pr->keep_factor);
     for (r = 0; r < t->pl->rows; r++) {
         const lane *at = &t->lanes[r];
         if (at->used && p->lse.data)
@@ -4802,7 +4797,7 @@ ATTN_API const attn_core *attn_core_get(void)
     static const attn_core core = { validate,       settle_workers, choose_impl, sequence_of,
                                     has_modifier,   set_rows,       tile_class,  lanes_in_range,
                                     change_logits,  hide_dead,      apply_score, drop_keys,
-                                    run_items };
+                                    copy_keys,      write_lanes,    run_items };
     return &core;
 }
 

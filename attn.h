@@ -913,6 +913,20 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
     return offset;
 }
 
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static inline int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
+/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+static inline int64_t pitch_of(int64_t dim)
+{
+    return times(ceil_div(dim, LINE) | 1, LINE);
+}
+
 /* A stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
@@ -1616,6 +1630,18 @@ typedef struct lane {
     int64_t lo, hi;    /* the range masks leave keys lo..hi-1 */
 } lane;
 
+static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
+{
+    attn_pair pair;
+    pair.batch = s->b;
+    pair.head = at->head;
+    pair.i = at->i;
+    pair.j = j;
+    pair.pos = s->key_base + at->pos;
+    pair.n = s->key_base + j;
+    return pair;
+}
+
 /* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
@@ -1757,6 +1783,9 @@ typedef struct attn_core {
     void (*hide_dead)(tile *t, float *s, int64_t j0, int n, int visible);
     void (*apply_score)(tile *t, float *s, int64_t j0, int n);
     void (*drop_keys)(const tile *t, float *probabilities, int64_t j0, int n);
+    void (*copy_keys)(tile *t, int64_t j0, int n);
+    void (*write_lanes)(tile *t, const attn_output *to, int64_t dim, const float *x,
+                        const float *l, float factor);
     attn_status (*run_items)(call *c, int64_t items,
                              void (*item)(const call *c, char *slot, int64_t index));
 } attn_core;

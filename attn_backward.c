@@ -290,7 +290,7 @@ typedef struct layout {
     int64_t pitch[2];    /* floats between rows of K, Q, dK; of V, dout, dV */
     /* offsets into a slot, in bytes */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
-    int64_t stage, row_in, row_out, ones, packed_o, row_tiles;
+    int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
     /* offsets into a row tile */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
     int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
@@ -320,7 +320,7 @@ typedef struct desk {
     int want;
     float *s, *dp;          /* of the pair tile at work */
     float *tanh, *natural, *x;
-    float *copy[2];         /* K and V of a tile of keys, [keys][pitch] */
+    key_tile *keys;         /* K and V of a tile of keys, [keys][pitch] */
     float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
     float *total[2];        /* dK and dV, before scale, from key total_from on */
     int64_t total_from;
@@ -329,7 +329,6 @@ typedef struct desk {
     const sum_axes *axes;   /* of the sum that is wanted */
     sequence seq;
     int64_t kv_head, head;  /* of keys; of the rows in the panel */
-    int64_t j0;             /* first of the keys in copy and part */
     int finite;             /* all results so far are */
     char *slot;
     int row_tiles;          /* in use */
@@ -346,20 +345,6 @@ static const backward *backward_of(const call *c)
 /* ------------------------------------------------------------------------------------------------
  * 4  Plan
  * --------------------------------------------------------------------------------------------- */
-
-#define LINE (ALIGNMENT / (int64_t)sizeof(float))
-
-/* Floats of whole cache lines. */
-static int64_t whole_lines(int64_t floats)
-{
-    return times(ceil_div(floats, LINE), LINE);
-}
-
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
-static int64_t pitch_of(int64_t dim)
-{
-    return times(ceil_div(dim, LINE) | 1, LINE);
-}
 
 /* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
@@ -459,6 +444,7 @@ static int64_t plan_desk(const problem *pr, layout *lay)
         lay->total[which] = place(&at, times(lay->max_keys, lay->pitch[which]), sizeof(float));
         lay->matrix[which] = place(&at, lay->matrix_floats, sizeof(float));
     }
+    lay->key_tile = place(&at, 1, sizeof(key_tile));
     lay->stage = place(&at, times(rows, dim), sizeof(float));
     lay->row_in = place(&at, rows, sizeof(const float *));
     lay->row_out = place(&at, rows, sizeof(float *));
@@ -500,6 +486,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     pl->rows = lay->rows;
     pl->keys = lay->keys;
     pl->modified = core->has_modifier(&pr->p);
+    memcpy(pl->pitch, lay->pitch, sizeof pl->pitch);
     pl->slot_bytes = plan_desk(pr, lay);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
@@ -527,8 +514,9 @@ static desk *open_desk(const call *c, char *slot)
     w->tanh = FLOATS(slot, lay->tanh);
     w->natural = FLOATS(slot, lay->natural);
     w->x = FLOATS(slot, lay->x);
+    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
     for (which = KEYS; which <= VALUES; which++) {
-        w->copy[which] = FLOATS(slot, lay->copy[which]);
+        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
         w->part[which] = FLOATS(slot, lay->part[which]);
         w->total[which] = FLOATS(slot, lay->total[which]);
     }
@@ -571,6 +559,7 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     t->stage = FLOATS(slot, lay->stage);
     t->row_in = (const float **)(void *)(slot + lay->row_in);
     t->row_out = (float **)(void *)(slot + lay->row_out);
+    t->keys = w->keys;
     t->x_tile = w->x;
     t->lane_values = FLOATS(slot, lay->lane_values);
     t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
@@ -662,24 +651,10 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows. */
-static void load_keys(desk *w, int64_t j0, int n)
+/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+static void load_keys(const desk *w, int64_t j0, int n)
 {
-    const attn_params *p = &w->pr->p;
-    const attn_tensor *tensors[2];
-    int64_t dim[2];
-    int which, r;
-    tensors[KEYS] = &p->k;
-    tensors[VALUES] = &p->v;
-    dim[KEYS] = p->head_dim;
-    dim[VALUES] = p->head_dim_v;
-    w->j0 = j0;
-    for (which = KEYS; which <= VALUES; which++)
-        for (r = 0; r < n; r++)
-            load_run(w->kernels, tensors[which]->dtype, w->copy[which] + r * w->lay->pitch[which],
-                     tensors[which]->data,
-                     ROW_AT(*tensors[which], &w->seq, w->kv_head, w->seq.kv_row + j0 + r),
-                     dim[which]);
+    w->back->core->copy_keys(&grad_tile_at(w, 0)->t, j0, n);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -689,7 +664,7 @@ static void load_keys(desk *w, int64_t j0, int n)
 
 static const float *open_rows_of(const desk *w, int which, int64_t j0)
 {
-    return w->copy[which] + (j0 - w->j0) * w->lay->pitch[which];
+    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
 /* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
@@ -741,21 +716,14 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
-    attn_pair pair;
     int j, r;
-    pair.batch = t->s.b;
     for (r = 0; r < w->lay->rows; r++)
         for (j = 0; j < n && t->lanes[r].used; j++) {
             const int k = j * w->lay->rows + r;
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
             const float natural = w->natural[k] * LN2;
-            if (is_dead(w->s[k]))
-                continue;
-            pair.head = t->lanes[r].head;
-            pair.i = t->lanes[r].i;
-            pair.j = j0 + j;
-            pair.pos = t->s.key_base + t->lanes[r].pos;
-            pair.n = t->s.key_base + j0 + j;
-            w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+            if (!is_dead(w->s[k]))
+                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
         }
 }
 
@@ -849,7 +817,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
 /* dS enters the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
-    float *sums = w->part[KEYS] + (j0 - w->j0);
+    float *sums = w->part[KEYS] + (j0 - w->keys->j0);
     int j, r;
     for (j = 0; j < n; j++) {
         float sum = sums[j];
@@ -968,7 +936,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
-    const int from = (int)max64(0, row->t.lo - w->j0), to = (int)min64(n, row->t.hi - w->j0);
+    const int64_t j0 = w->keys->j0;
+    const int from = (int)max64(0, row->t.lo - j0), to = (int)min64(n, row->t.hi - j0);
     const int64_t at = g->count * w->lay->pair_floats;
     float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
     attn_lanes lanes;
@@ -977,7 +946,7 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
         return;
     w->s = s + from * w->lay->rows;
     w->dp = dp + from * w->lay->rows;
-    lanes = add_pairs(w, row, w->j0 + from, to - from);
+    lanes = add_pairs(w, row, j0 + from, to - from);
     if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
         return;
     fill_dead(w, s, from, to, n);
@@ -1062,26 +1031,10 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 /* dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
-    const attn_output *dq = &w->back->g.dq;
-    const int64_t dim = w->pr->p.head_dim;
-    const tile *t = &row->t;
-    const int in_place = dq->dtype == ATTN_F32;
-    int r;
-    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * dim);
-    for (r = 0; r < w->lay->rows; r++) {
-        const lane *l = &t->lanes[r];
-        t->row_out[r] = t->stage + r * dim;
-        if (l->used && in_place)
-            t->row_out[r] =
-                (float *)dq->data + ROW_AT(*dq, &t->s, l->head, t->s.q_row + l->i);
-    }
-    w->kernels->result(t->row_out, row->dq_total, w->ones, w->pr->p.scale, dim);
-    for (r = 0; r < w->lay->rows && !in_place; r++) {
-        const lane *l = &t->lanes[r];
-        if (l->used)
-            store_run(w->kernels, dq->dtype, dq->data,
-                      ROW_AT(*dq, &t->s, l->head, t->s.q_row + l->i), t->row_out[r], dim);
-    }
+    const attn_params *p = &w->pr->p;
+    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
+    w->back->core->write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones,
+                               p->scale);
 }
 
 /* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
@@ -1589,7 +1542,8 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(n->row->dq_total, w->dp, w->copy[KEYS], pitch, count, p->head_dim, all);
+    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
+                          all);
     w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
     w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
                              p->head_dim_v);

@@ -15,7 +15,7 @@
 
 enum {
     BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
-    WORKSPACE = 1 << 20
+    WORKSPACE = 1 << 20, PAINT = 0x5a
 };
 
 /* ---- a right call ---------------------------------------------------------------------------- */
@@ -29,12 +29,12 @@ static struct inputs {
     int32_t table[BATCH * 3];
 } in;
 
-/* Next to each other, so that one comparison sees them all. */
+/* Next to each other, so that one look sees them all. */
 static struct outputs {
     float dq[BATCH * HEADS_Q * SEQ_Q * DIM], dk[BATCH * HEADS_KV * SEQ_KV * DIM];
     float dv[BATCH * HEADS_KV * SEQ_KV * DIM_V];
     float dbias[SEQ_Q * SEQ_KV], dsinks[HEADS_Q], dslopes[HEADS_Q];
-} out, out_before;
+} out;
 
 static unsigned char workspace[WORKSPACE];
 
@@ -190,20 +190,16 @@ static void apply(const row *r, whole_call *c)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-static void remember_outputs(void)
+static void paint_outputs(void)
 {
-    memset(&out, 0x5a, sizeof out);
-    memset(&out_before, 0x5a, sizeof out_before);
-    memset(workspace, 0xa5, sizeof workspace);
+    memset(&out, PAINT, sizeof out);
+    memset(workspace, PAINT, sizeof workspace);
 }
 
 static void check_untouched(void)
 {
-    size_t dirty = 0;
-    CHECK(memcmp(&out, &out_before, sizeof out) == 0, "an output changed");
-    while (dirty < WORKSPACE && workspace[dirty] == 0xa5)
-        dirty++;
-    CHECK(dirty == WORKSPACE, "byte %lu of the workspace changed", (unsigned long)dirty);
+    CHECK(all_bytes(&out, sizeof out, PAINT), "an output changed");
+    CHECK(all_bytes(workspace, sizeof workspace, PAINT), "the workspace changed");
 }
 
 /* The sentence is cut where the room ends. */
@@ -225,7 +221,7 @@ static void check_refusal(const whole_call *c, size_t bytes, attn_status status,
 {
     char sentence[300];
     attn_status got;
-    remember_outputs();
+    paint_outputs();
     got = attn_backward(&c->p, &c->g, workspace, bytes);
     CHECK(got == status, "attn_backward says '%s', not '%s'", attn_status_string(got),
           attn_status_string(status));
@@ -257,11 +253,11 @@ static void check_right(const row *r)
 {
     const whole_call c = right_call(r->without & ~NO_WISHES);
     char sentence[300];
-    remember_outputs();
+    paint_outputs();
     CHECK(strcmp(attn_backward_check(&c.p, &c.g, workspace, WORKSPACE, sentence, sizeof sentence),
                  "ok") == 0, "'%s'", sentence);
     CHECK(attn_backward(&c.p, &c.g, workspace, WORKSPACE) == ATTN_OK, "refused");
-    CHECK(memcmp(out.dq, out_before.dq, sizeof out.dq) != 0, "dq was not written");
+    CHECK(!all_bytes(out.dq, sizeof out.dq, PAINT), "dq was not written");
 }
 
 /* ---- what the table cannot say --------------------------------------------------------------- */
@@ -295,7 +291,7 @@ static void check_null_pointers(void)
     size_t need;
     if (!begin_case("gradients: NULL instead of an argument"))
         return;
-    remember_outputs();
+    paint_outputs();
     CHECK(attn_backward(NULL, &c.g, workspace, WORKSPACE) == ATTN_ERR_ARG, "no params");
     CHECK(attn_backward(&c.p, NULL, workspace, WORKSPACE) == ATTN_ERR_ARG, "no gradients");
     CHECK(attn_backward_workspace_size(NULL, &c.g, &need) == ATTN_ERR_ARG, "size, no params");
@@ -329,7 +325,7 @@ static void check_workspace(int without)
     }
     CHECK(least > 1000, "%lu bytes are enough", (unsigned long)least);
     check_refusal(&c, least - 1, ATTN_ERR_WORKSPACE, "workspace_bytes");
-    remember_outputs();
+    paint_outputs();
     CHECK(attn_backward(&c.p, &c.g, NULL, WORKSPACE) == ATTN_ERR_WORKSPACE, "NULL accepted");
     CHECK(attn_backward(&c.p, &c.g, NULL, 0) == ATTN_ERR_WORKSPACE, "nothing accepted");
     check_untouched();
@@ -363,7 +359,7 @@ static void check_naive_inputs(void)
         return;
     CHECK(attn_backward(&c.p, &c.g, workspace, WORKSPACE) == ATTN_OK, "refused");
     first = out;
-    remember_outputs();
+    paint_outputs();
     c.p.o.data = NULL;
     memset(in.lse, 0xff, sizeof in.lse);
     CHECK(attn_backward(&c.p, &c.g, workspace, WORKSPACE) == ATTN_OK, "refused without them");

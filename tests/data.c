@@ -176,10 +176,11 @@ void *test_alloc(size_t bytes)
     return test_alloc_at(bytes, PLACE_ANY);
 }
 
-static int is_canary(const unsigned char *bytes, size_t count)
+int all_bytes(const void *memory, size_t count, int byte)
 {
+    const unsigned char *bytes = memory;
     for (size_t i = 0; i < count; i++)
-        if (bytes[i] != CANARY)
+        if (bytes[i] != byte)
             return 0;
     return 1;
 }
@@ -189,8 +190,8 @@ int test_margins(void)
     int overrun = 0;
     for (int i = 0; i < buffer_count; i++) {
         const buffer *b = &buffers[i];
-        overrun += !is_canary(b->data - b->before, b->before) ||
-                   !is_canary(b->data + b->bytes, b->after);
+        overrun += !all_bytes(b->data - b->before, b->before, CANARY) ||
+                   !all_bytes(b->data + b->bytes, b->after, CANARY);
     }
     return overrun;
 }

@@ -16,7 +16,7 @@
 
 enum {
     BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
-    PAGE_COUNT = 4, WORKSPACE = 1 << 20
+    PAGE_COUNT = 4, WORKSPACE = 1 << 20, PAINT = 0x5a
 };
 
 /* ---- a right call with everything that a row may break --------------------------------------- */
@@ -30,7 +30,7 @@ typedef struct arrays {
     uint8_t bitmap[64];
 } arrays;
 
-/* Outputs next to each other, so that one comparison sees them all. */
+/* Outputs next to each other, so that one look sees them all. */
 typedef struct outputs {
     float o[BATCH * HEADS_Q * SEQ_Q * DIM_V], lse[BATCH * HEADS_Q * SEQ_Q];
     float logits[BATCH * HEADS_Q * SEQ_Q * SEQ_KV];
@@ -39,7 +39,7 @@ typedef struct outputs {
 } outputs;
 
 static arrays list;
-static outputs out, out_before;
+static outputs out;
 static unsigned char workspace[WORKSPACE];
 static float q[BATCH * HEADS_Q * SEQ_Q * DIM], k[BATCH * HEADS_KV * SEQ_KV * DIM];
 static float v[BATCH * HEADS_KV * SEQ_KV * DIM_V];
@@ -336,20 +336,16 @@ static void apply(const row *r, attn_params *p)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-static void remember_outputs(void)
+static void paint_outputs(void)
 {
-    memset(&out, 0x5a, sizeof out);
-    memset(&out_before, 0x5a, sizeof out_before);
-    memset(workspace, 0xa5, sizeof workspace);
+    memset(&out, PAINT, sizeof out);
+    memset(workspace, PAINT, sizeof workspace);
 }
 
 static void check_untouched(void)
 {
-    size_t dirty = 0;
-    CHECK(memcmp(&out, &out_before, sizeof out) == 0, "an output changed");
-    while (dirty < WORKSPACE && workspace[dirty] == 0xa5)
-        dirty++;
-    CHECK(dirty == WORKSPACE, "byte %lu of the workspace changed", (unsigned long)dirty);
+    CHECK(all_bytes(&out, sizeof out, PAINT), "an output changed");
+    CHECK(all_bytes(workspace, sizeof workspace, PAINT), "the workspace changed");
 }
 
 /* The sentence does not depend on the room for it, is cut where the room ends, and is never
@@ -380,7 +376,7 @@ static void check_refusal(const attn_params *p, size_t bytes, attn_status status
                           size_t room)
 {
     attn_status got;
-    remember_outputs();
+    paint_outputs();
     got = attn_forward(p, workspace, bytes);
     CHECK(got == status, "attn_forward says '%s', not '%s'", attn_status_string(got),
           attn_status_string(status));
@@ -428,7 +424,7 @@ static void check_right_calls(void)
         char sentence[300];
         if (!begin_case("right call for %s", rows[i].field))
             continue;
-        remember_outputs();
+        paint_outputs();
         CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "%s",
               attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence));
         CHECK(strcmp(attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence),
@@ -564,7 +560,7 @@ static void check_workspace(void)
     CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain");
     CHECK(info.workspace_bytes_per_worker > 0 &&
               info.workspace_bytes >= info.workspace_bytes_per_worker, "no workspace is needed?");
-    remember_outputs();
+    paint_outputs();
     CHECK(attn_forward(&p, NULL, sizeof workspace) == ATTN_ERR_WORKSPACE, "NULL accepted");
     check_untouched();
     CHECK(attn_forward(&p, NULL, 0) == ATTN_ERR_WORKSPACE, "nothing accepted");
@@ -593,15 +589,15 @@ static void check_endless_workspace(void)
         if (!begin_case("workspace_bytes %lu, %d", (unsigned long)sizes[n / 2], n))
             continue;
         p.num_workers = n % 2 == 0 ? 1 : 3;
-        remember_outputs();
+        paint_outputs();
         CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "the right call");
         first = out;
         CHECK(attn_workspace_size(&p, &need) == ATTN_OK, "attn_workspace_size");
         room = test_alloc(need);
-        remember_outputs();
+        paint_outputs();
         CHECK(attn_forward(&p, room, sizes[n / 2]) == ATTN_OK, "not accepted");
         CHECK(memcmp(&out, &first, sizeof out) == 0, "not the same results");
-        CHECK(memcmp(out.o, out_before.o, sizeof out.o) != 0, "o was not written");
+        CHECK(!all_bytes(out.o, sizeof out.o, PAINT), "o was not written");
     }
 }
 
@@ -741,11 +737,11 @@ static void check_last_position(void)
     if (begin_case("key_base 2^58")) {
         p.causal = 1;
         p.chunk_size = 4;
-        remember_outputs();
+        paint_outputs();
         CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "key_base 0");
         first = out;
         list.key_base[0] = list.key_base[1] = INT64_C(1) << 58;
-        remember_outputs();
+        paint_outputs();
         CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "refused");
         CHECK(memcmp(&out, &first, sizeof out) == 0, "not the result of key_base 0");
     }

@@ -210,7 +210,7 @@ static void check_constant(void)
           (unsigned long)need[0], (unsigned long)need[1]);
 }
 
-/* ---- what the plan chooses: none of it changes a bit ------------------------------------------ */
+/* ---- what the plan chooses: none of it changes a bit ----------------------------------------- */
 
 enum { MANY = 1536 }; /* rows: a multiple of every tile */
 

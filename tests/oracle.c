@@ -65,17 +65,17 @@ double oracle_storage_error(int dtype, double value)
 
 /* ---- sizes of one batch entry ---------------------------------------------------------------- */
 
-static int64_t heads_kv(const attn_params *p)
+int64_t oracle_heads_kv(const attn_params *p)
 {
     return p->num_heads_kv != 0 ? p->num_heads_kv : p->num_heads_q;
 }
 
-static int64_t dim_v(const attn_params *p)
+int64_t oracle_dim_v(const attn_params *p)
 {
     return p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
 }
 
-static int64_t first_key(const attn_params *p, int64_t b)
+int64_t oracle_first_key(const attn_params *p, int64_t b)
 {
     return p->kv_begin != NULL ? p->kv_begin[b] : 0;
 }
@@ -106,7 +106,7 @@ int64_t oracle_keys(const attn_params *p, int64_t b)
         return p->kv_len[b];
     if (p->cu_seqlens_kv != NULL)
         keys = p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b];
-    return keys - first_key(p, b);
+    return keys - oracle_first_key(p, b);
 }
 
 int64_t oracle_offset(const attn_params *p, int64_t b)
@@ -155,8 +155,8 @@ ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t 
                             int64_t kv_head, int64_t j)
 {
     const attn_rows *place = &p->kv_rows;
-    const int64_t heads = p->num_heads_kv != 0 ? p->num_heads_kv : p->num_heads_q;
-    int64_t rows = p->seq_len_kv, row = first_key(p, b) + j, entry = b;
+    const int64_t heads = oracle_heads_kv(p);
+    int64_t rows = p->seq_len_kv, row = oracle_first_key(p, b) + j, entry = b;
     if (place->begin != NULL)
         row += place->begin[b];
     if (place->ring > 0) {
@@ -313,7 +313,7 @@ int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_
     pair_at a;
     a.b = b, a.h = h, a.i = i, a.j = j;
     a.pos = i + oracle_offset(p, b);
-    a.column = first_key(p, b) + j;
+    a.column = oracle_first_key(p, b) + j;
     a.rows = oracle_rows(p, b), a.keys = oracle_keys(p, b);
     for (size_t m = 0; m < sizeof masks / sizeof *masks; m++)
         if (!masks[m](p, &a))
@@ -333,7 +333,7 @@ double oracle_scale(const attn_params *p)
 static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j,
                         double *magnitude)
 {
-    const int64_t kv_head = h / (p->num_heads_q / heads_kv(p));
+    const int64_t kv_head = h / (p->num_heads_q / oracle_heads_kv(p));
     const ptrdiff_t q = oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
     const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, b, kv_head, j);
     double sum = 0, sum_abs = 0;
@@ -355,7 +355,7 @@ static double bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int
     return oracle_load(bias->dtype, bias->data,
                        (ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
                            (ptrdiff_t)i * bias->stride_q +
-                           (ptrdiff_t)(first_key(p, b) + j) * bias->stride_kv);
+                           (ptrdiff_t)(oracle_first_key(p, b) + j) * bias->stride_kv);
 }
 
 static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -525,7 +525,7 @@ static void row_weights(const attn_params *p, int64_t b, int64_t h, int64_t i, r
 static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, const row_state *s,
                        const oracle_result *out)
 {
-    const int64_t head = h / (p->num_heads_q / heads_kv(p));
+    const int64_t head = h / (p->num_heads_q / oracle_heads_kv(p));
     double o = 0, o_abs = 0, o_error = 0, o_strict = 0, sums;
     for (int64_t j = 0; j < s->keys; j++) {
         const double weight = s->logits[j];
@@ -533,7 +533,7 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
         if (weight < 0)
             continue;
         v = oracle_load(p->v.dtype, p->v.data,
-                        oracle_key_offset(p, &p->v, dim_v(p), b, head, j) + (ptrdiff_t)d);
+                        oracle_key_offset(p, &p->v, oracle_dim_v(p), b, head, j) + (ptrdiff_t)d);
         o += weight * v;
         o_abs += weight * fabs(v);
         o_error += weight * fabs(v) * s->errors[j];
@@ -557,7 +557,7 @@ static void row_empty(const attn_params *p, const row_state *s, oracle_result *o
 {
     out->lse = s->sink;
     out->lse_tolerance = 0;
-    for (int64_t d = 0; d < dim_v(p); d++) {
+    for (int64_t d = 0; d < oracle_dim_v(p); d++) {
         if (out->o != NULL)
             out->o[d] = 0;
         if (out->o_abs != NULL)
@@ -571,7 +571,7 @@ static void row_nan(const attn_params *p, oracle_result *out)
 {
     out->lse = NAN;
     out->lse_tolerance = 0;
-    for (int64_t d = 0; d < dim_v(p); d++) {
+    for (int64_t d = 0; d < oracle_dim_v(p); d++) {
         if (out->o != NULL)
             out->o[d] = NAN;
         if (out->o_abs != NULL)
@@ -603,7 +603,7 @@ static void row_finish(const attn_params *p, int64_t b, int64_t h, int64_t i, ro
     if (out->o == NULL && out->o_abs == NULL && out->o_tolerance == NULL)
         return;
     row_weights(p, b, h, i, s);
-    for (int64_t d = 0; d < dim_v(p); d++)
+    for (int64_t d = 0; d < oracle_dim_v(p); d++)
         row_column(p, b, h, d, s, out);
 }
 

@@ -47,6 +47,10 @@ typedef struct oracle_result {
 int64_t oracle_rows(const attn_params *p, int64_t b);
 int64_t oracle_keys(const attn_params *p, int64_t b);
 int64_t oracle_offset(const attn_params *p, int64_t b);
+/* Row of k and v where the keys of batch entry b begin; heads and head_dim of k and v. */
+int64_t oracle_first_key(const attn_params *p, int64_t b);
+int64_t oracle_heads_kv(const attn_params *p);
+int64_t oracle_dim_v(const attn_params *p);
 
 /* A pair as callbacks are told it. */
 attn_pair oracle_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j);

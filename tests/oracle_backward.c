@@ -13,21 +13,6 @@ static const double flushed = 0x1p-182; /* variance, in u^2, of what a subnormal
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static int64_t heads_kv(const attn_params *p)
-{
-    return p->num_heads_kv != 0 ? p->num_heads_kv : p->num_heads_q;
-}
-
-static int64_t dim_v(const attn_params *p)
-{
-    return p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
-}
-
-static int64_t first_key(const attn_params *p, int64_t b)
-{
-    return p->kv_begin != NULL ? p->kv_begin[b] : 0;
-}
-
 /* Of the longest sequence: with cu_seqlens rows and columns start at 0 in each. */
 static int64_t longest(const attn_params *p, const int32_t *cuts, int64_t length)
 {
@@ -71,8 +56,8 @@ void oracle_gradient_sizes(const attn_params *p, oracle_gradient out[ORACLE_GRAD
 {
     memset(out, 0, ORACLE_GRADIENTS * sizeof *out);
     set_size(&out[ORACLE_DQ], p->batch, p->num_heads_q, p->seq_len_q, p->head_dim);
-    set_size(&out[ORACLE_DK], p->batch, heads_kv(p), p->seq_len_kv, p->head_dim);
-    set_size(&out[ORACLE_DV], p->batch, heads_kv(p), p->seq_len_kv, dim_v(p));
+    set_size(&out[ORACLE_DK], p->batch, oracle_heads_kv(p), p->seq_len_kv, p->head_dim);
+    set_size(&out[ORACLE_DV], p->batch, oracle_heads_kv(p), p->seq_len_kv, oracle_dim_v(p));
     if (p->bias.data != NULL)
         bias_size(p, &out[ORACLE_DBIAS]);
     if (p->sinks != NULL)
@@ -151,17 +136,18 @@ static void read_row(row_pass *r)
     read_run(r->q, q->dtype, q->data, oracle_row_offset(p, q, p->head_dim, r->b, r->h, r->i),
              p->head_dim);
     read_run(r->dout, dout->dtype, dout->data,
-             oracle_row_offset(p, dout, dim_v(p), r->b, r->h, r->i), dim_v(p));
+             oracle_row_offset(p, dout, oracle_dim_v(p), r->b, r->h, r->i), oracle_dim_v(p));
 }
 
 static void read_keys(row_pass *r)
 {
     const attn_params *p = r->p;
+    const int64_t dv = oracle_dim_v(p);
     for (int64_t j = 0; j < r->keys; j++) {
         read_run(r->k + j * p->head_dim, p->k.dtype, p->k.data,
                  oracle_key_offset(p, &p->k, p->head_dim, r->b, r->kv_head, j), p->head_dim);
-        read_run(r->v + j * dim_v(p), p->v.dtype, p->v.data,
-                 oracle_key_offset(p, &p->v, dim_v(p), r->b, r->kv_head, j), dim_v(p));
+        read_run(r->v + j * dv, p->v.dtype, p->v.data,
+                 oracle_key_offset(p, &p->v, dv, r->b, r->kv_head, j), dv);
     }
 }
 
@@ -231,8 +217,8 @@ static void find_values(row_pass *r)
         a->keep = 1;
         if (p->dropout_p != 0)
             a->keep = oracle_kept(p, r->b, r->h, r->i, j) ? 1 / (1 - (double)p->dropout_p) : 0;
-        for (int64_t d = 0; d < dim_v(p); d++)
-            add(&dp, r->dout[d] * r->v[j * dim_v(p) + d], 0);
+        for (int64_t d = 0; d < oracle_dim_v(p); d++)
+            add(&dp, r->dout[d] * r->v[j * oracle_dim_v(p) + d], 0);
         a->dp = a->keep != 0 ? a->keep * dp.value : 0; /* a dropped NaN is no part of it */
         a->dp_error = a->keep != 0 ? a->keep * sqrt(dp.variance + square(dp.value)) : 0;
     }
@@ -245,12 +231,12 @@ static double o_variance(const row_pass *r)
     const attn_params *p = r->p;
     quantity dot = {0, 0};
     double variance = 0;
-    for (int64_t d = 0; d < dim_v(p); d++) {
+    for (int64_t d = 0; d < oracle_dim_v(p); d++) {
         quantity o = {0, 0};
         for (int64_t j = 0; j < r->keys; j++) {
             const pair_of *a = &r->pairs[j];
             if (a->keep != 0)
-                add(&o, a->p * a->keep * r->v[j * dim_v(p) + d], 0);
+                add(&o, a->p * a->keep * r->v[j * oracle_dim_v(p) + d], 0);
         }
         o.variance += 4 * square(o.value);
         o.variance += square(oracle_storage_error(p->o.dtype, o.value) / unit);
@@ -371,7 +357,7 @@ static void add_bias(row_pass *r)
                      to->size[2] > 1 ? r->i : 0, 0);
     for (int64_t j = 0; j < r->keys; j++)
         if (r->pairs[j].alive) {
-            add_pair(r, &s, first_key(r->p, r->b) + j, &r->pairs[j], 1);
+            add_pair(r, &s, oracle_first_key(r->p, r->b) + j, &r->pairs[j], 1);
             some = 1;
         }
     if (some && s.columns == 1)
@@ -482,7 +468,7 @@ static void row_gradients(row_pass *r)
 static void all_rows(row_pass *r)
 {
     const attn_params *p = r->p;
-    const int64_t group = p->num_heads_q / heads_kv(p);
+    const int64_t group = p->num_heads_q / oracle_heads_kv(p);
     for (r->b = 0; r->b < p->batch; r->b++) {
         r->keys = oracle_keys(p, r->b);
         for (r->h = 0; r->h < p->num_heads_q; r->h++) {
@@ -519,7 +505,7 @@ static int make_results(oracle_gradient *of)
 static int make_scratch(row_pass *r, double **memory)
 {
     const attn_params *p = r->p;
-    const size_t dim = (size_t)(p->head_dim > dim_v(p) ? p->head_dim : dim_v(p));
+    const size_t dim = (size_t)(p->head_dim > oracle_dim_v(p) ? p->head_dim : oracle_dim_v(p));
     const size_t keys = (size_t)p->seq_len_kv;
     *memory = malloc((2 * keys * dim + 3 * dim) * sizeof **memory);
     r->sum = malloc(dim * sizeof *r->sum);
@@ -635,7 +621,7 @@ int oracle_gradient_place(const attn_params *p, const attn_gradients *g, int whi
     switch (which) {
     case ORACLE_DQ: return row_place(p, &g->dq, at, place);
     case ORACLE_DK: return key_place(p, &g->dk, p->head_dim, at, place);
-    case ORACLE_DV: return key_place(p, &g->dv, dim_v(p), at, place);
+    case ORACLE_DV: return key_place(p, &g->dv, oracle_dim_v(p), at, place);
     case ORACLE_DBIAS:
         place->data = g->dbias.data;
         place->offset = bias_offset(p, &g->dbias, at);

@@ -1,5 +1,6 @@
 /* stack_use.c - how many bytes of stack a call takes: runs it on a painted stack of its own and
- * looks how far the paint is gone. tests/stack.sh builds it in several ways and compares with the limit.
+ * looks how far the paint is gone. tests/stack.sh builds it in several ways and compares with the
+ * limit.
  * SPDX-License-Identifier: MIT
  *
  * usage: stack_use LIMIT      prints one line a call; status 1 if one exceeds LIMIT

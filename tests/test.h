@@ -134,6 +134,8 @@ enum { PLACE_ANY = 0, PLACE_HEAP, PLACE_PAGE_AFTER, PLACE_PAGE_BEFORE };
 
 void *test_alloc(size_t bytes); /* ANY, filled with NaN bytes (0xff); never NULL, also for 0 */
 void *test_alloc_at(size_t bytes, int place);
+/* Nonzero: every byte is this one. */
+int all_bytes(const void *memory, size_t count, int byte);
 /* Looks at all margins now; returns how many buffers were overrun. No CHECK of its own. */
 int test_margins(void);
 /* Frees everything now; begin_case does this. Overruns are counted as failures. */
