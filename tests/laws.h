@@ -22,9 +22,8 @@ int run_part(const attn_params *p, const char *what);
 
 /* A mask in other words. clear_masks: none; all_pairs: all masks of *p as one byte per pair,
  * [batch, heads, seq_q, seq_kv], 0 outside the lengths; as_...: that array as the mask of this
- * kind.
- * as_bitmap: cells of one pair each, whose columns count from the first key present, so without
- * kv_begin; as_bias: -inf where hidden, 0 elsewhere. */
+ * kind. as_bitmap: cells of one pair each, whose columns count from the first key present, so
+ * without kv_begin; as_bias: -inf where hidden, 0 elsewhere. */
 void clear_masks(attn_params *p);
 uint8_t *all_pairs(const attn_params *p);
 void as_bool(attn_params *p, const uint8_t *shown);
