@@ -48,9 +48,12 @@
 #define PRAGMA_(x) _Pragma(#x)
 #ifdef __clang__
 #define UNROLL PRAGMA_(clang loop unroll(full))
+#define TWICE /* it else leaves addresses of AVX2's loops on the stack */
 #define ROLLED PRAGMA_(clang loop unroll(disable)) /* it else keeps spilled addresses */
 #else
 #define ROLLED
+/* Two steps a round: beside a busy thread of the same core 8 to 13 % of the products' time. */
+#define TWICE PRAGMA_(GCC unroll 2)
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
 /* Hides where an integer or pointer comes from: compilers else derive more of them than there are
@@ -235,7 +238,7 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
         EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
     for (g = 0; g < parts; g++) {
         const int64_t end = n * (g + 1) / parts;
-        for (; t < end; t++, x += xt, b += ROWS)
+        TWICE for (; t < end; t++, x += xt, b += ROWS)
             FN(step)(width, count, select, acc, x, xi, b);
         if (g < keys)
             FN(exp_key)(mode == CALM, s + g * ROWS, m, l);
@@ -1103,7 +1106,7 @@ INLINE void FN(outer_tile)(int width, int count, int select, float *c, ptrdiff_t
         const float *b = term->b + term->lanes.begin * f->b_stride + column;
         if (key >= term->end || key + count <= term->begin)
             continue;
-        for (t = term->lanes.begin; t < term->lanes.end; t++, x++, b += f->b_stride)
+        TWICE for (t = term->lanes.begin; t < term->lanes.end; t++, x++, b += f->b_stride)
             FN(step)(width, count, select, acc, x, ROWS, b);
     }
     UNROLL for (i = 0; i < count; i++)
