@@ -277,23 +277,27 @@ static void check_shorter(void)
 }
 
 /* Where a shorter call needs more for a worker, as its row tiles share nothing, it takes smaller
- * tiles before it leaves workers out: a decode step after a prefill of 17 rows. */
+ * tiles before it leaves workers out: a few queries after a prefill of so many, in tiles of any
+ * number of rows. */
 static void check_workers_kept(void)
 {
-    call c;
-    attn_info info;
-    char *workspace;
-    make_call(&c, 1, 32, 8, 17, 300, 128, 128);
-    c.p.k.dtype = c.p.v.dtype = ATTN_F16; /* any bits will do */
-    c.p.num_workers = 2;
-    c.p.parallel_for = count_items;
-    CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
-    workspace = test_alloc(info.workspace_bytes);
-    for (c.p.seq_len_q = 17; c.p.seq_len_q >= 1; c.p.seq_len_q -= 8) {
-        seen.items = seen.loops = 0;
-        CHECK(attn_forward(&c.p, workspace, info.workspace_bytes) == ATTN_OK, "%d rows: refused",
-              (int)c.p.seq_len_q);
-        CHECK(seen.loops > 0, "%d rows: one worker", (int)c.p.seq_len_q);
+    static const int prefills[] = {17, 22, 27};
+    for (size_t n = 0; n < sizeof prefills / sizeof *prefills; n++) {
+        call c;
+        attn_info info;
+        char *workspace;
+        make_call(&c, 1, 32, 8, prefills[n], 300, 64, 64);
+        c.p.k.dtype = c.p.v.dtype = ATTN_F16; /* any bits will do */
+        c.p.num_workers = 2;
+        c.p.parallel_for = count_items;
+        CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+        workspace = test_alloc(info.workspace_bytes);
+        for (; c.p.seq_len_q >= 1; c.p.seq_len_q -= c.p.seq_len_q > 8 ? 8 : 1) {
+            seen.items = seen.loops = 0;
+            CHECK(attn_forward(&c.p, workspace, info.workspace_bytes) == ATTN_OK,
+                  "%d rows: refused", (int)c.p.seq_len_q);
+            CHECK(seen.loops > 0, "%d of %d rows: one worker", (int)c.p.seq_len_q, prefills[n]);
+        }
     }
 }
 
