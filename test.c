@@ -396,6 +396,8 @@ int main(int argc, char **argv)
         print_list();
         return 0;
     }
+    if (T.verbose) /* the case at work is seen also when the process is killed */
+        setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     print_first_line();
     catch_crashes();
     if (attn_params_size() != sizeof(attn_params))

@@ -403,19 +403,20 @@ static void check_split(void)
     }
 }
 
-/* MLA: three row tiles of 48 rows, whose states are large, are two parts each for two workers,
- * within 1 MiB of shared memory a worker. Tiles of fewer rows have more items and smaller states,
- * and may stay whole. */
+/* MLA as tiles of 48 rows have it: three row tiles, whose states of 48 x 512 numbers are large, are
+ * two parts each for two workers, within 1 MiB of shared memory a worker. With tiles of fewer rows
+ * there are as many tiles, with states as large. */
 static void check_large_states(void)
 {
     for (int workers = 2; workers <= 8; workers++) {
         attn_params p = decoding(1, 8192, 576, workers);
         attn_info info;
         p.num_heads_q = 128;
-        p.head_dim_v = 512;
         CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
-        CHECK(info.key_parts > 1 || info.tile_rows < 48, "%d workers: %d parts", workers,
-              info.key_parts);
+        p.num_heads_q = 128 * info.tile_rows / 48;
+        p.head_dim_v = 512 * 48 / info.tile_rows;
+        CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+        CHECK(info.key_parts > 1, "%d workers: %d parts", workers, info.key_parts);
         CHECK(info.workspace_bytes <= (size_t)workers * (info.workspace_bytes_per_worker +
                                                         (1 << 20)) + (1 << 14),
               "%d workers: %lu bytes", workers, (unsigned long)info.workspace_bytes);
@@ -467,11 +468,14 @@ static void check_split_kept(void)
         const int64_t prompt = prompts[n / 6 % 3], keys = lengths[n % 6];
         const int64_t dim = prompt == 6000 ? 32 : 128; /* little memory for the prompt's tiles */
         call c;
-        size_t bytes = 0;
+        size_t bytes = 0, one_row = 0;
         attn_params p = decoding(1, 6000, dim, workers);
-        p.seq_len_q = prompt;
         p.tuning = "attn-tuning 1 split_work 1024 end";
+        CHECK(attn_workspace_size(&p, &one_row) == ATTN_OK, "attn_workspace_size failed");
+        p.seq_len_q = prompt;
         CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+        CHECK(bytes >= one_row, "%d workers: %lu bytes for %d rows, %lu for one", workers,
+              (unsigned long)bytes, (int)prompt, (unsigned long)one_row);
         make_call(&c, 1, 4, 1, 1, keys, dim, dim);
         c.p.parallel_for = count_items;
         c.p.num_workers = workers;
