@@ -1140,7 +1140,8 @@ static inline attn_status bad_range(text *why, const size_rule *rule, int64_t va
 {
     const int low = value < rule->least;
     put_field(why, rule->name, value);
-    put(why, low ? " must be at least " : " must be at most ");
+    put(why, rule->least == rule->most ? " must be " : low ? " must be at least "
+                                                           : " must be at most ");
     put_int(why, low ? rule->least : rule->most);
     return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }

@@ -144,7 +144,8 @@ static attn_status check_given(const attn_params *p, const attn_gradients *g, in
     if (p->batch == 0 || p->seq_len_q == 0)
         return ATTN_OK;
     if (!g->dout.data)
-        return bad(why, ATTN_ERR_ARG, "dout.data is NULL");
+        return bad(why, ATTN_ERR_ARG, "dout.data is NULL: the gradient of the loss by o, zeros if "
+                                      "only dlse has one");
     if (!p->o.data && !naive)
         return bad(why, ATTN_ERR_ARG,
                    "o.data is NULL: attn_backward reads what attn_forward wrote");
@@ -154,6 +155,28 @@ static attn_status check_given(const attn_params *p, const attn_gradients *g, in
     if (!wanted(g))
         return bad(why, ATTN_ERR_ARG,
                    "nothing is asked for: dq, dk, dv, dbias, dsinks and dslopes are all NULL");
+    return ATTN_OK;
+}
+
+static attn_status check_bias_strides(const attn_bias_gradient *d, text *why)
+{
+    const struct {
+        const char *name;
+        ptrdiff_t stride;
+    } fields[] = {
+        { "dbias.stride_batch", d->stride_batch },
+        { "dbias.stride_head", d->stride_head },
+        { "dbias.stride_q", d->stride_q },
+        { "dbias.stride_kv", d->stride_kv },
+    };
+    int i;
+    for (i = 0; i < COUNT_OF(fields); i++) {
+        if (fields[i].stride != ATTN_STRIDE_BROADCAST)
+            continue;
+        put(why, fields[i].name);
+        return bad(why, ATTN_ERR_ARG, " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride; "
+                                      "bias says what is summed");
+    }
     return ATTN_OK;
 }
 
@@ -171,11 +194,7 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
         return bad(why, ATTN_ERR_ARG, "dsinks is asked for, but sinks is NULL");
     if (g->dslopes && !p->alibi_slopes)
         return bad(why, ATTN_ERR_ARG, "dslopes is asked for, but alibi_slopes is NULL");
-    if (d->stride_batch == ATTN_STRIDE_BROADCAST || d->stride_head == ATTN_STRIDE_BROADCAST ||
-        d->stride_q == ATTN_STRIDE_BROADCAST || d->stride_kv == ATTN_STRIDE_BROADCAST)
-        return bad(why, ATTN_ERR_ARG, "dbias: a stride (ATTN_STRIDE_BROADCAST) must be 0 (packed) "
-                                      "or a stride; bias says what is summed");
-    return ATTN_OK;
+    return check_bias_strides(d, why);
 }
 
 static attn_status check_unsupported(const attn_params *p, text *why)
@@ -201,8 +220,6 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
     status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
-    if (!status)
-        status = check_unsupported(p, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
@@ -301,6 +318,7 @@ typedef struct backward {
     attn_gradients g;
     layout lay;
     const attn_core *core;
+    sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* by state_row */
 } backward;
 
@@ -937,7 +955,8 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
     const int64_t j0 = w->keys->j0;
-    const int from = (int)max64(0, row->t.lo - j0), to = (int)min64(n, row->t.hi - j0);
+    const int from = (int)min64(n, max64(0, row->t.lo - j0));
+    const int to = (int)min64(n, max64(0, row->t.hi - j0));
     const int64_t at = g->count * w->lay->pair_floats;
     float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
     attn_lanes lanes;
@@ -1145,10 +1164,9 @@ static void store_bias(const desk *w, const region *a, int first)
 /* The gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
-    const sum_axes bias = bias_axes(&w->pr->p, &w->back->g.dbias);
     int which, again = 1;
     w->want = want;
-    w->axes = &bias;
+    w->axes = &w->back->bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
@@ -1251,9 +1269,8 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
         back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
     x = sink * LOG2E_HI;
     x = x - back->lse2[at];
-    x = exp2_canon(x > 127.0f ? 127.0f : x);
-    x = is_neg_inf(sink) ? 0.0f : x;
-    back->sink_terms[at] = -x * back->delta[at];
+    x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
+    back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
 /* delta = rowsum(dout * o) of all rows of a head. */
@@ -1351,14 +1368,12 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const s
 
 static void bias_item(const call *c, char *slot, int64_t index)
 {
-    const sum_axes a = bias_axes(&c->pr.p, &backward_of(c)->g.dbias);
-    sum_item(c, slot, index, WANT_BIAS, &a);
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
 }
 
 static void slopes_item(const call *c, char *slot, int64_t index)
 {
-    const sum_axes a = slope_axes(&c->pr.p, backward_of(c)->g.dslopes);
-    sum_item(c, slot, index, WANT_SLOPES, &a);
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1416,20 +1431,33 @@ static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int cou
     memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
+static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+}
+
+static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum,
+                        n->row->sum_total);
+}
+
 /* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
-    const int rows = w->lay->rows, count = (int)w->seq.kv_len;
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
-    int j, r;
+    int64_t j;
+    int r;
     for (r = 0; r < rows; r++) {
         const lane *at = &n->row->t.lanes[r];
         n->row->lse2[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
         m[r] = n->row->lse2[r];
         l[r] = 0.0f;
     }
-    w->kernels->maximum(n->p, count, m);
-    w->kernels->exp_sum(n->p, count, ATTN_DEAD, m, l);
+    each_keys(w, n, textbook_maximum);
+    each_keys(w, n, textbook_exp);
     for (r = 0; r < rows; r++) {
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
@@ -1455,9 +1483,11 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
-    const int rows = w->lay->rows, count = (int)w->seq.kv_len;
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
     const float *dlse = (const float *)back->g.dlse.data;
-    int j, r;
+    int64_t j;
+    int r;
     for (r = 0; r < rows; r++) {
         const tile *t = &n->row->t;
         const lane *at = &t->lanes[r];
@@ -1483,7 +1513,8 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
         float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
         const float x = n->row->lse2[r] * n->row->delta[r];
-        *to = *to - x;
+        const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
+        *to = is_neg_inf(sink) ? *to : *to - x;
     }
 }
 
@@ -1507,8 +1538,6 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const sum_ax
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
-    const sum_axes bias = bias_axes(p, &w->back->g.dbias);
-    const sum_axes slopes = slope_axes(p, w->back->g.dslopes);
     const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
     float *ds = n->ds + j0 * w->lay->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
@@ -1517,8 +1546,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(w->dp, ds, bytes);
     if (p->score)
         pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &slopes, j0, count);
+    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
+    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -1606,20 +1635,20 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
-    const attn_gradients *g = &backward_of(c)->g;
-    const sum_axes bias = bias_axes(p, &g->dbias), slopes = slope_axes(p, g->dslopes);
-    if (bias.data)
-        store_elements(&bias, from, bias.count, 1);
-    if (slopes.data)
-        store_elements(&slopes, from, slopes.count, 1);
-    if (g->dsinks)
-        clear(g->dsinks, p->num_heads_q);
+    const backward *back = backward_of(c);
+    const sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    if (bias->data)
+        store_elements(bias, from, bias->count, 1);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 1);
+    if (back->g.dsinks)
+        clear(back->g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
-    if (bias.data)
-        store_elements(&bias, from, bias.count, 0);
-    if (slopes.data)
-        store_elements(&slopes, from, slopes.count, 0);
+    if (bias->data)
+        store_elements(bias, from, bias->count, 0);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1634,7 +1663,6 @@ static attn_status run_backward(backward *back)
     const layout *lay = &back->lay;
     const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
     const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
-    const sum_axes bias = bias_axes(p, &back->g.dbias), slopes = slope_axes(p, back->g.dslopes);
     const struct list {
         int active;
         int64_t items;
@@ -1648,8 +1676,9 @@ static attn_status run_backward(backward *back)
           items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
         { !naive && !five && (want & WANT_KEYS),
           items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
-        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &bias), bias_item },
-        { !naive && (want & WANT_SLOPES), sum_items(lay, &slopes), slopes_item },
+        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &back->bias),
+          bias_item },
+        { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
         { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
     };
     attn_status status = ATTN_OK;
@@ -1690,7 +1719,9 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = core->validate(p, pr, need_data, why);
+    status = p ? check_unsupported(p, why) : ATTN_OK; /* nothing that is set then helps */
+    if (!status)
+        status = core->validate(p, pr, need_data, why);
     if (status)
         return status;
     *resolved = *g;
@@ -1726,9 +1757,10 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
-    const int64_t least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
+    int64_t least;
     if (most >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
     if (have >= least)
         return ATTN_OK;
     put(why, "workspace_bytes (");
@@ -1786,7 +1818,9 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
     back = (backward *)(void *)base;
     back->core = attn_core_get();
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* has passed once */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed above, and does so again */
+    back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
+    back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, workspace_bytes);
     base += aligned((int64_t)sizeof *back);

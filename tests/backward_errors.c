@@ -128,7 +128,7 @@ static const row rows[] = {
     {FIELD(g.gemms), TO_INT, -1, ALL, ARG, "gemms (-1)"},
     {FIELD(g.gemms), TO_INT, 1, NAIVE, ARG, "gemms (1)"},
     {FIELD(g.dout.dtype), TO_INT, 3, ALL, ARG, "dout.dtype (3)"},
-    {FIELD(g.dlse.dtype), TO_INT, 1, ALL, ARG, "dlse.dtype (1)"},
+    {FIELD(g.dlse.dtype), TO_INT, 1, ALL, ARG, "dlse.dtype (1) must be 0"},
     {FIELD(g.dq.dtype), TO_INT, 3, ALL, ARG, "dq.dtype (3)"},
     {FIELD(g.dk.dtype), TO_INT, -1, ALL, ARG, "dk.dtype (-1)"},
     {FIELD(g.dv.dtype), TO_INT, 99, ALL, ARG, "dv.dtype (99)"},
@@ -141,10 +141,10 @@ static const row rows[] = {
     {FIELD(g.dv.stride_batch), TO_STRIDE, 0, NAIVE, ARG, "dv.stride_batch"},
     {FIELD(g.dv.stride_head), TO_STRIDE, 0, ALL, ARG, "dv.stride_head"},
     {FIELD(g.dv.stride_seq), TO_STRIDE, 0, ALL, ARG, "dv.stride_seq"},
-    {FIELD(g.dbias.stride_batch), TO_STRIDE, 0, ALL, ARG, "dbias"},
-    {FIELD(g.dbias.stride_head), TO_STRIDE, 0, ALL, ARG, "dbias"},
-    {FIELD(g.dbias.stride_q), TO_STRIDE, 0, ALL, ARG, "dbias"},
-    {FIELD(g.dbias.stride_kv), TO_STRIDE, 0, NAIVE, ARG, "dbias"},
+    {FIELD(g.dbias.stride_batch), TO_STRIDE, 0, ALL, ARG, "dbias.stride_batch"},
+    {FIELD(g.dbias.stride_head), TO_STRIDE, 0, ALL, ARG, "dbias.stride_head"},
+    {FIELD(g.dbias.stride_q), TO_STRIDE, 0, ALL, ARG, "dbias.stride_q"},
+    {FIELD(g.dbias.stride_kv), TO_STRIDE, 0, NAIVE, ARG, "dbias.stride_kv"},
     {FIELD(g.dbias.data), TO_DATA, 0, NO_BIAS, ARG, "dbias"},
     {FIELD(g.dsinks), TO_DATA, 0, NO_SINKS, ARG, "dsinks"},
     {FIELD(g.dslopes), TO_DATA, 0, NO_SLOPES, ARG, "dslopes"},
@@ -270,6 +270,9 @@ static void check_unsupported(void)
     c.p.o.data = c.p.lse.data = NULL;
     if (begin_case("gradients of a part"))
         check_refusal(&c, sizeof workspace, ATTN_ERR_UNSUPPORTED, "partial");
+    c.p.state.m = NULL; /* to give it would not help */
+    if (begin_case("gradients of a part without a state"))
+        check_refusal(&c, sizeof workspace, ATTN_ERR_UNSUPPORTED, "partial");
     c = right_call(ALL);
     c.p.kv_rows.page_size = 3;
     c.p.kv_rows.num_pages = 1;
@@ -350,6 +353,22 @@ static void check_failing_loops(void)
     }
 }
 
+/* Sizes of the naive way that no memory has, of each worker and more so of all. */
+static void check_overflow(void)
+{
+    whole_call c = right_call(NAIVE);
+    size_t need = 1;
+    if (!begin_case("gradients: a workspace beyond all memory"))
+        return;
+    c.p.batch = c.p.num_heads_q = c.p.num_heads_kv = c.p.head_dim = c.p.head_dim_v = 1;
+    c.p.seq_len_q = c.p.seq_len_kv = INT64_C(1) << 40;
+    c.p.bias.stride_q = 0;
+    c.p.num_workers = 8;
+    c.p.parallel_for = pool_for; /* not called */
+    CHECK(attn_backward_workspace_size(&c.p, &c.g, &need) == ATTN_ERR_OVERFLOW && need == 0,
+          "%lu bytes", (unsigned long)need);
+}
+
 /* The naive way takes neither o nor lse: one may be missing and the other NaN. */
 static void check_naive_inputs(void)
 {
@@ -393,5 +412,6 @@ void backward_errors(void)
     check_workspace(ALL);
     check_workspace(NAIVE);
     check_failing_loops();
+    check_overflow();
     check_naive_inputs();
 }

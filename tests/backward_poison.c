@@ -389,6 +389,27 @@ static void run_place(int place, const char *masker, int impl)
         compare_runs(&e);
 }
 
+/* A sink of -inf is none: whatever its rows carry, its gradient is +0. */
+static void check_no_sink(int impl)
+{
+    static const float q[] = {1, 2}, dout[] = {HUGE_VALF, 3};
+    const float sinks[] = {-HUGE_VALF, 0};
+    float o[2], lse[2], dsinks[2] = {NAN, NAN};
+    attn_params p = {.batch = 1, .num_heads_q = 2, .seq_len_q = 1, .seq_len_kv = 1, .head_dim = 1};
+    attn_gradients g = {.dout.data = dout, .dsinks = dsinks};
+    size_t need = 0;
+    p.impl = impl;
+    p.q.data = p.k.data = p.v.data = q;
+    p.o.data = o;
+    p.lse.data = lse;
+    p.sinks = sinks;
+    CHECK(test_run(&p) == ATTN_OK, "attn_forward failed");
+    CHECK(attn_backward_workspace_size(&p, &g, &need) == ATTN_OK &&
+              attn_backward(&p, &g, test_alloc(need), need) == ATTN_OK, "attn_backward failed");
+    CHECK(float_bits(dsinks[0]) == 0, "%g of the sink that is none", (double)dsinks[0]);
+    CHECK(dsinks[1] < 0, "%g of the other", (double)dsinks[1]);
+}
+
 void backward_poison(void)
 {
     memset(touched_by, 0, sizeof touched_by);
@@ -399,6 +420,10 @@ void backward_poison(void)
             else if (begin_case("%s: %s%s", maskers[m], places[n / 2].name, n % 2 ? ", naive" : ""))
                 run_place(n / 2, maskers[m], n % 2 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED);
         }
+    if (begin_case("no sink"))
+        check_no_sink(ATTN_IMPL_TILED);
+    if (begin_case("no sink, naive"))
+        check_no_sink(ATTN_IMPL_NAIVE);
     for (int n = 0; n < PLACES && T.only_case < 0; n++)
         CHECK(touched_by[n] > 0 || !places[n].touches, "%s: no row was touched", places[n].name);
 }
