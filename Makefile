@@ -71,8 +71,8 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 # The measuring core, usable without the rest.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
-EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm train \
-            multi_expert
+EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
+            train multi_expert
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \

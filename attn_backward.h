@@ -2,17 +2,15 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
- *     p.lse.data = lse;                 // [batch, num_heads_q, seq_len_q]; then, as in attn.h,
- *     attn_forward(&p, ws, need);       // which writes o and lse: keep them, and p
+ * Set p.lse.data before attn_forward and its workspace query, and keep p, o and lse. Then:
  *
- *     attn_gradients g = {0};           // zero is every field's default
- *     char why[200];
+ *     attn_gradients g = {0};                                // zero is every field's default
+ *     g.dout.data = dout;                                    // like o: gradient of the loss by o
+ *     g.dq.data = dq;  g.dk.data = dk;  g.dv.data = dv;      // like q, k, v
  *     size_t back;
- *     g.dout.data = dout;               // gradient of the loss by o
- *     g.dq.data = dq;  g.dk.data = dk;  g.dv.data = dv;
- *     void *wb = attn_backward_workspace_size(&p, &g, &back) ? NULL : malloc(back);
+ *     void *wb = attn_backward_workspace_size(&p, &g, &back) == ATTN_OK ? malloc(back) : NULL;
  *     if (attn_backward(&p, &g, wb, back) != ATTN_OK)
- *         puts(attn_backward_check(&p, &g, wb, back, why, sizeof why));
+ *         puts(attn_backward_check(&p, &g, wb, back, text, sizeof text));     // char text[200];
  *     free(wb);
  *
  * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv

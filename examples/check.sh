@@ -1,7 +1,8 @@
 #!/bin/sh
 # check.sh BUILD - runs the examples in the folder BUILD and compares what they print; compares the
-# synopsis of attn.h with minimal.c and with the first example of README.md, line by line, and the
-# loop of decode.c with the example of "Serving" there.
+# synopsis of attn.h with minimal.c and with the first example of README.md, line by line, that of
+# attn_backward.h with gradients.c and the example of "Training" there, and the loop of decode.c with
+# the example of "Serving".
 # SPDX-License-Identifier: MIT
 # RUN: an emulator to run them with. expected/NAME.args: words behind the command, which runs in the
 # folder above this one. Where expected/NAME.sed exists, what NAME prints goes through it first:
@@ -49,21 +50,25 @@ status=$?
 [ "$status" -eq 0 ] || cat "$work/raw"
 count "$status" "example train: its gradients are not the slopes of its loss"
 
+equal() { # equal FILE FILE WHAT: neither is empty
+    [ -s "$1" ] && diff "$1" "$2"
+    count $? "$3"
+}
+
 sed -n '/^ \* SYNOPSIS/,/^ \* CONVENTIONS/s/^ \*     //p' "$top/attn.h" > "$work/synopsis"
+sed -n '/^ \*     attn_gradients/,/^ \* Method/s/^ \*     //p' "$top/attn_backward.h" > "$work/backward"
+part "$here/gradients.c" synopsis > "$work/gradients"
+first_code Training > "$work/training"
 part "$here/minimal.c" synopsis > "$work/minimal"
 first_code 'First example' > "$work/readme"
 part "$here/decode.c" serving > "$work/decode"
 first_code Serving > "$work/serving"
-[ -s "$work/synopsis" ]
-count $? "attn.h has no synopsis"
-diff "$work/synopsis" "$work/minimal"
-count $? "minimal.c differs from the synopsis of attn.h"
-diff "$work/synopsis" "$work/readme"
-count $? "README.md's first example differs from the synopsis of attn.h"
-[ -s "$work/decode" ]
-count $? "decode.c has no part called serving"
-diff "$work/decode" "$work/serving"
-count $? "README.md's example of serving differs from decode.c"
+equal "$work/synopsis" "$work/minimal" "minimal.c differs from the synopsis of attn.h"
+equal "$work/synopsis" "$work/readme" "README.md's first example differs from the synopsis of attn.h"
+equal "$work/backward" "$work/gradients" "gradients.c differs from the synopsis of attn_backward.h"
+equal "$work/backward" "$work/training" \
+    "README.md's example of training differs from the synopsis of attn_backward.h"
+equal "$work/decode" "$work/serving" "README.md's example of serving differs from decode.c"
 
 echo "examples: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]
