@@ -2494,7 +2494,7 @@ static void copy_rows(tile *t, int which, int64_t j)
 }
 
 /* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
-static void copy_keys(tile *t, int64_t j0, int n)
+static void copy_key_tile(tile *t, int64_t j0, int n)
 {
     open_keys(t, j0, n);
     copy_rows(t, KEYS, j0);
@@ -4797,7 +4797,7 @@ ATTN_API const attn_core *attn_core_get(void)
     static const attn_core core = { validate,       settle_workers, choose_impl, sequence_of,
                                     has_modifier,   set_rows,       tile_class,  lanes_in_range,
                                     change_logits,  hide_dead,      apply_score, drop_keys,
-                                    copy_keys,      write_lanes,    run_items };
+                                    copy_key_tile,  write_lanes,    run_items };
     return &core;
 }
 

@@ -1784,7 +1784,7 @@ typedef struct attn_core {
     void (*hide_dead)(tile *t, float *s, int64_t j0, int n, int visible);
     void (*apply_score)(tile *t, float *s, int64_t j0, int n);
     void (*drop_keys)(const tile *t, float *probabilities, int64_t j0, int n);
-    void (*copy_keys)(tile *t, int64_t j0, int n);
+    void (*copy_key_tile)(tile *t, int64_t j0, int n);
     void (*write_lanes)(tile *t, const attn_output *to, int64_t dim, const float *x,
                         const float *l, float factor);
     attn_status (*run_items)(call *c, int64_t items,

@@ -672,7 +672,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
 /* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
-    w->back->core->copy_keys(&grad_tile_at(w, 0)->t, j0, n);
+    w->back->core->copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
 }
 
 /* ------------------------------------------------------------------------------------------------
