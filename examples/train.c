@@ -103,7 +103,8 @@ static int take_number(options *o, char **argv)
         if (strcmp(argv[0], row->name) != 0) continue;
         const long n = argv[1] ? strtol(argv[1], &end, 10) : 0;
         if (!end || end == argv[1] || *end || n < row->least || n > row->most) {
-            printf("%s must be a number from %d to %d\n", row->name, row->least, row->most);
+            printf("%s %s: must be a number from %d to %d\n", row->name, argv[1] ? argv[1] : "",
+                   row->least, row->most);
             exit(1);
         }
         *field(o, row) = (int)n;
@@ -127,8 +128,12 @@ static int read_options(options *o, char **argv)
             a++;
         else if (**a != '-')
             argv[files++] = *a;
-        else
-            help(strcmp(*a, "--help") != 0);
+        else if (strcmp(*a, "--help") == 0)
+            help(0);
+        else {
+            printf("%s is no option of this program\n", *a);
+            help(1);
+        }
     }
     if (o->width % (2 * o->heads) != 0)
         stop("--width must be a multiple of twice --heads: RoPE turns pairs");
