@@ -163,8 +163,8 @@ static int apply_options(const bench_options *o, case_list *list)
     if (o->mask && o->causal) return complain("--causal is --mask causal and excludes --mask",
                                               o->mask);
     if (misleading(o, list))
-        return complain("the cases of this preset are what they are (--shape takes all); they do not take",
-                        misleading(o, list));
+        return complain("the cases of this preset are what they are (--shape takes all); they do "
+                        "not take", misleading(o, list));
     if (o->plant_slowdown > 0 && !one_by_one(o, list))
         return complain("cases in groups or on threads do not take", "--plant-slowdown");
     if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
