@@ -276,7 +276,7 @@ check-single: single $(LIB) $(call objects,$(TESTS)) ## the one file: every comp
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
-	ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode
+	ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward
 
 check-sanitize: ## all groups and a million random calls under ASan and UBSan
 	$(call submake,asan,$(CC),-O1 -g -fsanitize=address$(,)undefined $(SANITIZE),\
