@@ -602,7 +602,7 @@ least_seconds()
 }
 
 # What a file may take, in times of what tests/oracle.c takes in the same run, as machines differ: gcc
-# 12 and clang 14 take 16 for attn.c, 18 for a SIMD file at most (2.2, 2.7 and 0.15 s).
+# 12 and clang 14 take 15 to 19 for attn.c, 18 to 25 for the largest SIMD file.
 try_times()
 {
     times=

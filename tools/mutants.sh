@@ -174,7 +174,7 @@ limit_of() {
 
 # ---- one mutant
 
-CASE_SECONDS=10 # of CPU time for a case; the longest takes 3
+CASE_SECONDS=10 # of CPU time for a case
 
 # "group case" of mutants like line $1 of the list, if it is known.
 known_case() {
@@ -276,7 +276,6 @@ write_cases() {
     while IFS= read -r line; do
         at=$out/${line%% *}
         if [ -d "$at" ]; then known=$(cat "$at/case" 2> /dev/null); else known=; fi
-        grep -q '^skipped' "$at/verdict" 2> /dev/null && known=
         [ -n "$known" ] || known=$(known_case "$line")
         [ -z "$known" ] || printf '%s ## %s\n' "$line" "$known" |
             awk -F ' ## ' '{ print $2 " ## " $3 " ## " $4 " ## " $5 " ## " $NF }'
