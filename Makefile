@@ -25,6 +25,7 @@ endif
 NM ?= $(CROSS_COMPILE)nm
 
 Q := $(if $(V),,@)
+DL := -ldl
 , := ,
 VERSION := $(shell sed -n 's/^.define ATTN_VERSION_STRING "\(.*\)".*/\1/p' attn.h)
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo none)
@@ -39,7 +40,9 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
 PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c
-HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h
+HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_opencl.h
+# Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.
+DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
@@ -58,7 +61,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
            tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
            tests/finite_differences.c tests/backward.c tests/backward_poison.c \
-           tests/backward_laws.c tests/backward_errors.c
+           tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
+           tests/opencl_plan.c tests/opencl_programs.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
@@ -72,20 +76,21 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
-            train multi_expert
+            train multi_expert opencl
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
+MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
   $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
 CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
-          check-stack check-hot-loops check-single check-threads check-sanitize check-hash \
-          check-mutants
+          check-stack check-hot-loops check-single check-opencl check-threads check-sanitize \
+          check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
-        clean force programs compare-peers numerics list-checks $(CHECKS)
+        clean force programs compare-peers numerics list-checks opencl-gate \
+        list-test-objects $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -134,7 +139,14 @@ $(BUILD)/revision: force
 	@mkdir -p $(BUILD)
 	@echo '$(REVISION)' | cmp -s - $@ || echo '$(REVISION)' > $@
 
-$(LIB): $(call objects,$(PORTABLE) $(SIMD_SOURCES))
+$(BUILD)/kernels_cl.inc: kernels.cl $(BUILD)/flags
+	$(if $(V),,@echo "  GEN  $@")
+	$(Q)od -An -v -tu1 $< | sed 's|[0-9][0-9]*|&,|g' > $@
+
+$(BUILD)/obj/attn_opencl.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/attn_opencl.o: $(BUILD)/kernels_cl.inc
+
+$(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 	$(if $(V),,@echo "  AR   $@")
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
@@ -146,7 +158,10 @@ $(BUILD)/attn_single.c: tools/single.sh $(HEADERS) attn_simd.h $(PORTABLE) $(SIM
 	$(Q)sh tools/single.sh $(PORTABLE) $(SIMD_SOURCES) > $@
 	$(Q)cp $(HEADERS) $(BUILD)
 
-$(BUILD)/test: $(call objects,$(TESTS)) $(LIB)
+# Of another build where it has other flags for the library alone.
+TEST_OBJECTS ?= $(call objects,$(TESTS))
+
+$(BUILD)/test: $(TEST_OBJECTS) $(LIB)
 $(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
 $(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
@@ -157,11 +172,17 @@ PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_t
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
-	$(Q)$(LINK) $^ -o $@ -lm -lpthread
+	$(Q)$(LINK) $^ -o $@ -lm -lpthread $(DL)
 
 $(BUILD)/libpeers.so: $(PIC_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
+
+# OpenCL on the CUDA driver API: see tools/cl_on_cuda.c.
+$(BUILD)/cl_on_cuda/libOpenCL.so.1: tools/cl_on_cuda.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) -fPIC -shared $< -o $@ -lpthread $(DL)
 
 $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data.h) $(BUILD)/flags
 	$(if $(V),,@echo "  LINK $@")
@@ -220,6 +241,9 @@ check: test $(CHECKS) ## everything: sanitizers, mutants, hash matrix, proofs (a
 list-checks:
 	@echo $(CHECKS)
 
+list-test-objects:
+	@echo $(TEST_OBJECTS)
+
 # $(call submake,FOLDER,COMPILER,FLAGS,TARGETS): the same build elsewhere with other flags.
 submake = +$(MAKE) --no-print-directory BUILD=$(BUILD)/$(1) CC='$(2)' CFLAGS="$(3)" $(4)
 SANITIZE := -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -229,7 +253,7 @@ HAVE_CXX   := $(shell command -v c++)
 check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(call submake,werror-cc,$(CC),-O2 -Werror,programs $(BUILD)/werror-cc/libpeers.so)
 	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,\
-	  programs $(BUILD)/werror-clang/libpeers.so),@echo "no clang")
+	  programs $(PEER_SOURCES:%.c=$(BUILD)/werror-clang/pic/%.o)),@echo "no clang")
 	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
@@ -244,7 +268,7 @@ LIMIT := $(if $(strip $(RUN) $(findstring -fsanitize,$(CFLAGS))),,ulimit -v 4000
 
 check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/measure_test
-	$(LIMIT) $(RUN) $(BUILD)/bench selfcheck
+	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
@@ -270,18 +294,29 @@ check-stack: ## stack of a call
 check-hot-loops: ## inner loops in the disassembly: unrolled, nothing on the stack
 	sh tests/hot_loops.sh
 
-check-single: single $(LIB) $(call objects,$(TESTS)) ## the one file: every compiler, the same bits
+check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file: every compiler, the same bits
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
+	  $(call objects,$(TESTS) $(DEVICES))
+
+check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## through OpenCL on PoCL, rusticl, Oclgrind, where they are installed
+	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' CASES='$(CASES)' sh tests/opencl.sh $(BUILD) \
 	  $(call objects,$(TESTS))
+	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' sh tests/cl_on_cuda.sh $(BUILD)
+
+opencl-gate: ## registers, spills, local memory of kernels.cl compiled for 16 GPUs, where compilers are
+	$(Q)sh tools/opencl_gate.sh $(BUILD)/opencl_gate
+
+# Drivers of devices are not ours to be checked, and some cannot be loaded there.
+NO_DEVICE := OCL_ICD_VENDORS=/nonexistent
 
 check-threads: ## real threads under ThreadSanitizer
-	$(call submake,tsan,$(CC),-O1 -g -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
-	ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward
+	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
+	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward
 
 check-sanitize: ## all groups and a million random calls under ASan and UBSan
-	$(call submake,asan,$(CC),-O1 -g -fsanitize=address$(,)undefined $(SANITIZE),\
+	$(call submake,asan,$(CC),-O1 -g1 -fsanitize=address$(,)undefined $(SANITIZE),\
 	  $(BUILD)/asan/test ASSERT=1)
-	$(BUILD)/asan/test
+	$(NO_DEVICE) $(BUILD)/asan/test
 	ATTN_FUZZ=1000000 $(BUILD)/asan/test fuzz
 
 check-hash: ## the same bits from every compiler and flag at hand

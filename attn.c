@@ -4354,14 +4354,25 @@ static const attn_backend *willing_backend(const attn_params *p, text *why)
     return NULL;
 }
 
-static attn_status too_small(const problem *pr, const plan *pl, size_t bytes, text *why)
+static attn_status too_small(int64_t least, size_t bytes, text *why)
 {
     put(why, "workspace_bytes (");
     put_int(why, (int64_t)bytes);
     put(why, ") must be at least ");
-    put_int(why, workspace_bytes(pr, pl, 1));
+    put_int(why, least);
     put(why, "; attn_workspace_size says what is best");
     return ATTN_ERR_WORKSPACE;
+}
+
+/* A backend has one size, and no plan of the CPU. */
+static attn_status check_backend(const attn_backend *backend, const attn_params *p, size_t bytes,
+                                 text *why)
+{
+    size_t need = 0;
+    const attn_status status = backend->workspace_size(backend, p, &need);
+    if (status)
+        return bad(why, status, "the backend cannot size its workspace");
+    return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
 }
 
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
@@ -4382,15 +4393,19 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
+    const attn_backend *backend;
     int workers;
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
+    backend = willing_backend(&pr.p, NULL);
+    if (backend && !is_empty(p))
+        return check_backend(backend, &pr.p, room, why);
     settle_workers(&pr.p);
     workers = plan_within(&pr, &pl, room);
     status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0 && !willing_backend(&pr.p, NULL))
-        status = too_small(&pr, &pl, room, why);
+    if (!status && workers == 0)
+        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
     return status;
 }
 

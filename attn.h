@@ -535,8 +535,11 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
-/* A device or another implementation of attn_forward. It receives the parameters with every default
- * resolved (scale, heads, strides). supports: nonzero, or 0 with a sentence in why. */
+struct attn_gradients; /* attn_backward.h */
+
+/* A device or another implementation of attn_forward, and of attn_backward. It receives the
+ * parameters with every default resolved (scale, heads, strides). supports: nonzero, or 0 with a
+ * sentence in why. Set it to zero, then assign: NULL for the last three = it has no gradients. */
 struct attn_backend {
     int abi; /* ATTN_KERNEL_ABI */
     const char *name;
@@ -547,9 +550,16 @@ struct attn_backend {
                                   size_t *bytes);
     attn_status (*run)(const attn_backend *self, const attn_params *resolved, void *workspace,
                        size_t workspace_bytes);
+    int (*supports_gradients)(const attn_backend *self, const attn_params *resolved,
+                              const struct attn_gradients *g, char *why, size_t why_bytes);
+    attn_status (*gradients_size)(const attn_backend *self, const attn_params *resolved,
+                                  const struct attn_gradients *g, size_t *bytes);
+    attn_status (*run_gradients)(const attn_backend *self, const attn_params *resolved,
+                                 const struct attn_gradients *g, void *workspace,
+                                 size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 4
+#define ATTN_KERNEL_ABI 5
 
 #ifdef __cplusplus
 }

@@ -40,17 +40,6 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Where a sum over pairs goes: element (b, h, i, column) of an array in which an axis that is
- * summed has stride 0, and otherwise so many elements. An axis of length 1 is not summed. */
-typedef struct sum_axes {
-    float *data;
-    int64_t count[4];
-    ptrdiff_t stride[4];
-    int kept[4];
-} sum_axes;
-
-enum { AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_KEY };
-
 /* Rows and keys of the longest sequence that there may be. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
@@ -64,7 +53,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 }
 
 /* Packed over the axes that are kept; a stride that is given counts instead. */
-static void pack_axes(sum_axes *a, const ptrdiff_t given[4])
+static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
     int axis;
@@ -78,10 +67,10 @@ static void pack_axes(sum_axes *a, const ptrdiff_t given[4])
     }
 }
 
-static sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
+static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
-    sum_axes a;
+    attn_sum_axes a;
     a.data = d->data;
     a.count[AXIS_BATCH] = p->batch;
     a.count[AXIS_HEAD] = p->num_heads_q;
@@ -94,15 +83,15 @@ static sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
     return a;
 }
 
-static int keeps_all(const sum_axes *a)
+static int keeps_all(const attn_sum_axes *a)
 {
     return a->kept[AXIS_BATCH] && a->kept[AXIS_HEAD] && a->kept[AXIS_ROW] && a->kept[AXIS_KEY];
 }
 
-static sum_axes slope_axes(const attn_params *p, float *data)
+static attn_sum_axes slope_axes(const attn_params *p, float *data)
 {
     const ptrdiff_t given[4] = { 0, 0, 0, 0 };
-    sum_axes a;
+    attn_sum_axes a;
     a.data = data;
     a.count[AXIS_BATCH] = p->batch;
     a.count[AXIS_HEAD] = p->num_heads_q;
@@ -249,7 +238,7 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
         { "dk", &dk, p->num_heads_kv, p->seq_len_kv, p->head_dim },
         { "dv", &dv, p->num_heads_kv, p->seq_len_kv, p->head_dim_v },
     };
-    const sum_axes a = bias_axes(p, &g->dbias);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
     attn_status status = ATTN_OK;
     int i;
     for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
@@ -318,7 +307,7 @@ typedef struct backward {
     attn_gradients g;
     layout lay;
     const attn_core *core;
-    sum_axes bias, slopes;
+    attn_sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* by state_row */
 } backward;
 
@@ -344,7 +333,7 @@ typedef struct desk {
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const sum_axes *axes;   /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* of the sum that is wanted */
     sequence seq;
     int64_t kv_head, head;  /* of keys; of the rows in the panel */
     int finite;             /* all results so far are */
@@ -394,7 +383,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
 {
     const attn_params *p = &pr->p;
     const int naive = attn_core_get()->choose_impl(p) == ATTN_IMPL_NAIVE;
-    const sum_axes bias = bias_axes(p, &g->dbias);
+    const attn_sum_axes bias = bias_axes(p, &g->dbias);
     int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
@@ -802,7 +791,7 @@ static void finish_pairs(const desk *w, int n)
 
 static float *element_of(const desk *w, int64_t i, int64_t j)
 {
-    const sum_axes *a = w->axes;
+    const attn_sum_axes *a = w->axes;
     return a->data + w->seq.b * a->stride[AXIS_BATCH] + w->head * a->stride[AXIS_HEAD] +
            i * a->stride[AXIS_ROW] + (w->seq.column + j) * a->stride[AXIS_KEY];
 }
@@ -857,7 +846,7 @@ static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 
 static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const sum_axes *a = w->axes;
+    const attn_sum_axes *a = w->axes;
     if (w->want & WANT_SLOPES)
         take_distances(w, &row->t, j0, n, lanes);
     if (!a->kept[AXIS_KEY])
@@ -899,7 +888,8 @@ static void write_row_sums(const desk *w)
 }
 
 /* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
-static void store_elements(const sum_axes *a, const int64_t from[4], const int64_t to[4], int first)
+static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
+                           int first)
 {
     int64_t b, h, i, j;
     for (b = from[0]; b < (a->kept[0] ? to[0] : 1); b++)
@@ -1154,7 +1144,7 @@ static void write_keys(desk *w, int64_t from, int64_t to)
 /* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
 static void store_bias(const desk *w, const region *a, int first)
 {
-    const sum_axes *bias = w->axes;
+    const attn_sum_axes *bias = w->axes;
     const int64_t from[4] = { w->seq.b, a->head0, a->i0, 0 };
     const int64_t to[4] = { w->seq.b + 1, a->head1, min64(a->bias_end, bias->count[AXIS_ROW]),
                             bias->count[AXIS_KEY] };
@@ -1319,7 +1309,7 @@ static void sinks_item(const call *c, char *slot, int64_t head)
 
 /* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
  * one that is kept so many. *index then counts what is left. */
-static void take_axis(const sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
+static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
     const int64_t parts = ceil_div(a->count[axis], each);
@@ -1332,7 +1322,7 @@ static void take_axis(const sum_axes *a, int axis, int64_t all, int64_t each, in
     *index /= parts;
 }
 
-static int64_t sum_items(const layout *lay, const sum_axes *a)
+static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
 {
     const int64_t each[4] = { 1, 1, lay->item_rows, lay->item_keys };
     int64_t items = 1;
@@ -1344,7 +1334,7 @@ static int64_t sum_items(const layout *lay, const sum_axes *a)
 }
 
 /* Elements number `index` of a sum: heads and batch entries one after the other. */
-static void sum_item(const call *c, char *slot, int64_t index, int want, const sum_axes *a)
+static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
     desk *w = open_desk(c, slot);
@@ -1518,8 +1508,8 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     }
 }
 
-static void add_elements(desk *w, const textbook_rows *n, int want, const sum_axes *a, int64_t j0,
-                         int count)
+static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
+                         int64_t j0, int count)
 {
     const int rows = w->lay->rows;
     int j, r;
@@ -1636,7 +1626,7 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
     const backward *back = backward_of(c);
-    const sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
     if (bias->data)
         store_elements(bias, from, bias->count, 1);
     if (slopes->data)
@@ -1735,6 +1725,75 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
+/* The backend that takes the call, or NULL and to *reason why not, nothing without one. */
+static const attn_backend *gradients_backend(const attn_params *p, const attn_gradient_call *g,
+                                             text *reason)
+{
+    const attn_backend *backend = p->backend;
+    char why[160];
+    if (!backend)
+        return NULL;
+    why[0] = 0;
+    put(reason, backend->name);
+    put(reason, " refused: ");
+    if (!backend->run_gradients)
+        put(reason, "it has no gradients");
+    else if (p->batch == 0 || p->seq_len_q == 0)
+        put(reason, "no rows");
+    else if (backend->supports_gradients(backend, p, &g->g, why, sizeof why))
+        return backend;
+    why[sizeof why - 1] = 0;
+    put(reason, why);
+    return NULL;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* What changes in *info if a backend takes the call. */
+OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
+                                              attn_backward_info *info)
+{
+    const attn_gradient_call made = gradient_call(&pr->p, g);
+    text reason = text_in(info->reasons, sizeof info->reasons);
+    const attn_backend *backend = gradients_backend(&pr->p, &made, &reason);
+    info->backend_name = backend ? backend->name : "cpu";
+    if (!backend)
+        return ATTN_OK;
+    info->reasons[0] = 0;
+    info->gemms = 7;
+    info->tile_rows = info->tile_keys = 0;
+    info->workers = 1;
+    info->workspace_bytes_per_worker = 0;
+    return backend->gradients_size(backend, &pr->p, &made.g, &info->workspace_bytes);
+}
+
+/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
+                                 size_t bytes, attn_status *status)
+{
+    char sentence[200];
+    text why = text_in(sentence, sizeof sentence);
+    attn_gradients resolved;
+    attn_gradient_call made;
+    problem pr;
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    made = gradient_call(&pr.p, &resolved);
+    if (gradients_backend(&pr.p, &made, &why)) {
+        *status = p->backend->run_gradients(p->backend, &pr.p, &made.g, workspace, bytes);
+        return 1;
+    }
+    if (p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    return 0;
+}
+
 /* All of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
@@ -1781,6 +1840,8 @@ OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gra
     if (status)
         return status;
     describe(&pr, &resolved, p, info);
+    if (describe_backend(&pr, &resolved, info))
+        return bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace");
     return check_backward_room(info, have, why);
 }
 
@@ -1813,7 +1874,7 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     backward *back;
     int i;
     attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (status)
+    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
         return status;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
     back = (backward *)(void *)base;
@@ -1851,7 +1912,7 @@ ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_grad
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
-    info->kernels_name = "none";
+    info->kernels_name = info->backend_name = "none";
     status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
     if (!status)
         status = count_pairs(p, &pairs);

@@ -21,8 +21,9 @@
  *
  *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
  *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
- * What may be set in p. Everything but partial and kv_rows, that is caches. backend and logits are
- *   not used, though refused where attn_forward refuses them: the CPU runs. p.impl =
+ * What may be set in p. Everything but partial and kv_rows, that is caches. logits are not used,
+ *   though refused where attn_forward refuses them. p.backend runs what it takes, the CPU the rest:
+ *   attn_backward_explain says why. p.impl =
  *   ATTN_IMPL_NAIVE is the textbook, which materialises P and dS of a head and reads neither o nor
  *   lse (one output of the forward call must be set all the same). Where k or v is broadcast along
  *   an axis, dk and dv have that axis all the same: its sum is yours.
@@ -111,15 +112,38 @@ typedef struct attn_backward_info {
     int impl;                  /* attn_impl that runs: TILED or NAIVE */
     int gemms;                 /* 5 or 7 */
     const char *kernels_name;
+    const char *backend_name;  /* "cpu" or the backend's */
     int tile_rows, tile_keys;
     int workers;               /* that can run at once */
     size_t workspace_bytes, workspace_bytes_per_worker;
     double flops;              /* of the five products, visible pairs only; sums for dbias and
                                 * dslopes, and what 7 computes twice, do not count */
+    char reasons[200];         /* what p.backend says; "" without one */
 } attn_backward_info;
 
 ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
                                            attn_backward_info *info);
+
+#ifdef ATTN_INTERNAL
+
+/* Where a sum over pairs goes: element (b, h, i, column) of an array in which an axis that is
+ * summed has stride 0, and otherwise so many elements. An axis of length 1 is not summed. */
+typedef struct attn_sum_axes {
+    float *data;
+    int64_t count[4];
+    ptrdiff_t stride[4];
+    int kept[4];
+} attn_sum_axes;
+
+enum { AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_KEY };
+
+/* What a backend gets as g. */
+typedef struct attn_gradient_call {
+    attn_gradients g; /* first: strides resolved */
+    attn_sum_axes bias, slopes;
+} attn_gradient_call;
+
+#endif
 
 #ifdef __cplusplus
 }

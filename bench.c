@@ -12,6 +12,8 @@
  *     build/bench rank --quick             every path on a few cases, and which is the fastest
  *     build/bench llm --quick --phases     where the time goes: Q K^T, softmax, P V, merge
  *     build/bench llm --impl all           every path on other cases
+ *     build/bench device                   the OpenCL device, its paths
+ *     build/bench llm --impl tiled,opencl  against the CPU
  *     build/bench prefill                  each kernel set against its goals (`make performance`)
  *     build/bench kernels                  the single kernels of each set
  *     build/bench tune                     sizes for this machine (`make tune`): build/tuning.txt
@@ -47,6 +49,7 @@
 #include "bench/commands/plant.h"
 #include "bench/commands/tune.h"
 #include "bench/commands/tuning.h"
+#include "bench/machine/device.h"
 #include "bench/options.h"
 #include "bench/phases.h"
 #include "bench/report/files.h"
@@ -183,6 +186,7 @@ static int apply_options(const bench_options *o, case_list *list)
         if (o->min_time >= 0) c->iterations = 0;
         if (o->warmup >= 0) c->warmup = o->warmup;
         if (o->iters >= 0) c->iterations = o->iters;
+        if (o->quick || o->min_time >= 0 || o->iters >= 0) c->device_iterations = 0;
     }
     return 1;
 }
@@ -294,11 +298,11 @@ static void compare_first(bench_result *results, int n)
     if (r->speedup > 0) r->vs_first = r->speedup;
 }
 
-/* x->runs_left runs; 1 = something was timed and nothing was wrong. */
+/* x->runs_left runs; 1 = nothing was wrong, and something was timed or only a device is missing. */
 static int run_all(const bench_options *o, bench_context *x, const case_list *list,
                    const path_list *paths, bench_result *results)
 {
-    int n = 0, wrong = 0, timed = 0, length;
+    int n = 0, wrong = 0, timed = 0, no_device = 0, length;
     report_table_head(list, paths, o->wide);
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
@@ -312,6 +316,7 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
                 report_row(&results[n]);
                 wrong += run_was_wrong(&results[n]);
                 timed += !results[n].skipped[0];
+                no_device += results[n].absent && paths->paths[j]->device;
             }
         }
     }
@@ -319,7 +324,7 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     phases_report(results, n);
     const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
     report_summary(results, n, ranked || judged);
-    return timed > 0 && wrong == 0;
+    return (timed > 0 || no_device > 0) && wrong == 0;
 }
 
 /* 0 = they cannot be had. */
@@ -363,6 +368,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     if (!results) return 1;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
+    report_device(list, paths);
     say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
@@ -460,6 +466,7 @@ static int dispatch(const bench_options *o, bench_context *x)
     command_fn *const command = command_of(o);
     if (command && !options_taken(o, 0)) return 2;
     if (!make_context(o, x) || !parse_paths(o->impl, &paths)) return 2;
+    device_choose(o->device, o->device || paths.device);
     if (command) return command(o, x);
     if (!collect_cases(o, &x->machine, &list) || !options_taken(o, list.n)) return 2;
     if (o->list) {
@@ -484,6 +491,7 @@ static int run(const bench_options *o)
     report_use_colour();
     const int status = dispatch(o, &context);
     pool_destroy(context.workers);
+    device_close();
     free(context.tuning);
     report_free();
     return status;

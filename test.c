@@ -1,9 +1,11 @@
 /* test.c - runs the test groups: table, options, seed, cases, counting.
  * SPDX-License-Identifier: MIT
  *
- *     build/test [--kernels SET] [--impl tiled|naive] [--redo] [--seed S] [--case N] [--list]
+ *     build/test [--kernels SET] [--impl IMPL] [--redo] [--seed S] [--case N] [--list]
  *                [--verbose] [--first] [--cases DIR...] [group...] [-- group's own arguments]
  *
+ * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
+ * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
  * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
@@ -37,12 +39,15 @@ static const test_group groups[] = {
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
     {"gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse"},
     {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},
+    {"opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size"},
+    {"opencl_programs", test_opencl_programs, 0, "programs of a device: first use, kept, given back"},
+    {"opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads"},
     {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
     {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups, MAX_NAMES = 64, MAX_SHOWN = 20 };
 
-test_options T = {.seed = 1, .only_case = -1};
+test_options T = {.seed = 1, .only_case = -1, .exact = 1};
 
 static struct {
     int64_t passed, failed, skipped;
@@ -91,10 +96,11 @@ void pass_over_case(void)
 static void repeat_command(char *text, size_t size)
 {
     const char *set = T.kernels != NULL ? T.kernels : T.only;
-    snprintf(text, size, "build/test%s%s%s%s --seed %llu --case %lld %s",
+    snprintf(text, size, "build/test%s%s%s%s%s --seed %llu --case %lld %s",
              set != NULL ? " --kernels " : "", set != NULL ? set : "",
-             T.impl == ATTN_IMPL_NAIVE ? " --impl naive"
-             : T.impl == ATTN_IMPL_TILED ? " --impl tiled" : "",
+             T.device != NULL || T.impl != ATTN_IMPL_DEFAULT ? " --impl " : "",
+             T.device != NULL ? T.device
+             : T.impl != ATTN_IMPL_DEFAULT ? attn_impl_name(T.impl) : "",
              T.force_redo ? " --redo" : "", (unsigned long long)T.seed,
              (long long)run.case_number, run.group);
 }
@@ -243,7 +249,7 @@ static void run_groups(char *const *names, int count)
     for (int g = 0; g < GROUP_COUNT; g++)
         if (!groups[g].per_kernels && is_wanted(&groups[g], names, count))
             run_group(&groups[g]);
-    for (int i = 0; (set = attn_kernels_get(i)) != NULL; i++) {
+    for (int i = 0; (set = attn_kernels_get(i)) != NULL && (i == 0 || T.backend == NULL); i++) {
         T.kernels = attn_kernels_name(set);
         T.best = i == 0 || T.only != NULL;
         if (T.only != NULL && strcmp(T.only, T.kernels) != 0)
@@ -295,6 +301,8 @@ static int set_value(const char *option, char *value)
         T.impl = ATTN_IMPL_TILED;
     else if (strcmp(option, "--impl") == 0 && strcmp(value, "naive") == 0)
         T.impl = ATTN_IMPL_NAIVE;
+    else if (strcmp(option, "--impl") == 0 && strncmp(value, "opencl", 6) == 0)
+        T.device = value;
     else
         return refuse(option, value);
     if (T.only != NULL && attn_kernels_find(T.only) == NULL)
@@ -400,12 +408,15 @@ int main(int argc, char **argv)
         setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     print_first_line();
     catch_crashes();
+    if (T.device != NULL && !device_open(T.device))
+        return 2;
     if (attn_params_size() != sizeof(attn_params))
         return refuse("attn.h and the library do not match:", attn_version());
     if (line.folder_count > 0)
         run_folders(&line);
     else
         run_groups(line.names, line.name_count);
+    device_close();
     printf("%lld passed, %lld failed, %lld skipped\n", (long long)run.passed,
            (long long)run.failed, (long long)run.skipped);
     return run.failed != 0;

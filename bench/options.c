@@ -44,6 +44,8 @@ static const struct {
      "worker threads (1; all CPUs: preset threads, paths with threads)"},
     {"--impl", TEXT, AT(impl), CASES, " a,b",
      "paths to compare, `bench info` lists them; all = each (naive,tiled)"},
+    {"--device", TEXT, AT(device), CASES | INFO | TUNE | CHECK, " NAME",
+     "OpenCL device, by a part of its name or its platform's (the best GPU)"},
     {"--kernels", TEXT, AT(kernels), CASES | LIST | KERNELS | TUNE | MEMORY, " SET",
      "kernel set; `bench info` lists them (the best)"},
     {"--phases", FLAG, AT(phases), CASES, "",

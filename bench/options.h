@@ -13,6 +13,7 @@ typedef struct bench_options {
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
     const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    const char *device;     /* a part of a name of an OpenCL platform or device; NULL = the best */
     const char *impl;       /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels;    /* NULL = the best */
     const char *mask;       /* a name of masks.c; NULL = the preset's, or full */

@@ -20,6 +20,7 @@
 #include "cases/keys.h"
 #include "cases/masks.h"
 #include "cases/model.h"
+#include "cases/on_device.h"
 #include "cases/paths.h"
 #include "clock.h"
 #include "commands/plant.h"
@@ -52,6 +53,7 @@ typedef struct bench_run {
     keys_store keys;   /* empty: k and v are plain arrays */
     append_job append; /* of a case that appends */
     gradients_job gradients; /* of a backward one */
+    device_job device; /* of a path of a device */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
@@ -88,7 +90,8 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     r->scenario = c->scenario;
     memcpy(r->name, c->name, sizeof r->name);
     r->impl = path->impl;
-    r->kernels = r->roof = "";
+    r->place = (int)path->device;
+    r->kernels = r->roof = r->device = "";
     r->dtype = case_dtype_name(c->dtype);
     r->mask = c->appends ? "none" : mask_name(c->mask);
     r->pass = case_pass_name(c);
@@ -142,6 +145,24 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
                  kernels ? "which kernel set" : "how many threads");
 }
 
+static int is_resident(const bench_run *run)
+{
+    return run->path->device == PATH_DEVICE_ARRAYS;
+}
+
+/* The call on the path's device, what it was opened as. */
+static int set_device(bench_run *run, bench_result *r)
+{
+    const bench_case *const c = run->c;
+    if (!run->path->device) return 1;
+    if (is_resident(run) && (c->backward || c->keys.kind != KEYS_PLAIN))
+        return skip(r, "the bench has caches and gradients in arrays of the host only");
+    if (!on_device(run->path, &run->p, &run->device, r->skipped, sizeof r->skipped)) return 0;
+    r->device = device_opened()->device;
+    r->on_gpu = device_opened()->gpu;
+    return 1;
+}
+
 /* How the call is computed; 0 with a sentence when there is no such way. */
 static int set_path(const bench_context *x, bench_run *run, bench_result *r)
 {
@@ -160,7 +181,8 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
-    return attn_params_from_string(p, text, r->skipped, sizeof r->skipped) == ATTN_OK;
+    return attn_params_from_string(p, text, r->skipped, sizeof r->skipped) == ATTN_OK
+           && set_device(run, r);
 }
 
 /* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
@@ -204,7 +226,7 @@ static double run_bytes(const bench_run *run)
 static double logits_bytes(const bench_run *run, int64_t threads)
 {
     const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
-    if (!naive) return 0;
+    if (!naive || run->path->device) return 0; /* a device has them in its own memory */
     if (run->c->naive_whole && !run->c->backward) return run->model.logits_bytes;
     return model_theory_bytes(run->c, 1, (int)threads, 0);
 }
@@ -261,7 +283,9 @@ static int size_up(bench_run *run, bench_result *r)
     if (run->c->appends) return describe_cost(run, r), 1;
     const attn_status status = explain(run, r, text, sizeof text);
     if (status != ATTN_OK) return skip(r, "%s: %s", attn_status_string(status), text);
-    r->kernels = run->info.kernels_name;
+    r->kernels = run->path->device ? run->info.backend_name : run->info.kernels_name;
+    if (run->path->device && !on_device_taken(&run->info, text, sizeof text))
+        return skip(r, "%s", text);
     if (!path_fits(run->path, run->info.key_parts, (int)r->threads, r->skipped, sizeof r->skipped))
         return 0;
     run->workspace_bytes = run->info.workspace_bytes;
@@ -402,8 +426,15 @@ static void set_roof(bench_run *run, const bench_result *r)
     const reading roof = {{run->p.k.data, run->p.v.data},
                           {(size_t)(rows * key), (size_t)(rows * value)}, (int)r->threads,
                           run->p.parallel_for, run->p.parallel_user, 0};
-    if (c->appends || !mask_reads_all(c->mask)) return;
+    if (c->appends || run->path->device || !mask_reads_all(c->mask)) return;
     if (c->seq_q <= FEW_ROWS || c->threads) run->roof = roof;
+}
+
+static int place_on_device(bench_run *run)
+{
+    const tensor_sizes bytes = sizes_of(run);
+    const size_t sizes[ON_DEVICE_ARRAYS] = {bytes.q, bytes.k, bytes.v, bytes.o};
+    return on_device_place(&run->p, sizes, &run->device);
 }
 
 static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
@@ -412,6 +443,8 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r)) return 0;
     run->workspace = malloc(run->workspace_bytes + 1);
     if (!run->workspace) return no_memory(run, r);
+    if (is_resident(run) && !place_on_device(run))
+        return skip(r, "the device gave no memory: %.2f GiB", run->model.tensor_bytes / GIB);
     set_roof(run, r);
     return 1;
 }
@@ -506,19 +539,34 @@ static int verify_gradients(bench_run *run, bench_result *r)
            || skip(r, "no memory for the double oracle");
 }
 
-/* Where the keys lie changes no bit: keys in another order would be within the tolerance. */
+/* One call with plain arrays, on the CPU where the path has its bits. */
+static int call_plain(bench_run *run)
+{
+    attn_params p = run->plain;
+    size_t need = run->workspace_bytes;
+    p.key_base = run->p.key_base;
+    if (run->path->device == PATH_EXACT) p.backend = NULL;
+    if (attn_workspace_size(&p, &need) != ATTN_OK) return 0;
+    void *const workspace = malloc(need);
+    const int done = workspace && attn_forward(&p, workspace, need) == ATTN_OK;
+    free(workspace);
+    return done;
+}
+
+/* Where the keys lie changes no bit: keys in another order would be within the tolerance. Nor does
+ * a device in exact mode. */
 static int verify_bits(bench_run *run, bench_result *r)
 {
     const size_t bytes = sizes_of(run).o;
     void *const before = malloc(bytes);
+    const char *const where = run->path->device == PATH_EXACT ? "on the CPU" : "with plain arrays";
     if (!before) return no_memory(run, r);
     memcpy(before, run->o, bytes);
-    run->plain.key_base = run->p.key_base;
-    const int done = attn_forward(&run->plain, run->workspace, run->workspace_bytes) == ATTN_OK;
-    const int same = done && !memcmp(before, run->o, bytes);
+    memset(run->o, 0xff, bytes); /* as before the first call, in rows that none is to write */
+    const int done = call_plain(run), same = done && !memcmp(before, run->o, bytes);
     free(before);
-    if (!done) return skip(r, "the call with plain arrays failed");
-    return same || skip(r, WRONG ": other bits than with plain arrays; not timed");
+    if (!done) return skip(r, "the call %s failed", where);
+    return same || skip(r, WRONG ": other bits than %s; not timed", where);
 }
 
 static int verify(bench_run *run, bench_result *r)
@@ -528,8 +576,9 @@ static int verify(bench_run *run, bench_result *r)
           : c->backward ? verify_gradients(run, r)
                         : verify_rows(run, r)))
         return 0;
-    if (r->err_tolerance <= 1 && c->keys.kind != KEYS_PLAIN && !c->appends)
-        return verify_bits(run, r);
+    const int exact = run->path->device == PATH_EXACT && !c->backward;
+    const int bits = c->keys.kind != KEYS_PLAIN || exact;
+    if (r->err_tolerance <= 1 && bits && !c->appends) return verify_bits(run, r);
     if (r->err_tolerance <= 1) return 1;
     return skip(r, WRONG ": off by %.3g, %.3g times the tolerance; not timed", r->max_err,
                 r->err_tolerance);
@@ -579,10 +628,12 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
-    r->pct_running = 100 * running_of(run, m) / threads;
+    if (!run->path->device) r->pct_running = 100 * running_of(run, m) / threads;
     r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
+    r->peak_rss_bytes = peak_rss();
+    if (run->path->device) return; /* the CPU's cycles and peaks are not its own */
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
@@ -593,7 +644,6 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
         r->pct_set_peak = 100 * gflops / unit->gflops / threads;
         if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
-    r->peak_rss_bytes = peak_rss();
     r->cycles_p10 = m->cycles_p10;
     r->cycles_p50 = m->cycles_p50;
 }
@@ -649,17 +699,24 @@ static int add_jobs(bench_run **runs, int n, measure_job *jobs)
     return count;
 }
 
+static int iterations_of(const bench_run *run)
+{
+    const bench_case *const c = run->c;
+    return run->path->device && c->device_iterations ? c->device_iterations : c->iterations;
+}
+
 /* Times the runs whose result has no reason to skip them. */
 static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
     measure_job jobs[2 * RUN_MAX_GROUP];
-    measure_plan plan = {runs->c->warmup, runs->c->iterations, x->min_time, 0};
+    measure_plan plan = {runs->c->warmup, iterations_of(runs), x->min_time, 0};
     double longest = 0;
     bench_run *timed_runs[RUN_MAX_GROUP];
     int ready = 0;
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
         timed_runs[ready++] = &runs[i];
+        if (runs[i].path->device) continue; /* most of the first call is building kernels */
         if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
     }
     if (!ready) return;
@@ -687,8 +744,10 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
     if (x->alone) r->rss_growth_bytes = peak_rss() - before;
-    if (run->model.flops > 0) x->pace[path_index(run->path)] = seconds / run->model.flops;
-    return seconds >= 0 ? 1 : skip(r, "the first call failed");
+    if (run->model.flops > 0 && !run->path->device) /* there it builds kernels, too */
+        x->pace[path_index(run->path)] = seconds / run->model.flops;
+    if (seconds < 0) return skip(r, "the first call failed");
+    return on_device_fetch(&run->p, &run->device) || skip(r, "reading from the device failed");
 }
 
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
@@ -703,10 +762,14 @@ static int within_time(const bench_context *x, const bench_run *run, bench_resul
 }
 
 /* Adds 1 to the first number of a row of the result, counted from 1 as they lie in memory: far
- * beyond any tolerance. */
+ * beyond any tolerance. Row -1: changes its last bit, within every tolerance. */
 static void spoil(bench_run *run, int row)
 {
     const int appends = run->c->appends;
+    if (row < 0) {
+        *(unsigned char *)run->o ^= 1; /* little-endian; else a bit that counts more */
+        return;
+    }
     if (run->c->backward) {
         gradients_spoil(&run->gradients, &run->p, row);
         return;
@@ -724,7 +787,7 @@ static void spoil(bench_run *run, int row)
 /* Faults that the command line asks for; before the first call. */
 static void plant(const bench_context *x, bench_run *run)
 {
-    if (run->c->appends) return;
+    if (run->c->appends || run->path->device) return;
     const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
     if (x->plant_wrong) run->p.kernels = plant_wrong(right, x->plant_wrong);
     else if (x->plant_slowdown > 0) run->p.kernels = plant_slow(right);
@@ -733,7 +796,7 @@ static void plant(const bench_context *x, bench_run *run)
 /* How much slower the call is by the planted fault, if there is one. */
 static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
 {
-    if (x->plant_slowdown <= 0) return 1;
+    if (x->plant_slowdown <= 0 || run->path->device) return 1;
     return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
 }
 
@@ -767,6 +830,7 @@ static void release(bench_run *run)
     if (!owner || run->k != owner->k) free(run->k);
     if (!owner || run->v != owner->v) free(run->v);
     free(run->workspace);
+    on_device_free(&run->device);
     keys_free(&run->keys);
     append_free(&run->append);
     gradients_free(&run->gradients);
@@ -797,6 +861,23 @@ static void add_phases(bench_run *run, bench_result *r)
     r->phase_clock_ms = 1e3 * t.clock;
 }
 
+/* After the timed calls, likewise. What the device's own memory can do stands for the reading loop
+ * of the CPU. */
+static int add_device(bench_context *x, bench_run *run, bench_result *r)
+{
+    const double share = x->min_time > 0 ? x->min_time : 1;
+    if (!on_device_split(call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
+        return skip(r, "a call on the device failed");
+    if (r->compute_ms > 0) r->compute_gflops = 1e-6 * run->model.flops / r->compute_ms;
+    r->read_peak_gbytes_per_s = device_copy_rate();
+    if (run->c->seq_q <= FEW_ROWS && mask_reads_all(run->c->mask) && r->compute_ms > 0
+        && r->read_peak_gbytes_per_s > 0)
+        r->pct_read_bw = 100 * run->model.kv_bytes / (1e6 * r->compute_ms)
+                         / r->read_peak_gbytes_per_s;
+    x->pace[path_index(run->path)] = 1e-3 * r->ms_p50 / run->model.flops;
+    return 1;
+}
+
 void run_group(bench_context *context, const bench_case *cases, int n, const char *path,
                bench_result *results)
 {
@@ -808,15 +889,17 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].path = path_find(path);
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], runs[i].path, &results[i]);
-        roof_peaks(context, &results[i]);
+        if (!runs[i].path->device) roof_peaks(context, &results[i]);
         const bench_run *const first = i ? &runs[0] : NULL;
         if (prepare(context, first, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
         else release(&runs[i]);
     }
     time_them(context, runs, n, results);
-    for (int i = 0; i < n; i++)
-        if (context->phases && !results[i].skipped[0] && !cases[i].appends)
-            add_phases(&runs[i], &results[i]);
+    for (int i = 0; i < n; i++) {
+        if (results[i].skipped[0]) continue;
+        if (runs[i].path->device) add_device(context, &runs[i], &results[i]);
+        else if (context->phases && !cases[i].appends) add_phases(&runs[i], &results[i]);
+    }
     for (int i = n; i-- > 0;) release(&runs[i]);
     context->runs_left -= n;
 }

@@ -111,6 +111,23 @@ def share_of_peak(r, machine):
     return 100 * one_thread / r["threads"]
 
 
+def check_device(r, machine):
+    """A device has no share of the CPU's peak; the parts of its calls are of calls of their own,
+    whose sum is about the time of the others. The CPU has no such parts."""
+    parts = [r[key] for key in ("launch_ms", "to_device_ms", "compute_ms", "to_host_ms")]
+    if not r["device"]:
+        near(r, "pct_fma_peak", share_of_peak(r, machine))
+        if any(parts) or r["launches"]:
+            fail("%s: parts of a call on a device, by %s" % (r["case"], r["path"]))
+        return
+    if machine["opencl_device"] is None or not r["path"].startswith("opencl"):
+        fail("%s: %s ran on a device" % (r["case"], r["path"]))
+    for key in ("pct_fma_peak", "fma_peak_gflops", "cycles_p10", "pct_running"):
+        near(r, key, 0)
+    if not 0.05 * r["ms_min"] < sum(parts) < 20 * r["ms_p99"]:
+        fail("%s: the parts of a call are %s ms, the call is %s ms" % (r["case"], parts, r["ms_p50"]))
+
+
 def check_figures(document):
     """What follows from the shape, by formulas written here a second time."""
     for r in document["results"]:
@@ -127,7 +144,7 @@ def check_figures(document):
             at_once = min(r["threads"], r["batch"] * r["heads_kv"] if backward else heads)
             near(r, "theory_bytes", at_once * matrix * (1 + backward))
         near(r, "tokens_per_s", r["batch"] * r["seq_q"] / r["ms_p50"] * 1e3)
-        near(r, "pct_fma_peak", share_of_peak(r, document["machine"]))
+        check_device(r, document["machine"])
         if r["efficiency"] or r["preset"] == "threads":
             near(r, "efficiency", r["speedup"] / r["threads"])
         if not r["ms_min"] <= r["ms_p50"] <= r["ms_p95"] <= r["ms_p99"]:
@@ -141,6 +158,10 @@ def check_figures(document):
         near(r, "intensity", flops / (q_and_o + r["kv_bytes"] + gradients))
         near(r, "gbytes_per_s", r["kv_bytes"] / r["ms_p50"] * 1e-6)
         near(r, "gflops", flops / r["ms_p50"] * 1e-6)
+        if r["compute_ms"]:
+            near(r, "compute_gflops", flops / r["compute_ms"] * 1e-6)
+        if r["device"]:
+            continue
         bound = r["intensity"] * r["read_peak_gbytes_per_s"] < r["fma_peak_gflops"]
         if r["roof"] != ("memory" if bound else "compute"):
             fail("%s: the roof is %s" % (r["case"], r["roof"]))
@@ -231,6 +252,7 @@ def damages(json_text, csv_text):
         ("a winner too few", lambda d: remove(d, "winners", 0)),
         ("another console", lambda d: replace(d, "", "console")),
         ("a result too few", lambda d: remove(d, "results", 0)),
+        ("a device without a name", lambda d: replace(d, 1, "results", 0, "launch_ms")),
         ("another roof", lambda d: replace(d, "", "results", 0, "roof")),
         ("another share, in both files", None),
     ]

@@ -200,11 +200,30 @@ for product in qk gradient outer pv; do
 done
 expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong tile
 
+# ---- a device that is not there: said, and nothing else changes
+
+# without ARGUMENT...: a run on a machine whose drivers are none
+without() { OCL_ICD_VENDORS=/nonexistent ${RUN:-} "$build/bench" "$@" > "$work/out" 2> "$work/err"; }
+shape='--shape 1,1,1,8,8,8 --iters 1'
+# shellcheck disable=SC2086 # words
+{
+    expect "a device alone: status 0" status 0 without $shape --impl opencl
+    expect "it says why" says 'skipped: no OpenCL device (.*)$'
+    expect "a device among others: status 0" status 0 without $shape --impl opencl_exact,tiled \
+        --json "$work/absent.json" --csv "$work/absent.csv"
+    expect "it is skipped, once" test "$(grep -c 'skipped: no OpenCL' "$work/out")" -eq 1
+    expect "the other is measured" says '^1 timed, 1 skipped'
+    expect "a preset of devices: status 0" status 0 without device --quick
+    expect "nothing is timed" says '^0 timed'
+    expect "info: status 0" status 0 without info
+    expect "it says why there is none" says '^OpenCL devices: none: no OpenCL '
+}
+
 # ---- by others
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset cache gradients backward info memory wrong odd; do
+    for name in plain threads pairs preset cache gradients backward info memory wrong odd absent; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

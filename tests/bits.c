@@ -7,7 +7,8 @@
  * merged along the tree. The group runs once for each kernel set. Gradients: bits_backward.c.
  *
  * Larger cases run whole only for the sets that are not the best of this CPU, and for all where
- * ATTN_TEST_QUICK is in the environment (emulators).
+ * ATTN_TEST_QUICK is in the environment (emulators). Where it is "once", all others run whole only,
+ * and larger ones with the best set only.
  */
 #include "bits.h"
 
@@ -472,9 +473,11 @@ int is_large(const bits_case *c)
 static void check_case(fixture *f, int quick)
 {
     const manner plain = {0};
+    if (quick == ONCE && is_large(f->c) && !T.best)
+        return;
     run_whole(f, &plain);
     check_hash(f, "whole", 0);
-    if (quick && is_large(f->c))
+    if (quick == ONCE || (quick && is_large(f->c)))
         return;
     check_tiles(f);
     check_workers(f);
@@ -493,9 +496,10 @@ static void check_case(fixture *f, int quick)
 
 void test_bits(void)
 {
-    const int quick = !T.best || getenv("ATTN_TEST_QUICK") != NULL;
+    const char *text = getenv("ATTN_TEST_QUICK");
+    const int quick = text != NULL && strcmp(text, "once") == 0 ? ONCE : !T.best || text != NULL;
     const int known = (int)(sizeof golden / sizeof *golden);
-    if (T.impl != ATTN_IMPL_DEFAULT && T.impl != ATTN_IMPL_TILED) {
+    if (!T.exact || T.impl == ATTN_IMPL_NAIVE) {
         SKIP("only the tiled implementation is canonical");
         return;
     }

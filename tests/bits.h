@@ -58,6 +58,7 @@ void flush_end(uint64_t mode);
 int between(int low, int x, int high);
 /* Not to be repeated where products are slow. */
 int is_large(const bits_case *c);
+enum { ONCE = 2 }; /* of quick: see bits.c */
 /* The cases of attn_backward. */
 void check_gradients(int quick);
 

@@ -248,7 +248,8 @@ static void check_workspaces(const test_problem *a, const attn_params *p)
     const size_t least = test_least_workspace(&q);
     size_t best = 0;
     CHECK(attn_workspace_size(&q, &best) == ATTN_OK, "attn_workspace_size failed");
-    check_workspace(a, p, best - 1);
+    if (best > least) /* a backend has one size */
+        check_workspace(a, p, best - 1);
     check_workspace(a, p, least + (best - least) / 2);
     check_workspace(a, p, least);
 }

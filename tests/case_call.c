@@ -343,12 +343,20 @@ static int execute(test_case *c, const attn_params *p)
     const attn_params used = test_params(p);
     char text[200];
     const attn_status status = test_run(p);
+    const char *why;
     attn_info info;
     if (status != ATTN_OK)
         return case_fail(c, "%s: %s", attn_status_string(status),
                          attn_check(&used, NULL, 0, text, sizeof text));
-    if (attn_explain(&used, &info) == ATTN_OK)
-        case_count_executed("attention", info.impl_name, info.kernels_name);
+    if (attn_explain(&used, &info) != ATTN_OK)
+        return case_fail(c, "attn_explain fails");
+    if (T.backend != NULL && strcmp(info.backend_name, T.backend->name) != 0) {
+        case_count_executed("attention that the device refused", info.impl_name, info.kernels_name);
+        why = strstr(info.reasons, "refused: ");
+        return device_refused(info.reasons) || case_fail(c, "%s", why != NULL ? why : "refused");
+    }
+    case_count_executed("attention", info.impl_name,
+                        T.backend != NULL ? T.backend->name : info.kernels_name);
     return 1;
 }
 

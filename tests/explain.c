@@ -805,6 +805,7 @@ static void check_accepting_backend(void)
     attn_backend backend = make_backend(1);
     call c;
     attn_info info;
+    char why[200];
     size_t need = 0;
     const float *o;
     make_call(&c, 1, 2, 1, 3, 20, 16, 16);
@@ -815,6 +816,10 @@ static void check_accepting_backend(void)
     CHECK(strcmp(info.backend_name, "imaginary") == 0, "backend_name '%s'", info.backend_name);
     CHECK(attn_workspace_size(&c.p, &need) == ATTN_OK && need == 777, "workspace %lu",
           (unsigned long)need);
+    CHECK(attn_forward(&c.p, test_alloc(777), 776) == ATTN_ERR_WORKSPACE && door.runs == 0,
+          "a workspace that is too small was not noticed");
+    attn_check(&c.p, test_alloc(777), 776, why, sizeof why);
+    CHECK(strstr(why, "workspace_bytes (776) must be at least 777") == why, "it says \"%s\"", why);
     CHECK(attn_forward(&c.p, test_alloc(777), 777) == ATTN_OK, "attn_forward failed");
     CHECK(door.runs == 1 && door.asked >= 1, "%d runs", door.runs);
     CHECK(o[0] == 1.0f && o[2 * 3 * 16 - 1] == 1.0f, "the backend's output is not there");

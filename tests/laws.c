@@ -955,6 +955,10 @@ static const struct {
 
 void test_laws(void)
 {
+    if (!T.exact) {
+        SKIP("what is equal bit for bit is asked of exact devices");
+        return;
+    }
     for (size_t n = 0; n < sizeof laws / sizeof *laws; n++) {
         const int rounds = T.best ? laws[n].rounds : (laws[n].rounds + 3) / 4;
         for (int round = 0; round < laws[n].rounds; round++)

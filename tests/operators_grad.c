@@ -117,10 +117,17 @@ static int run_backward(test_case *c, const attn_params *p, const attn_gradients
     if (test_margins() != 0)
         return case_fail(c, "attn_backward wrote beyond the ends of a buffer");
     test_release_to(mark);
-    if (attn_backward_explain(&used, g, &info) == ATTN_OK)
-        case_count_executed(info.gemms == 7 ? "gradients by 7 products"
-                                            : "gradients by 5 products",
-                            attn_impl_name(info.impl), info.kernels_name);
+    if (attn_backward_explain(&used, g, &info) != ATTN_OK)
+        return case_fail(c, "attn_backward_explain fails");
+    if (T.backend != NULL && strcmp(info.backend_name, T.backend->name) != 0) {
+        case_count_executed("gradients that the device refused", attn_impl_name(info.impl),
+                            info.kernels_name);
+        return device_refused(info.reasons) || case_fail(c, "%s", info.reasons);
+    }
+    case_count_executed(info.gemms == 7 ? "gradients by 7 products"
+                                        : "gradients by 5 products",
+                        attn_impl_name(info.impl),
+                        T.backend != NULL ? T.backend->name : info.kernels_name);
     return 1;
 }
 

@@ -26,6 +26,8 @@ attn_params test_params(const attn_params *p)
         CHECK(0, "attn_params_from_string refuses \"%s\": %s", text, why);
     if (T.table != NULL)
         q.kernels = T.table;
+    if (q.backend == NULL)
+        q.backend = T.backend;
     return q;
 }
 

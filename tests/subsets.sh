@@ -11,7 +11,8 @@
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
 # attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
-# attn.c and attn_rope.c.
+# attn.c and attn_rope.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose bytes are
+# made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -24,7 +25,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cp attn.c attn.h "$work" || exit 1
-portable=$(ls attn*.c | grep -v attn_simd)
+portable=$(ls attn*.c | grep -v -e attn_simd -e attn_opencl)
 simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
@@ -206,6 +207,21 @@ int main(void)
     return 0;
 }
 END
+cat > opencl.c <<'END'
+#include "attn_opencl.h"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    attn_opencl_options none = {0};
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    none.library = "/none";
+    printf("%d ", (int)attn_opencl_open(gpu, &none));
+    printf("%s", attn_opencl_why(gpu));
+    free(gpu);
+    return 0;
+}
+END
 # The same library twice in one program, each under its own names, and neither under attn_.
 for name in one two; do
     cat > "$name.c" <<END
@@ -334,6 +350,7 @@ words.c|attn.h attn.c attn_text.c|3 impl              naive
 rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
 cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
 backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
+opencl.c|attn.h attn.c attn_backward.h attn_opencl.h attn_opencl.c kernels.cl|4 no OpenCL library: /none
 TABLE
 }
 
@@ -351,23 +368,52 @@ level_folder()
         case $file in *.c)
             sources="$sources level/$file"
             echo "#include \"$file\"" >> level/static.c ;;
+        *.cl)
+            od -An -v -tu1 "level/$file" | sed 's|[0-9][0-9]*|&,|g' > level/kernels_cl.inc ;;
         esac
     done
     cat "$1" >> level/static.c
+}
+
+# made COMPILER "FLAGS" NAME SOURCE...: the objects of these sources of the folder level in $made, each
+# compiled in the first level that has it: others have the same headers, and more. NAME is the flags'.
+made()
+{
+    cc=$1 flags=$2 name=$3
+    shift 3
+    made=
+    for source in "$@"; do
+        object=made/$name.${source#level/}.o
+        # shellcheck disable=SC2086 # words
+        if [ ! -f "$object" ] &&
+            { ! "$cc" $flags -c "$source" -o "$object" >log 2>&1 || [ -s log ]; }; then
+            rm -f "$object"
+            return 1
+        fi
+        made="$made $object"
+    done
 }
 
 try_companions()
 {
     strict="-std=c99 -pedantic -Wall -Wextra -Werror"
     levels > levels
+    rm -rf made
+    mkdir made
     while IFS='|' read -r program files wanted; do
         level_folder "$program" "$files"
+        number=0
         for flags in "" "$strict -O2" "$strict -O3 -march=native" "$strict -DATTN_PREFIX=my_"; do
+            number=$((number + 1))
             # shellcheck disable=SC2086 # words
-            says "$1 $flags, $files" "$wanted" "$1" $flags level/program.c $sources
+            if made "$1" "$flags" "$number" $sources; then
+                says "$1 $flags, $files" "$wanted" "$1" $flags level/program.c $made
+            else
+                fail "$1 $flags, $files: does not compile without a word"
+            fi
         done
         says "$1, included with ATTN_STATIC, $files" "$wanted" \
-            "$1" -O2 -Wno-unused-function level/static.c
+            "$1" -O1 -Wno-unused-function level/static.c
     done < levels
     if "$1" merge.c attn.c -o program >log 2>&1; then
         fail "$1: attn.c has what attn_merge.c is for"
@@ -626,13 +672,19 @@ try_times()
     echo "subsets: $1 -O2, seconds of CPU time, tests/oracle.c $unit$times"
 }
 
+# Whether cc is a link to one of those.
+is_gcc_or_clang()
+{
+    [ "$(command -v cc)" -ef "$(command -v gcc)" ] || [ "$(command -v cc)" -ef "$(command -v clang)" ]
+}
+
 compilers=
 for cc in cc gcc clang; do
     command -v "$cc" >/dev/null 2>&1 || continue
     compilers="$compilers $cc"
     try "$cc, no flags" "$cc" main.c attn.c
     [ "$cc" = cc ] || try_compiler "$cc"
-    try_companions "$cc"
+    [ "$cc" = cc ] && is_gcc_or_clang || try_companions "$cc"
 done
 [ -n "$compilers" ] || fail "there is no compiler"
 try_cxx gcc g++

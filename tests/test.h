@@ -35,6 +35,9 @@ typedef struct test_options {
     int best;              /* nonzero: under test is the best set, or the one asked for */
     int impl;              /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
     int force_redo;        /* --redo */
+    const char *device;    /* the word after --impl that asks for one; NULL = none */
+    const attn_backend *backend; /* --impl opencl...: runs every call that names none */
+    int exact;             /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
     int verbose;           /* --verbose */
     int first;             /* --first */
     int64_t only_case;     /* --case N: the only case to run; -1 = all */
@@ -71,6 +74,17 @@ void test_tuning(void);     /* tests/tuning.c    */
 void test_rope(void);       /* tests/rope.c      */
 void test_gradients(void);  /* tests/finite_differences.c */
 void test_backward(void);   /* tests/backward.c  */
+void test_opencl(void);     /* tests/opencl.c    */
+void test_opencl_programs(void); /* tests/opencl_programs.c */
+void test_opencl_plan(void); /* tests/opencl_plan.c */
+
+/* Opens a device for --impl opencl (exact), opencl_free or opencl_naive: T.backend, T.exact,
+ * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name. */
+int device_open(const char *impl);
+/* What ran on it, what it refused and why, to be printed last; closes it. */
+void device_close(void);
+/* Whether a device may refuse a call for this reason: the list in tests/device.c. */
+int device_refused(const char *reason);
 
 /* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
  * returns nonzero when the folder cannot be read. */

@@ -292,7 +292,8 @@ out=${1:-build/mutants}
 mkdir -p "$out/tree" || exit 1
 rm -rf "$out"/[0-9]* "$out/arm/test" "$out/limits" "$out/unchanged" # no verdict of an earlier run
 mkdir "$out/limits" || exit 1
-cp attn*.h $library "$out/tree" || exit 1
+cp attn*.h kernels.cl $library "$out/tree" || exit 1
+od -An -v -tu1 kernels.cl | sed 's|[0-9][0-9]*|&,|g' > "$out/tree/kernels_cl.inc"
 cat "$cases" > "$out/tree/cases" 2> /dev/null
 mutants "$list" > "$out/tree/list"
 chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Proves the elementary functions of attn.c over all their inputs: 2^x, tanh, log2, the software
- * fma, the same in vectors of SSE2, and the integer 1/sqrt(n). A stand-alone program:
+ * fma, the same in vectors of SSE2, the integer 1/sqrt(n), and 1/x of kernels.cl. A program that
+ * stands alone:
  *
  *     cc -std=c99 -O2 -march=native -ffp-contract=off tools/prove_math.c -o prove_math -lm
  *
@@ -496,6 +497,38 @@ static void prove_inv_sqrt(void)
     prove_print("1/sqrt(n)", &r, 0);
 }
 
+/* The function reciprocal of kernels.cl from a quotient y of a device, for 1 <= x < 2. */
+static float refined_reciprocal(float x, float y)
+{
+    float e, z;
+    e = fma32(FMA_BASE, -x, y, 1.0f);
+    z = fma32(FMA_BASE, e, y, y);
+    e = fma32(FMA_BASE, -x, z, 1.0f);
+    z = fma32(FMA_BASE, e, z, z);
+    if ((prove_word(x) & 0x7fffffu) == 0x7fffffu)
+        z = prove_value(0x7e800001u - (prove_word(x) & 0x7f800000u));
+    return z;
+}
+
+/* Every significand from every start within 4 ulp, one more than OpenCL allows a quotient; other
+ * exponents scale all numbers by powers of two. Quick: the last 4096 and some before. */
+static void prove_reciprocal(void)
+{
+    struct proof r = {0, 0, 0, 0, 0};
+    uint32_t m;
+    int ulp;
+    for (m = 0; m < 0x800000u; m += m < 0x7ff000u ? prove_stride : 1) {
+        const float x = prove_value(0x3f800000u | m), right = 1.0f / x;
+        for (ulp = -4; ulp <= 4; ulp++) {
+            const float y = prove_value(prove_word(right) + (uint32_t)ulp);
+            r.tested++;
+            if (prove_word(refined_reciprocal(x, y)) != prove_word(right))
+                prove_wrong(&r, prove_word(x));
+        }
+    }
+    prove_print("1/x of devices", &r, 0);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--quick") == 0) {
@@ -506,6 +539,7 @@ int main(int argc, char **argv)
     }
     printf("function             inputs   worst ulp  at              bound\n");
     prove_inv_sqrt();
+    prove_reciprocal();
     prove_fma();
     edges();
     sweep("exp2", run_exp2, check_exp2, 0.79);

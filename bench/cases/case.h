@@ -57,8 +57,9 @@ typedef struct bench_case {
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
+    int device_iterations;  /* of paths of a device; 0 = the same */
     const char *kernels;    /* NULL = those of the command line, or the best */
-    const char *impl;       /* a path, "all" = each; NULL = those of the command line */
+    const char *impl;       /* see path_wanted; NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
     int threads;            /* 0 = those of the command line */
     case_shares shares;
@@ -74,6 +75,7 @@ typedef struct bench_result {
     const char *keys;            /* where k and v lie: "plain", or a kind of cache */
     const char *k_dtype, *v_dtype;
     const char *tuning; /* file whose text was used; "" = none */
+    const char *device; /* its name; "" = the CPU */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
     int64_t row_stride; /* elements from one row of q to the next */
@@ -108,6 +110,11 @@ typedef struct bench_result {
     double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
     double phase_rest_ms; /* of the phases' own call; all 0 = not asked for */
     double phase_clock_ms; /* that reading the clock took of it */
+    double launch_ms, to_device_ms, compute_ms, to_host_ms; /* of a call on a device, which they add
+                                                             * up to; all 0 on the CPU */
+    double compute_gflops; /* FLOPs / compute_ms */
+    int64_t launches;      /* of kernels, by one call */
+    int place, on_gpu;     /* place: a path_device */
     int absent;           /* nowhere on this machine or in this build: no case has the path */
     case_shares shares;   /* with the case that speedup is over */
     const bench_case *from;

@@ -54,6 +54,8 @@ attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_inf
     memset(info, 0, sizeof *info);
     info->impl = said.impl;
     info->kernels_name = said.kernels_name;
+    info->backend_name = said.backend_name;
+    memcpy(info->reasons, said.reasons, sizeof said.reasons);
     info->workers = said.workers;
     info->key_parts = 1;
     info->workspace_bytes = said.workspace_bytes;
@@ -100,13 +102,14 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     return 1;
 }
 
-/* o and lse, which have the same bits by any kernels. */
+/* o and lse, which have the same bits by any kernels of the CPU. */
 static int run_forward(const attn_params *p, char *why, size_t why_bytes)
 {
     attn_params forward = *p;
     size_t bytes;
     forward.impl = ATTN_IMPL_TILED;
     forward.kernels = NULL;
+    forward.backend = NULL;
     attn_status status = attn_workspace_size(&forward, &bytes);
     void *const workspace = status == ATTN_OK ? malloc(bytes + 1) : NULL;
     if (status == ATTN_OK)

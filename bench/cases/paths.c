@@ -6,41 +6,45 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../machine/device.h"
 #include "../machine/scalar.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
-#define NO_OPENCL "no OpenCL backend in this build"
 
 enum { NAME_BYTES = 32 };
 
 static const bench_path paths[] = {
-    {"naive", "naive", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, NULL,
+    {"naive", "naive", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, PATH_CPU,
      "the textbook formula, kernels and threads as given"},
-    {"tiled", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, NULL,
+    {"tiled", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, PATH_CPU,
      "online softmax over tiles, kernels and threads as given"},
-    {"auto", "auto", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, NULL, "what the library chooses"},
-    {"naive_scalar", "naive", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL,
+    {"auto", "auto", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, "what the library chooses"},
+    {"naive_scalar", "naive", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU,
      "naive, compiled without vectors"},
-    {"naive_simd", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL,
+    {"naive_simd", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU,
      "naive, the best kernel set"},
-    {"tiled_scalar", "tiled", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL,
+    {"tiled_scalar", "tiled", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU,
      "tiled, compiled without vectors"},
-    {"tiled_portable", "tiled", "portable_fma", "portable", PATH_ONE, PATH_ANY, PATH_RANKED, NULL,
-     "attn.c alone: vectorised by the compiler"},
-    {"tiled_sse2", "tiled", "sse2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL, "tiled, SSE2"},
-    {"tiled_avx2", "tiled", "avx2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL, "tiled, AVX2"},
-    {"tiled_avx512", "tiled", "avx512", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL,
+    {"tiled_portable", "tiled", "portable_fma", "portable", PATH_ONE, PATH_ANY, PATH_RANKED,
+     PATH_CPU, "attn.c alone: vectorised by the compiler"},
+    {"tiled_sse2", "tiled", "sse2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, "tiled, SSE2"},
+    {"tiled_avx2", "tiled", "avx2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, "tiled, AVX2"},
+    {"tiled_avx512", "tiled", "avx512", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU,
      "tiled, AVX-512"},
-    {"tiled_neon", "tiled", "neon", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NULL, "tiled, NEON"},
-    {"tiled_threads", "tiled", NULL, NULL, PATH_MANY, PATH_WHOLE, PATH_RANKED, NULL,
+    {"tiled_neon", "tiled", "neon", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, "tiled, NEON"},
+    {"tiled_threads", "tiled", NULL, NULL, PATH_MANY, PATH_WHOLE, PATH_RANKED, PATH_CPU,
      "tiled, threads share heads and row tiles"},
-    {"split_kv", "tiled", NULL, NULL, PATH_MANY, PATH_DIVIDED, PATH_RANKED, NULL,
+    {"split_kv", "tiled", NULL, NULL, PATH_MANY, PATH_DIVIDED, PATH_RANKED, PATH_CPU,
      "tiled, few rows: threads share the keys"},
-    {"opencl_naive", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NO_OPENCL,
+    {"opencl_naive", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_HOST_ARRAYS,
      "naive on a device"},
-    {"opencl_tiled", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, NO_OPENCL,
-     "tiled on a device"},
-    {"append", "append", NULL, NULL, PATH_ONE, PATH_ANY, 0, NULL,
+    {"opencl", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_HOST_ARRAYS,
+     "tiled on a device, arrays of the host"},
+    {"opencl_resident", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_DEVICE_ARRAYS,
+     "tiled on a device, q, k, v and o on it"},
+    {"opencl_exact", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_EXACT,
+     "tiled on a device, the bits of the CPU"},
+    {"append", "append", NULL, NULL, PATH_ONE, PATH_ANY, 0, PATH_CPU,
      "keys and values put into a cache: cases of preset cache"},
 };
 
@@ -92,8 +96,8 @@ int path_appends(const bench_path *path)
 int path_usable(const bench_path *path, int threads, char *why, size_t bytes)
 {
     why[0] = '\0';
-    if (path->missing)
-        snprintf(why, bytes, "%s", path->missing);
+    if (path->device)
+        device_get(path->device == PATH_EXACT ? DEVICE_EXACT : DEVICE_FREE, why, bytes);
     else if (path->kernels && !path_kernels(path, INT64_MAX))
         snprintf(why, bytes, "this CPU or build has no kernel set %s", path->kernels);
     else if (path->threads == PATH_MANY && threads < 2)
@@ -132,12 +136,13 @@ int path_list_parse(const char *text, path_list *list, char *why, size_t bytes)
     char name[NAME_BYTES];
     list->n = 0;
     list->given = text != NULL;
+    list->device = 0;
     if (!text) add_all(list, 0);
     for (; text && *text; text += strcspn(text, ","), text += *text == ',') {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ","), text);
         const bench_path *const path = path_find(name);
         if (!strcmp(name, "all")) add_all(list, PATH_RANKED);
-        else if (path) add_path(list, path);
+        else if (path) list->device |= add_path(list, path) && path->device;
         else return snprintf(why, bytes, "%s", name), 0;
     }
     return list->n > 0;
@@ -147,6 +152,7 @@ int path_wanted(const path_list *list, const char *impl, const bench_path *path)
 {
     if (list->given) return 1;
     if (!impl) return path->use & PATH_USUAL;
+    if (!strcmp(impl, "devices")) return path->device != PATH_CPU;
     return !strcmp(impl, "all") ? path->use & PATH_RANKED : !strcmp(impl, path->name);
 }
 
@@ -154,6 +160,16 @@ int path_list_has_threads(const path_list *list, const char *impl)
 {
     for (int i = 0; i < list->n; i++)
         if (list->paths[i]->threads == PATH_MANY && path_wanted(list, impl, list->paths[i]))
+            return 1;
+    return 0;
+}
+
+int path_list_has_device(const path_list *list, const char *impl)
+{
+    char why[200];
+    for (int i = 0; i < list->n; i++)
+        if (list->paths[i]->device && path_wanted(list, impl, list->paths[i])
+            && path_usable(list->paths[i], 1, why, sizeof why))
             return 1;
     return 0;
 }

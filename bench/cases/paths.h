@@ -19,6 +19,13 @@ typedef enum path_keys {
     PATH_DIVIDED /* the library divides the keys among threads: few rows */
 } path_keys;
 
+typedef enum path_device {
+    PATH_CPU,
+    PATH_HOST_ARRAYS,   /* an OpenCL device; arrays of the host, copied or used in place */
+    PATH_DEVICE_ARRAYS, /* arrays that are on the device already */
+    PATH_EXACT          /* arrays of the host, the bits of the CPU */
+} path_device;
+
 typedef enum path_use {
     PATH_USUAL = 1, /* runs where nothing else is said */
     PATH_RANKED = 2 /* one of --impl all */
@@ -31,11 +38,11 @@ typedef struct bench_path {
     path_threads threads;
     path_keys keys;
     int use;             /* sum of path_use */
-    const char *missing; /* why no machine has it in this build; NULL = it is there */
+    path_device device;
     const char *what;
 } bench_path;
 
-enum { PATHS_MAX = 16 };
+enum { PATHS_MAX = 20 };
 
 const bench_path *path_get(int index); /* NULL beyond the last */
 const bench_path *path_find(const char *name); /* NULL = there is none */
@@ -60,15 +67,20 @@ int path_fits(const bench_path *path, int key_parts, int threads, char *why, siz
 typedef struct path_list {
     const bench_path *paths[PATHS_MAX];
     int n, given; /* given: by --impl; else each case takes its own of all */
+    int device;   /* one of a device is named, not only meant by "all" */
 } path_list;
 
 /* "a,b" or "all", or NULL: no --impl; 0 and the wrong name in why. */
 int path_list_parse(const char *text, path_list *list, char *why, size_t bytes);
 
-/* Whether a case runs so that asks for this impl: the name of a path, "all", NULL = the usual. */
+/* Whether a case runs so that asks for this impl: the name of a path, "all", "devices" = each of a
+ * device, NULL = the usual. */
 int path_wanted(const path_list *list, const char *impl, const bench_path *path);
 
 /* Whether such a case runs with several threads by one of its paths. */
 int path_list_has_threads(const path_list *list, const char *impl);
+
+/* Whether such a case runs on a device, which there is, by one of its paths. */
+int path_list_has_device(const path_list *list, const char *impl);
 
 #endif

@@ -47,6 +47,8 @@ static const struct {
     {"threads", "1, 2, ... threads on the same tensors: speed-up and efficiency", threads_cases,
      NULL},
     {"rank", "every path on a few cases, and which is the fastest", rank_cases, NULL},
+    {"device", "the OpenCL device: prefill, decode, exact against free, arrays on it and not",
+     device_cases, NULL},
     {"cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
      cache_cases, NULL},
     {"dilated", "dilated attention", NULL, MISSING_DILATED},

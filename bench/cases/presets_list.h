@@ -28,6 +28,7 @@ void decode_cases(case_list *list, const preset_choice *want);
 void threads_cases(case_list *list, const preset_choice *want);
 void backward_cases(case_list *list, const preset_choice *want);
 void cache_cases(case_list *list, const preset_choice *want);
+void device_cases(case_list *list, const preset_choice *want);
 void rank_cases(case_list *list, const preset_choice *want);
 void masks_cases(case_list *list, const preset_choice *want);
 void factors_cases(case_list *list, const preset_choice *want);

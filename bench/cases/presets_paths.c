@@ -1,4 +1,4 @@
-/* presets_paths.c - cases by path: prefill, decode, threads.
+/* presets_paths.c - cases by path: prefill, decode, threads, device, rank.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -209,6 +209,59 @@ void threads_cases(case_list *list, const preset_choice *want)
         for (int t = 1; t <= want->threads; t = next_threads(t, want->threads))
             threads_case(list, row, t, t > 1 ? SHARES_BUT_THREADS : SHARES_NOTHING);
     }
+}
+
+/* ---- device: one call large enough for a GPU, by each path of a device */
+
+enum { DEVICE_HEADS = 16, DEVICE_KV_HEADS = 8, DEVICE_QUERY_HEADS = 32 };
+enum { DEVICE_MOST_KEYS = 16 * 16384 }; /* of a batch: 2 GB in f32 */
+
+static bench_case *device_case(case_list *list, const char *scenario, int rows, int keys,
+                               int head_dim, int dtype)
+{
+    bench_case *const c = case_append(list, "device", scenario);
+    c->batch = 1;
+    c->seq_q = rows;
+    c->seq_kv = keys;
+    c->head_dim = c->head_dim_v = head_dim;
+    c->dtype = dtype;
+    c->impl = "devices";
+    c->fixed = FIXED_ALL;
+    return c;
+}
+
+static void device_prefill(case_list *list, int length, int head_dim, int dtype, int causal)
+{
+    bench_case *const c = device_case(list, causal ? "prefill, causal" : "prefill, full", length,
+                                      length, head_dim, dtype);
+    c->heads_q = c->heads_kv = DEVICE_HEADS;
+    c->mask = causal ? MASK_CAUSAL : MASK_FULL;
+    snprintf(c->name, sizeof c->name, "%s d%d s%d%s", causal ? "causal" : "full", head_dim, length,
+             storage_suffix[dtype]);
+}
+
+static void device_decode(case_list *list, int batch, int keys, int dtype)
+{
+    bench_case *const c = device_case(list, "decode", 1, keys, 128, dtype);
+    c->batch = batch;
+    c->heads_q = DEVICE_QUERY_HEADS;
+    c->heads_kv = DEVICE_KV_HEADS;
+    snprintf(c->name, sizeof c->name, "b%d kv%d%s", batch, keys, storage_suffix[dtype]);
+}
+
+void device_cases(case_list *list, const preset_choice *want)
+{
+    static const int dims[] = {64, 128};
+    const int most = want->quick ? 1024 : 16384;
+    for (int causal = 0; causal < 2; causal++)
+        for (int d = 0; d < LENGTH(dims); d++)
+            for (int dtype = ATTN_F32; dtype <= ATTN_F16; dtype++)
+                for (int length = 1024; length <= most; length *= 4)
+                    device_prefill(list, length, dims[d], dtype, causal);
+    for (int dtype = ATTN_F32; dtype <= ATTN_F16; dtype++)
+        for (int keys = 4096; keys <= 4 * most; keys *= 4)
+            for (int batch = 1; batch * keys <= DEVICE_MOST_KEYS; batch *= 16)
+                device_decode(list, batch, keys, dtype);
 }
 
 /* ---- rank: every path on a few cases, small enough for kernels without vectors */

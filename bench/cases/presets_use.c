@@ -56,6 +56,7 @@ static void latency_case(case_list *list, const char *scenario, int batch, int h
     c->head_dim = c->head_dim_v = head_dim;
     c->warmup = 10;
     c->iterations = 100;
+    c->device_iterations = 50;
     c->data = DATA_TRIG;
     snprintf(c->name, sizeof c->name, "b%d h%d s%d d%d", batch, heads, length, head_dim);
 }

@@ -1,13 +1,18 @@
-/* info.c - what this machine can do: measured peaks, kernel sets, paths and why not, two plans.
+/* info.c - what this machine can do: measured peaks, kernel sets, devices, paths and why not, two
+ * plans.
  * SPDX-License-Identifier: MIT */
 #include "info.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "../../attn.h"
 #include "../cases/paths.h"
+#include "../machine/device.h"
 #include "../report/files.h"
 #include "../report/report.h"
+
+enum { MOST_DEVICES = 32 };
 
 static void print_path(const bench_context *x, const char *impl)
 {
@@ -44,6 +49,27 @@ static void print_paths(const bench_context *x)
     say("\n");
 }
 
+static void print_device(const attn_opencl_device *d)
+{
+    say("  %s, %s, %s, driver %s; %s, %d units, memory %.1f GiB: %s%s\n", d->device, d->platform,
+        d->version, d->driver, d->gpu ? "GPU" : "no GPU", d->compute_units,
+        (double)d->memory_bytes / 1073741824, d->usable ? "usable" : "not usable: ",
+        d->usable ? "" : d->why);
+}
+
+/* Of all platforms, by whatever name. */
+static void print_devices(void)
+{
+    attn_opencl_device devices[MOST_DEVICES];
+    attn_opencl *const gpu = malloc(attn_opencl_size());
+    const int n = gpu ? attn_opencl_list(gpu, NULL, devices, MOST_DEVICES) : 0;
+    say(n ? "OpenCL devices, the best first choice of --impl opencl (or --device NAME):\n"
+          : "OpenCL devices: none: %s\n", gpu ? attn_opencl_why(gpu) : "no memory");
+    for (int i = 0; i < n && i < MOST_DEVICES; i++) print_device(&devices[i]);
+    say("\n");
+    free(gpu);
+}
+
 int info_command(const bench_options *o, bench_context *x)
 {
     static const char *const impls[] = {"tiled", "naive"};
@@ -53,7 +79,8 @@ int info_command(const bench_options *o, bench_context *x)
     say("attn      %s, numerics version %d\n", attn_version(), ATTN_NUMERICS_VERSION);
     say("kernels  ");
     for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
-    say("  (the first is the best)\ndevices   none: this build has no backend\n\n");
+    say("  (the first is the best)\n\n");
+    print_devices();
     print_paths(x);
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
     for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);

@@ -16,6 +16,7 @@
 #include "../measure.h"
 #include "../report/output.h"
 #include "../report/report.h"
+#include "tune_device.h"
 
 #define SECONDS 45.0
 #define QUICK_SECONDS 12.0
@@ -24,6 +25,7 @@
 
 enum { MAX_VALUES = 8, SAMPLES = 101, QUICK_SAMPLES = 31, MIN_SAMPLES = 5 };
 enum { WIDE, NARROW, SETS };
+enum { DEVICE_WEIGHT = 12 };
 
 /* ---- what is tried */
 
@@ -84,6 +86,7 @@ typedef struct tune {
     double deadline;
     int weight_left, samples;
     tuning_list chosen;
+    tune_crossover device;
 } tune;
 
 static void *filled(int dtype, size_t n, int which)
@@ -532,6 +535,9 @@ static int write_file(const tune *t, const char *path)
         fprintf(f, "%s.%s %lld # %.1f %% faster, noise %.1f %%\n", s->set, s->name,
                 (long long)s->value, 1e2 * s->gain, 1e2 * s->noise);
     }
+    if (t->device.flops > 0)
+        fprintf(f, "# %s: attn_opencl_options.least_flops = %.0f, from %d keys on\n",
+                t->device.device, t->device.flops, t->device.keys);
     fprintf(f, "%send\n", t->chosen.n ? "" : "# the usual sizes are the best here\n");
     return output_close(&out);
 }
@@ -566,7 +572,7 @@ static void find_sets(tune *t)
 
 int tune_command(bench_context *x, int quick, const char *path)
 {
-    tune t = {.x = x, .weight_left = SPLIT_WEIGHT + NAIVE_WEIGHT};
+    tune t = {.x = x, .weight_left = SPLIT_WEIGHT + NAIVE_WEIGHT + DEVICE_WEIGHT};
     const double begin = clock_seconds();
     t.deadline = begin + (quick ? QUICK_SECONDS : SECONDS);
     t.samples = quick ? QUICK_SAMPLES : SAMPLES;
@@ -579,6 +585,7 @@ int tune_command(bench_context *x, int quick, const char *path)
     for (int i = 0; i < FIELDS; i++) tune_field(&t, &fields[i]);
     tune_split(&t);
     tune_auto(&t);
+    tune_device(x, step_seconds(&t, DEVICE_WEIGHT), &t.device);
     pool_destroy(t.two);
     const int ok = finish(&t, path);
     say("%.0f seconds\n", clock_seconds() - begin);

@@ -4,9 +4,10 @@
 
 #include <math.h>
 
-#define HIDDEN NULL, 0, 0, 1, 0
-#define SHOWN(title, width, decimals, unit) title, width, decimals, unit, 0
-#define WIDE(title, width, decimals, unit) title, width, decimals, unit, 1
+#define HIDDEN NULL, 0, 0, 1, SHOW_ALWAYS
+#define SHOWN(title, width, decimals, unit) title, width, decimals, unit, SHOW_ALWAYS
+#define WIDE(title, width, decimals, unit) title, width, decimals, unit, SHOW_WIDE
+#define ON_DEVICE(title, width, decimals) title, width, decimals, 1, SHOW_DEVICE
 #define TEXT(key, ...) {#key, FIELD_TEXT, offsetof(bench_result, key), __VA_ARGS__}
 #define INT(key, ...) {#key, FIELD_INT, offsetof(bench_result, key), __VA_ARGS__}
 #define REAL(key, ...) {#key, FIELD_REAL, offsetof(bench_result, key), __VA_ARGS__}
@@ -15,7 +16,7 @@
 const result_field result_fields[] = {
     TEXT(preset, HIDDEN),
     TEXT(scenario, HIDDEN),
-    {"case", FIELD_NAME, offsetof(bench_result, name), "case", 0, 0, 1, 0},
+    {"case", FIELD_NAME, offsetof(bench_result, name), "case", 0, 0, 1, SHOW_ALWAYS},
     TEXT(path, SHOWN("path", 0, 0, 1)),
     TEXT(impl, HIDDEN),
     TEXT(kernels, SHOWN("kernels", -13, 0, 1)),
@@ -49,10 +50,16 @@ const result_field result_fields[] = {
     REAL(ms_p95, SHOWN("P95 ms", 7, 3, 1)),
     REAL(ms_p99, WIDE("P99 ms", 7, 3, 1)),
     REAL(cold_ms, SHOWN("cold ms", 7, 3, 1)),
+    MAYBE(launch_ms, ON_DEVICE("launch", 7, 3)),
+    MAYBE(to_device_ms, ON_DEVICE("to dev", 7, 3)),
+    MAYBE(compute_ms, ON_DEVICE("compute", 7, 3)),
+    MAYBE(to_host_ms, ON_DEVICE("to host", 7, 3)),
+    MAYBE(compute_gflops, ON_DEVICE("dev GF/s", 8, 1)),
+    INT(launches, HIDDEN),
     MAYBE(vs_first, SHOWN("x 1st", 5, 2, 1)),
     REAL(tokens_per_s, SHOWN("tokens/s", 8, 1, 1)),
     REAL(gflops, SHOWN("GFLOP/s", 7, 1, 1)),
-    REAL(pct_fma_peak, SHOWN("%peak", 5, 1, 1)),
+    MAYBE(pct_fma_peak, SHOWN("%peak", 5, 1, 1)),
     REAL(pct_set_peak, HIDDEN),
     MAYBE(pct_avx2_peak, HIDDEN),
     MAYBE(gbytes_per_s, WIDE("GB/s", 5, 1, 1)),
@@ -82,6 +89,7 @@ const result_field result_fields[] = {
     MAYBE(phase_rest_ms, HIDDEN),
     MAYBE(phase_clock_ms, HIDDEN),
     TEXT(tuning, HIDDEN),
+    TEXT(device, HIDDEN),
 };
 
 const int num_result_fields = (int)(sizeof result_fields / sizeof *result_fields);

@@ -10,6 +10,9 @@
 
 typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_MAYBE } field_kind;
 
+/* When the table has it: DEVICE, in runs on one. */
+typedef enum field_show { SHOW_ALWAYS, SHOW_WIDE, SHOW_DEVICE } field_show;
+
 typedef struct result_field {
     const char *key;   /* in CSV and JSON */
     field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
@@ -19,7 +22,7 @@ typedef struct result_field {
     int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
     int decimals;      /* in the table */
     double unit;       /* the table shows the value divided by this */
-    int wide;          /* in the table only with --wide */
+    field_show show;
 } result_field;
 
 extern const result_field result_fields[];

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "../../attn.h"
+#include "../machine/device.h"
 #include "fields.h"
 #include "output.h"
 #include "report.h"
@@ -69,10 +70,13 @@ static void put_options(FILE *f, const bench_record *r)
     fputs("],\n", f);
 }
 
-/* Until a backend for devices is built there is none to name. */
+/* null = none was needed, or could be opened. */
 static void put_devices(FILE *f)
 {
-    fputs("\"opencl_device\": null, \"opencl_driver\": null},\n", f);
+    const attn_opencl_info *const d = device_opened();
+    if (d) put_pair(f, "opencl_device", d->device, ", ");
+    if (d) put_pair(f, "opencl_driver", d->driver, "},\n");
+    if (!d) fputs("\"opencl_device\": null, \"opencl_driver\": null},\n", f);
 }
 
 static void put_machine(FILE *f, const bench_record *r)

@@ -6,6 +6,8 @@
 #endif
 #include "report.h"
 
+#include "../machine/device.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,4 +101,16 @@ void report_machine(const machine_info *m, const probe_result *p)
         say(" %s %.1f (%.1f)%s", p->units[i].name, p->units[i].gflops,
             p->units[i].flops_per_cycle, i + 1 < p->num_units ? "," : "\n");
     say("reading   %.1f GB/s from memory, one thread\n", p->read_gbs);
+}
+
+void report_device(const case_list *cases, const path_list *paths)
+{
+    int wanted = 0;
+    for (int i = 0; i < cases->n && !wanted; i++)
+        wanted = path_list_has_device(paths, cases->cases[i].impl);
+    const attn_opencl_info *const d = wanted ? device_opened() : NULL;
+    if (!d) return;
+    say("device    %s, %s, %s, driver %s; %d units, memory %.1f GiB\n", d->device, d->platform,
+        d->version, d->driver, d->compute_units, (double)d->memory_bytes / 1073741824);
+    say("copying   %.1f GB/s read and written, on the device\n", device_copy_rate());
 }

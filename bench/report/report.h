@@ -45,6 +45,9 @@ int report_winners(const bench_result *results, int n, bench_winner *out, int ma
 
 void report_machine(const machine_info *m, const probe_result *p);
 
+/* The device, where one of these cases runs on it. */
+void report_device(const case_list *cases, const path_list *paths);
+
 /* The table: columns as wide as these cases and paths need; a title before each scenario. */
 void report_table_head(const case_list *cases, const path_list *paths, int wide);
 void report_row(const bench_result *r);

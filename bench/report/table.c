@@ -9,7 +9,7 @@
 
 /* Columns whose width depends on what is run. */
 static struct {
-    int name, path, wide;
+    int name, path, wide, device;
     const bench_result *last;
 } table;
 
@@ -34,7 +34,9 @@ static void measure_columns(const case_list *cases, const path_list *paths)
 {
     table.name = table.path = 4; /* their titles */
     table.last = NULL;
+    table.device = 0;
     for (int i = 0; i < cases->n; i++) {
+        table.device |= path_list_has_device(paths, cases->cases[i].impl);
         table.name = longer(table.name, cases->cases[i].name);
         for (int j = 0; j < paths->n; j++)
             if (path_wanted(paths, cases->cases[i].impl, paths->paths[j]))
@@ -44,7 +46,8 @@ static void measure_columns(const case_list *cases, const path_list *paths)
 
 static int is_shown(const result_field *f)
 {
-    return f->title && (table.wide || !f->wide);
+    const int shown[] = {1, table.wide, table.device};
+    return f->title && shown[f->show];
 }
 
 void report_table_head(const case_list *cases, const path_list *paths, int wide)
@@ -123,7 +126,7 @@ static void say_absent(const bench_result *results, int n)
     report_colour(YELLOW);
     for (int i = 0; i < n; i++)
         if (results[i].absent && !named_before(results, i))
-            say("skipped everywhere: %s: %s\n", results[i].path, results[i].skipped);
+            say("%s, all cases: skipped: %s\n", results[i].path, results[i].skipped);
     report_colour(PLAIN);
 }
 

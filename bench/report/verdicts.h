@@ -1,27 +1,42 @@
-/* verdicts.h - naive against tiled in words, and what comparable suites expect.
+/* verdicts.h - naive against tiled and CPU against device in words, and what comparable suites
+ * expect.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_VERDICTS_H
 #define BENCH_VERDICTS_H
 
 #include "../cases/case.h"
 
-/* One scenario: rows of naive and tiled of the same case, kernels and threads, those compiled
- * without vectors left out. */
+/* What is compared; the second of each is "ours", the first "theirs". */
+typedef enum verdict_kind {
+    VERDICT_TILED,        /* naive and tiled on the CPU: of the same kernels and threads, those
+                           * compiled without vectors left out */
+    VERDICT_TILED_DEVICE, /* naive and tiled on the device */
+    VERDICT_DEVICE,       /* the CPU's fastest path and the device with arrays of the host */
+    VERDICT_RESIDENT,     /* and with arrays that are on it */
+    VERDICT_KINDS
+} verdict_kind;
+
+enum { VERDICT_TEXT = 32 };
+
+/* One scenario: rows of both of the same case. */
 typedef struct bench_verdict {
-    const char *preset, *scenario, *text; /* text: from the table of thresholds */
-    int cases, won;                       /* compared; in which tiled was the faster one, by P50 */
-    double speedup;                       /* tiled over naive, geometric mean */
-    double memory_saved;                  /* share of naive's workspace, geometric mean */
-    int64_t shortest, longest;            /* keys, of the cases compared */
-    int64_t crossover;                    /* from so many keys on tiled is the faster one at every
-                                           * length; 0 = it is not at the longest one */
-    int noisy;                            /* pairs of which a row was disturbed */
+    const char *preset, *scenario;
+    char text[VERDICT_TEXT];   /* from the table of thresholds */
+    int cases, won;            /* compared; in which ours was the faster one, by P50 */
+    double speedup;            /* ours over theirs, geometric mean */
+    double memory_saved;       /* share of theirs' workspace, geometric mean */
+    double launch, transfer, compute; /* shares of our calls on the device, summed over the cases */
+    int64_t shortest, longest; /* keys, of the cases compared */
+    int64_t crossover;         /* from so many keys on ours is the faster one at every length; 0 =
+                                * it is not at the longest one */
+    int noisy;                 /* pairs of which a row was disturbed */
 } bench_verdict;
 
-int verdicts_of(const bench_result *results, int n, bench_verdict *out, int max);
+int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_verdict *out,
+                int max);
 
 /* What is called so much speed: "tiled is much faster" and the like. */
-const char *verdict_text(double speedup);
+void verdict_text(verdict_kind kind, double speedup, char text[VERDICT_TEXT]);
 
 /* An expectation next to what the rows say. */
 typedef struct bench_expectation {
@@ -36,7 +51,7 @@ typedef struct bench_expectation {
 /* Expectation i from these rows; 0 beyond the last. */
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out);
 
-/* Prints both; 0 = nothing, as no row of naive has its row of tiled. */
+/* Prints both; 0 = nothing, as no row has its counterpart. */
 int verdicts_report(const bench_result *results, int n);
 
 #endif

@@ -68,9 +68,8 @@ static void check_usable(bench_context *x)
         expect(set, "a path has its kernels", i);
         expect(!strcmp(r.path, path->name) && !strcmp(r.impl, path->impl), "and its name", i);
         expect(path->threads != PATH_ONE || r.threads == 1, "and its threads", (double)r.threads);
+        expect(!r.device[0] == !path->device, "and its device", i);
     }
-    expect(!strcmp(run_path(x, "1,1,1,8,8,8", "opencl_naive").skipped,
-                   "no OpenCL backend in this build"), "OpenCL is skipped with its reason", 0);
 }
 
 /* A path takes the narrow form of its set where the library would. */

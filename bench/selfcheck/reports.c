@@ -29,9 +29,10 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     r.scenario = "s";
     r.path = path;
     r.impl = path_find(path)->impl;
+    r.place = (int)path_find(path)->device;
     r.kernels = "k";
     r.dtype = r.k_dtype = r.v_dtype = r.keys = r.mask = r.layout = "";
-    r.data = r.pass = r.roof = r.tuning = "";
+    r.data = r.pass = r.roof = r.tuning = r.device = "";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
     r.ms_p50 = r.ms_min = ms;
@@ -66,23 +67,69 @@ static void check_verdicts(void)
                            row("naive", "d", 4000, 8, 10), row("tiled", "d", 4000, 1, 5),
                            row("naive", "e", 5000, 2, 10), row("tiled", "f", 5000, 1, 5)};
     bench_verdict v;
-    expect(verdicts_of(rows, 10, &v, 1) == 1, "one scenario has a verdict", 0);
+    expect(verdicts_of(VERDICT_TILED, rows, 10, &v, 1) == 1, "one scenario has a verdict", 0);
     expect(v.cases == 4 && v.won == 2, "four pairs, two won by tiled", v.cases);
     expect(v.crossover == 4000, "crossover: faster at every longer length", (double)v.crossover);
     expect(fabs(v.speedup - sqrt(2)) < 1e-12, "geometric mean of four", v.speedup);
     expect(fabs(v.memory_saved - 0.5) < 1e-3, "half of the memory", v.memory_saved);
     expect(v.noisy == 0, "no row is noisy", v.noisy);
     rows[7].ms_p50 = 9;
-    verdicts_of(rows, 10, &v, 1);
+    verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
     expect(v.crossover == 0, "no crossover when naive wins the longest", (double)v.crossover);
     expect(v.noisy == 1, "a median of nine times the minimum is", v.noisy);
     rows[7].kernels = "other";
-    verdicts_of(rows, 10, &v, 1);
+    verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
     expect(v.cases == 3, "other kernels are not compared", v.cases);
-    expect(!strcmp(verdict_text(1.51), "tiled is much faster")
-               && !strcmp(verdict_text(1.5), "tiled is faster")
-               && !strcmp(verdict_text(1), "about the same speed")
-               && !strcmp(verdict_text(0.9), "naive is faster"), "words of a speed-up", 0);
+}
+
+static int words_are(verdict_kind kind, double speedup, const char *want)
+{
+    char text[VERDICT_TEXT];
+    verdict_text(kind, speedup, text);
+    return !strcmp(text, want);
+}
+
+static void check_words(void)
+{
+    expect(words_are(VERDICT_TILED, 1.51, "tiled is much faster")
+               && words_are(VERDICT_TILED, 1.5, "tiled is faster")
+               && words_are(VERDICT_TILED, 1, "about the same speed")
+               && words_are(VERDICT_TILED, 0.9, "naive is faster"), "words of a speed-up", 0);
+    expect(words_are(VERDICT_DEVICE, 1.51, "the device is much faster")
+               && words_are(VERDICT_RESIDENT, 0.9, "the CPU is faster"), "of a device, too", 0);
+}
+
+/* Of the CPU the fastest path counts; the device is slower at 100 keys, then 2 and 8 times as
+ * fast. */
+static void check_device_verdicts(void)
+{
+    bench_result rows[] = {
+        row("tiled", "a", 100, 1, 1), row("tiled_threads", "a", 100, 2, 1),
+        row("opencl", "a", 100, 4, 1), row("opencl_exact", "a", 100, 0.5, 1),
+        row("tiled", "b", 200, 8, 1), row("tiled_threads", "b", 200, 4, 1),
+        row("opencl", "b", 200, 2, 1), row("opencl_resident", "b", 200, 1, 1),
+        row("tiled", "c", 300, 8, 1), row("opencl", "c", 300, 1, 1),
+        row("opencl_naive", "c", 300, 3, 1)};
+    bench_expectation e;
+    bench_verdict v;
+    rows[9].launch_ms = 0.1, rows[9].to_device_ms = 0.3, rows[9].compute_ms = 0.5;
+    rows[9].to_host_ms = 0.1;
+    expect(verdicts_of(VERDICT_DEVICE, rows, 11, &v, 1) == 1 && v.cases == 3 && v.won == 2,
+           "three of the CPU against the device", v.cases);
+    expect(v.crossover == 200 && fabs(log(v.speedup / pow(0.25 * 2 * 8, 1. / 3))) < 1e-12,
+           "from 200 keys on it is faster", v.speedup);
+    expect(fabs(v.launch - 0.1) < 1e-12 && fabs(v.transfer - 0.4) < 1e-12
+               && fabs(v.compute - 0.5) < 1e-12, "where its time goes", v.transfer);
+    expect(verdicts_of(VERDICT_RESIDENT, rows, 11, &v, 1) == 1 && v.cases == 1 && v.speedup == 4,
+           "and with arrays on it", v.speedup);
+    expect(verdicts_of(VERDICT_TILED_DEVICE, rows, 11, &v, 1) == 1
+               && fabs(v.speedup - 3) < 1e-12, "naive and tiled on the device", v.speedup);
+    expect(verdicts_of(VERDICT_TILED, rows, 11, &v, 1) == 0, "none of them on the CPU", 0);
+    verdicts_expectation(rows, 11, 3, &e);
+    expect(e.cases == 0, "a device that is no GPU meets no expectation of one", e.cases);
+    rows[9].on_gpu = rows[10].on_gpu = 1;
+    verdicts_expectation(rows, 11, 3, &e);
+    expect(e.cases == 1 && e.met && fabs(e.measured - 3) < 1e-12, "a GPU does", e.measured);
 }
 
 static void check_expectations(void)
@@ -177,7 +224,7 @@ static void expect_all_told(const case_list *list, int least)
     static bench_verdict verdicts[REPORT_MAX_SCENARIOS];
     const int n = rows_of(list, rows), want = count_scenarios(rows, n);
     const int told = report_winners(rows, n, winners, REPORT_MAX_SCENARIOS);
-    const int judged = verdicts_of(rows, n, verdicts, REPORT_MAX_SCENARIOS);
+    const int judged = verdicts_of(VERDICT_TILED, rows, n, verdicts, REPORT_MAX_SCENARIOS);
     expect(want >= least, "so many scenarios", want);
     expect(told == want, "no scenario is without a winner", told);
     expect(judged == want, "nor without a verdict", judged);
@@ -252,6 +299,8 @@ void check_reports(bench_context *context)
 {
     check_ranking();
     check_verdicts();
+    check_words();
+    check_device_verdicts();
     check_expectations();
     check_winners();
     check_no_scenario_lost();

@@ -26,6 +26,7 @@ int selfcheck(bench_context *context)
     check_refusals(context);
     check_tunings(context);
     check_paths(context);
+    check_devices(context);
     check_reports(context);
     check_files();
     printf("%d passed, %d failed\n", passed, failed);

@@ -23,6 +23,7 @@ void check_gradients(bench_context *context); /* gradients.c */
 void check_refusals(bench_context *context); /* refusals.c */
 void check_tunings(bench_context *context);  /* tuning.c */
 void check_paths(bench_context *context);    /* paths.c: with phases */
+void check_devices(bench_context *context);  /* devices.c */
 void check_reports(bench_context *context);  /* reports.c: rankings, verdicts, winners */
 void check_files(void);                      /* files.c: costs, exponents, JSON, baseline */
 

@@ -1,0 +1,124 @@
+/* opencl.c - attention on a GPU where there is one, on the CPU where there is none, by one program.
+ * ATTN_DEVICE: a part of its name. ATTN_PROGRAMS: a file that keeps its compiled programs, so that
+ * the next start is quick.
+ * SPDX-License-Identifier: MIT
+ */
+#include "../attn.h"
+#include "../attn_opencl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { HEADS = 8, KV_HEADS = 2, TOKENS = 300, DIM = 64 };
+
+static float *numbers(int count, float step)
+{
+    float *x = malloc((size_t)count * sizeof *x);
+    for (int i = 0; x != NULL && i < count; i++)
+        x[i] = sinf((float)i * step);
+    return x;
+}
+
+/* Runs p and frees its workspace; 1 if all went well. */
+static int attend(const attn_params *p)
+{
+    char why[200];
+    size_t need = 0;
+    void *workspace;
+    int done;
+    attn_workspace_size(p, &need);
+    workspace = malloc(need);
+    done = attn_forward(p, workspace, need) == ATTN_OK;
+    if (!done)
+        puts(attn_check(p, workspace, need, why, sizeof why));
+    free(workspace);
+    return done;
+}
+
+/* The bytes of a file, NULL if there is none. */
+static void *read_file(const char *name, size_t *bytes)
+{
+    FILE *f = name != NULL ? fopen(name, "rb") : NULL;
+    const int there = f != NULL && fseek(f, 0, SEEK_END) == 0;
+    const long end = there ? ftell(f) : -1;
+    char *all = end > 0 ? malloc((size_t)end) : NULL;
+    *bytes = 0;
+    if (all != NULL && fseek(f, 0, SEEK_SET) == 0)
+        *bytes = fread(all, 1, (size_t)end, f);
+    if (f != NULL)
+        fclose(f);
+    return all;
+}
+
+/* Keeps what was compiled, unless all of it came from the file. */
+static void keep_programs(const attn_opencl *gpu, const char *name)
+{
+    attn_opencl_info device;
+    const size_t bytes = attn_opencl_binaries_get(gpu, NULL, 0);
+    void *all = malloc(bytes);
+    FILE *f;
+    if (name != NULL && all != NULL && attn_opencl_info_get(gpu, &device) == ATTN_OK &&
+        device.built > 0 && attn_opencl_binaries_get(gpu, all, bytes) == bytes &&
+        (f = fopen(name, "wb")) != NULL) {
+        fwrite(all, 1, bytes, f); /* a file cut off is noticed when it is given back */
+        fclose(f);
+    }
+    free(all);
+}
+
+int main(void)
+{
+    const int rows = HEADS * TOKENS * DIM, keys = KV_HEADS * TOKENS * DIM;
+    float *q = numbers(rows, 0.37f), *k = numbers(keys, 0.11f), *v = numbers(keys, 0.73f);
+    float *on_cpu = numbers(rows, 0), *on_device = numbers(rows, 0);
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    attn_opencl_options options = {0};
+    const char *file = getenv("ATTN_PROGRAMS");
+    void *programs = read_file(file, &options.binaries_bytes);
+    attn_backend backend;
+    attn_params p = {0};
+    attn_info info;
+    double worst = 0;
+    int done;
+    if (!q || !k || !v || !on_cpu || !on_device || !gpu)
+        return 1;
+    p.batch = 1;
+    p.num_heads_q = HEADS;
+    p.num_heads_kv = KV_HEADS;
+    p.seq_len_q = p.seq_len_kv = TOKENS;
+    p.head_dim = DIM;
+    p.causal = 1;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    p.o.data = on_cpu;
+    done = attend(&p);
+
+    options.device = getenv("ATTN_DEVICE"); /* NULL = the best */
+    options.binaries = programs;            /* of another device or driver, they are not taken */
+    if (attn_opencl_open(gpu, &options) == ATTN_OK) {
+        backend = attn_opencl_backend(gpu, NULL);
+        p.backend = &backend;
+    } else {
+        printf("no device: %s\n", attn_opencl_why(gpu)); /* an ordinary answer: the CPU does it */
+    }
+    p.o.data = on_device;
+    done = done && attend(&p) && attn_explain(&p, &info) == ATTN_OK;
+    for (int i = 0; i < rows; i++)
+        worst = fmax(worst, fabs((double)on_device[i] - (double)on_cpu[i]));
+    if (done)
+        printf("ran on: %s\n", info.backend_name);
+    printf("%d heads, %d tokens: %s\n", HEADS, TOKENS,
+           done && worst < 1e-5 ? "the CPU's results, but for 1e-5 at most" : "other results");
+    keep_programs(gpu, file);
+    attn_opencl_close(gpu);
+    free(programs);
+    free(gpu);
+    free(on_device);
+    free(on_cpu);
+    free(v);
+    free(k);
+    free(q);
+    return !(done && worst < 1e-5);
+}

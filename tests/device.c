@@ -1,0 +1,139 @@
+/* device.c - runs the calls of the tests on an OpenCL device: --impl opencl and its like.
+ * SPDX-License-Identifier: MIT
+ */
+#include "../attn_backward.h"
+#include "../attn_opencl.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    attn_opencl *opened;
+    attn_backend backend;
+    attn_backend inner;   /* what attn_opencl.c gave */
+    int64_t took, gradients, refused;
+} device;
+
+/* Refusals that are expected, by a word of the reason. */
+static const char *const expected[] = {
+    "callback",              /* a device cannot call the host */
+    "naive on a device has no raw states",
+    "naive gradients are the CPU's",
+    "no rows",               /* nothing to do */
+};
+
+static void hear(void *user, int level, const char *sentence)
+{
+    (void)user;
+    if (level >= ATTN_LOG_WARNING)
+        printf("  device: %s\n", sentence);
+}
+
+int device_refused(const char *reason)
+{
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        if (strstr(reason, expected[i]) != NULL)
+            return 1;
+    return 0;
+}
+
+static int supports(const attn_backend *self, const attn_params *resolved, char *why,
+                    size_t why_bytes)
+{
+    (void)self;
+    if (device.inner.supports(&device.inner, resolved, why, why_bytes))
+        return 1;
+    device.refused++;
+    return 0;
+}
+
+static attn_status workspace_size(const attn_backend *self, const attn_params *resolved,
+                                  size_t *bytes)
+{
+    (void)self;
+    return device.inner.workspace_size(&device.inner, resolved, bytes);
+}
+
+static attn_status run_call(const attn_backend *self, const attn_params *resolved, void *workspace,
+                            size_t bytes)
+{
+    (void)self;
+    device.took++;
+    return device.inner.run(&device.inner, resolved, workspace, bytes);
+}
+
+static int supports_gradients(const attn_backend *self, const attn_params *resolved,
+                              const attn_gradients *g, char *why, size_t why_bytes)
+{
+    (void)self;
+    if (device.inner.supports_gradients(&device.inner, resolved, g, why, why_bytes))
+        return 1;
+    device.refused++;
+    return 0;
+}
+
+static attn_status gradients_size(const attn_backend *self, const attn_params *resolved,
+                                  const attn_gradients *g, size_t *bytes)
+{
+    (void)self;
+    return device.inner.gradients_size(&device.inner, resolved, g, bytes);
+}
+
+static attn_status run_gradients(const attn_backend *self, const attn_params *resolved,
+                                 const attn_gradients *g, void *workspace, size_t bytes)
+{
+    (void)self;
+    device.gradients++;
+    return device.inner.run_gradients(&device.inner, resolved, g, workspace, bytes);
+}
+
+int device_open(const char *impl)
+{
+    attn_opencl_options options = {0};
+    attn_opencl_info info;
+    attn_status status;
+    options.device = getenv("ATTN_TEST_DEVICE");
+    options.exact = T.exact = strcmp(impl, "opencl") == 0;
+    options.unchecked = getenv("ATTN_TEST_UNCHECKED") != NULL; /* planted bugs are to show */
+    options.log = hear;
+    if (strcmp(impl, "opencl_naive") == 0)
+        T.impl = ATTN_IMPL_NAIVE;
+    else if (strcmp(impl, "opencl") != 0 && strcmp(impl, "opencl_free") != 0) {
+        printf("test: --impl %s: opencl, opencl_free or opencl_naive\n", impl);
+        return 0;
+    }
+    device.opened = malloc(attn_opencl_size());
+    status = attn_opencl_open(device.opened, &options);
+    if (status != ATTN_OK || attn_opencl_info_get(device.opened, &info) != ATTN_OK) {
+        printf("test: no OpenCL device: %s\n", attn_opencl_why(device.opened));
+        device_close();
+        return 0;
+    }
+    printf("device: %s, %s, %s, driver %s\n", info.device, info.platform, info.version,
+           info.driver);
+    device.inner = attn_opencl_backend(device.opened, NULL);
+    device.backend = device.inner;
+    device.backend.supports = supports;
+    device.backend.workspace_size = workspace_size;
+    device.backend.run = run_call;
+    device.backend.supports_gradients = supports_gradients;
+    device.backend.gradients_size = gradients_size;
+    device.backend.run_gradients = run_gradients;
+    T.backend = &device.backend;
+    return 1;
+}
+
+void device_close(void)
+{
+    if (device.opened == NULL)
+        return;
+    if (T.backend != NULL)
+        printf("device: %lld calls, %lld of gradients; %lld times asked in vain\n",
+               (long long)device.took, (long long)device.gradients, (long long)device.refused);
+    T.backend = NULL;
+    attn_opencl_close(device.opened);
+    free(device.opened);
+    device.opened = NULL;
+}

@@ -1,0 +1,642 @@
+/* opencl.c - what attn_opencl.h promises beside results: errors, arrays on the device, events, many
+ * threads. Results: build/test --impl opencl masks laws poison outputs bits stability decode.
+ * SPDX-License-Identifier: MIT
+ */
+#include "../attn_opencl.h"
+#include "gradients.h"
+#include "pool.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors of opening: no device is needed ------------------------------------------------- */
+
+static void refuses(attn_opencl *gpu, const attn_opencl_options *o, attn_status want,
+                    const char *sentence)
+{
+    const attn_status got = attn_opencl_open(gpu, o);
+    CHECK(got == want, "%s, not %s", attn_status_string(got), attn_status_string(want));
+    CHECK(strstr(attn_opencl_why(gpu), sentence) != NULL, "it says \"%s\"", attn_opencl_why(gpu));
+    attn_opencl_close(gpu);
+}
+
+static void check_opening(attn_opencl *gpu)
+{
+    attn_opencl_options o = {0};
+    attn_opencl_info info;
+    if (!begin_case("opening what is not there"))
+        return;
+    CHECK(attn_opencl_open(NULL, NULL) == ATTN_ERR_ARG, "NULL opened");
+    o.library = "/no/such/libOpenCL.so";
+    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, "no OpenCL library: /no/such/libOpenCL.so");
+#if defined __linux__ && defined __GLIBC__
+    o.library = "libm.so.6";
+    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, ": libm.so.6"); /* lacks a function; static: not there */
+#endif
+    CHECK(attn_opencl_info_get(gpu, &info) == ATTN_ERR_ARG, "a closed object has a device");
+    attn_opencl_close(gpu); /* once more is harmless */
+}
+
+static void check_choosing(attn_opencl *gpu)
+{
+    attn_opencl_options o = {0};
+    if (!begin_case("devices that cannot be chosen"))
+        return;
+    o.device = "no such device";
+    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, "none named no such device");
+    o.device = NULL;
+    o.context = gpu;
+    refuses(gpu, &o, ATTN_ERR_ARG, "must be given together");
+}
+
+/* What attn_opencl_open takes is in the list, which agrees with it on why there is nothing. */
+static void check_list(attn_opencl *gpu)
+{
+    attn_opencl_options o = {0};
+    attn_opencl_device list[32];
+    attn_opencl_info info;
+    char why[256];
+    int count, i, usable = 0, found = 0;
+    if (!begin_case("the list of devices"))
+        return;
+    o.library = "/no/such/libOpenCL.so";
+    CHECK(attn_opencl_list(gpu, &o, list, 32) == 0, "devices without a library");
+    CHECK(strstr(attn_opencl_why(gpu), "no OpenCL library: /no/such/libOpenCL.so") != NULL,
+          "it says \"%s\"", attn_opencl_why(gpu));
+    count = attn_opencl_list(gpu, NULL, list, 32);
+    snprintf(why, sizeof why, "%s", attn_opencl_why(gpu));
+    CHECK(count == attn_opencl_list(gpu, NULL, NULL, 0), "another number without room");
+    for (i = 0; i < count && i < 32; i++)
+        usable += list[i].usable;
+    if (attn_opencl_open(gpu, NULL) == ATTN_OK && attn_opencl_info_get(gpu, &info) == ATTN_OK) {
+        CHECK(strcmp(why, "ok") == 0 && usable > 0, "%d devices usable, \"%s\"", usable, why);
+        for (i = 0; i < count && i < 32; i++)
+            found += list[i].usable && strcmp(list[i].device, info.device) == 0 &&
+                     strcmp(list[i].driver, info.driver) == 0 &&
+                     list[i].compute_units == info.compute_units && list[i].gpu == info.gpu;
+        CHECK(found >= 1, "%s is not in the list", info.device);
+    } else {
+        CHECK(usable == 0 && strcmp(why, attn_opencl_why(gpu)) == 0, "\"%s\", then \"%s\"", why,
+              attn_opencl_why(gpu));
+    }
+    attn_opencl_close(gpu);
+}
+
+/* ---- a device -------------------------------------------------------------------------------- */
+
+/* Small calls of every kind, so that a simulator that looks at each access ends within seconds. */
+typedef struct small_case {
+    const char *name;
+    int64_t heads_q, rows, keys, dim;
+    int dtype, large; /* large: not with ATTN_TEST_QUICK */
+    void (*change)(test_problem *t);
+} small_case;
+
+static void make_causal(test_problem *t)
+{
+    t->p.causal = 1;
+}
+
+static void make_window(test_problem *t)
+{
+    t->p.causal = 1;
+    t->p.window = ATTN_WINDOW;
+    t->p.window_left = 9;
+    t->p.window_right = -1;
+}
+
+static void make_ragged(test_problem *t)
+{
+    static const int32_t rows[] = {3, 20}, keys[] = {40, 33}, from[] = {5, 0};
+    t->p.q_len = rows;
+    t->p.kv_len = keys;
+    t->p.kv_begin = from;
+}
+
+static void make_paged(test_problem *t)
+{
+    t->p.causal = 1;
+    problem_scatter(t, 16, 0);
+}
+
+static void make_ring(test_problem *t)
+{
+    problem_scatter(t, 0, 1);
+}
+
+static void make_redo(test_problem *t)
+{
+    t->p.window = ATTN_WINDOW;
+    t->p.window_left = 9;
+    t->p.window_right = 9;
+    t->p.force_redo = 1;
+}
+
+static void make_modified(test_problem *t)
+{
+    static const float slopes[] = {0.5f, 0.25f};
+    t->p.softcap = 5;
+    t->p.alibi_slopes = slopes;
+    t->p.dropout_p = 0.25f;
+}
+
+static const small_case small_cases[] = {
+    {"prefill", 2, 20, 70, 24, ATTN_F32, 0, NULL},
+    {"prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, NULL},
+    {"causal", 2, 20, 50, 24, ATTN_BF16, 0, make_causal},
+    {"window", 2, 20, 70, 8, ATTN_F32, 0, make_window},
+    {"ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged},
+    {"paged", 2, 20, 50, 8, ATTN_F32, 0, make_paged},
+    {"ring", 2, 9, 50, 8, ATTN_F32, 0, make_ring},
+    {"redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo},
+    {"softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified},
+    {"decode", 4, 1, 100, 24, ATTN_F32, 0, NULL},
+    {"decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, NULL},
+    {"decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, NULL},
+    {"chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, make_causal},
+    {"columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, NULL},
+};
+
+/* The case and its problem; 0 = it is left out. */
+static int begin_small(const small_case *c, test_problem *t)
+{
+    const int dtype = c->dtype;
+    const test_shape shape = {
+        .batch = 2, .heads_q = c->heads_q, .heads_kv = 1, .seq_q = c->rows, .seq_kv = c->keys,
+        .dim = c->dim, .dim_v = c->dim,
+        .dtype_q = dtype, .dtype_k = dtype, .dtype_v = dtype, .dtype_o = dtype};
+    if (!begin_case("%s", c->name) || (c->large && getenv("ATTN_TEST_QUICK") != NULL))
+        return 0;
+    problem_make(t, &shape);
+    if (c->change != NULL)
+        c->change(t);
+    return 1;
+}
+
+static void check_small(attn_opencl *gpu)
+{
+    const attn_backend backend = attn_opencl_backend(gpu, NULL);
+    for (size_t i = 0; i < sizeof small_cases / sizeof *small_cases; i++) {
+        test_problem cpu, device;
+        if (!begin_small(&small_cases[i], &cpu))
+            continue;
+        device = cpu;
+        problem_new_output(&device);
+        device.p.backend = &backend;
+        CHECK(problem_run(&cpu) && problem_run(&device), "a run failed");
+        CHECK(problem_same_bits(&cpu, &device), "other bits than on the CPU");
+        CHECK(problem_padding_untouched(&device), "rows beyond q_len were written");
+    }
+}
+
+static void make_bias_of_keys(test_problem *t)
+{
+    static float bias[50];
+    for (int j = 0; j < 50; j++)
+        bias[j] = (float)(j % 7) * 0.25f;
+    t->p.bias.data = bias;
+    t->p.bias.stride_batch = t->p.bias.stride_head = t->p.bias.stride_q = ATTN_STRIDE_BROADCAST;
+    t->p.bias.stride_kv = 1;
+    t->p.causal = 1;
+}
+
+static void make_bias_of_rows(test_problem *t)
+{
+    static const float sinks[] = {0.5f, -1.0f};
+    static float bias[2 * 20];
+    for (int i = 0; i < 2 * 20; i++)
+        bias[i] = (float)(i % 5) * 0.5f;
+    t->p.bias.data = bias;
+    t->p.bias.stride_batch = t->p.bias.stride_kv = ATTN_STRIDE_BROADCAST;
+    t->p.bias.stride_head = 20;
+    t->p.bias.stride_q = 1;
+    t->p.sinks = sinks;
+}
+
+static const small_case small_gradients[] = {
+    {"gradients", 2, 20, 70, 24, ATTN_F32, 0, NULL},
+    {"gradients, causal, f16", 2, 20, 50, 24, ATTN_F16, 0, make_causal},
+    {"gradients, window, bf16", 2, 20, 70, 8, ATTN_BF16, 0, make_window},
+    {"gradients, ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged},
+    {"gradients, redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo},
+    {"gradients, softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified},
+    {"gradients, dbias of keys", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_keys},
+    {"gradients, dbias of rows, dsinks", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_rows},
+    {"gradients, chunks of rows and keys", 2, 1100, 1100, 72, ATTN_F32, 1, make_causal},
+    {"gradients, slices", 2, 70, 130, 300, ATTN_F32, 1, NULL},
+};
+
+/* attn_backward on the device and on the CPU. */
+static void check_small_gradients(attn_opencl *gpu)
+{
+    const attn_backend backend = attn_opencl_backend(gpu, NULL);
+    for (size_t i = 0; i < sizeof small_gradients / sizeof *small_gradients; i++) {
+        gradients_case cpu, device;
+        attn_backward_info info;
+        if (!begin_small(&small_gradients[i], &cpu.t))
+            continue;
+        gradients_attach(&cpu);
+        if (!gradients_forward(&cpu))
+            continue;
+        gradients_twin(&cpu, &device);
+        device.t.p.backend = &backend;
+        CHECK(attn_backward_explain(&device.t.p, &device.g, &info) == ATTN_OK &&
+                  strcmp(info.backend_name, "opencl") == 0, "it runs on %s: %s", info.backend_name,
+              info.reasons);
+        if (gradients_run(&cpu) && gradients_run(&device))
+            gradients_same(&cpu, &device, "the device");
+    }
+}
+
+#ifndef _WIN32
+#include <dlfcn.h>
+
+enum { HEADS = 4, KV_HEADS = 2, ROWS = 37, KEYS = 150, DIM = 40 };
+enum { Q, K, V, O, TENSORS };
+static const size_t lengths[TENSORS] = {HEADS * ROWS * DIM, KV_HEADS * KEYS * DIM,
+                                        KV_HEADS * KEYS * DIM, HEADS * ROWS * DIM};
+
+/* The few functions of OpenCL that a program needs for arrays of its own. */
+typedef struct driver {
+    void *(*create)(void *context, uint64_t flags, size_t bytes, void *host, int32_t *error);
+    int32_t (*write)(void *queue, void *memory, uint32_t wait, size_t offset, size_t bytes,
+                     const void *from, uint32_t count, void *const *events, void **event);
+    int32_t (*read)(void *queue, void *memory, uint32_t wait, size_t offset, size_t bytes, void *to,
+                    uint32_t count, void *const *events, void **event);
+    int32_t (*release)(void *memory);
+    int32_t (*wait)(uint32_t count, void *const *events);
+    int32_t (*release_event)(void *event);
+    void *(*user_event)(void *context, int32_t *error);
+    int32_t (*set_status)(void *event, int32_t status);
+} driver;
+
+static int find(void *library, const char *name, void *to)
+{
+    void *const symbol = dlsym(library, name);
+    memcpy(to, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+static int load_driver(driver *d)
+{
+    void *library = dlopen("libOpenCL.so.1", RTLD_NOW);
+    return library != NULL && find(library, "clCreateBuffer", &d->create) &&
+           find(library, "clEnqueueWriteBuffer", &d->write) &&
+           find(library, "clEnqueueReadBuffer", &d->read) &&
+           find(library, "clReleaseMemObject", &d->release) &&
+           find(library, "clWaitForEvents", &d->wait) &&
+           find(library, "clReleaseEvent", &d->release_event) &&
+           find(library, "clCreateUserEvent", &d->user_event) &&
+           find(library, "clSetUserEventStatus", &d->set_status);
+}
+
+/* One call with host arrays, run on the CPU: what all others must equal. */
+typedef struct subject {
+    attn_opencl *gpu;
+    attn_opencl_info info;
+    driver cl;
+    attn_params p;
+    float *data[TENSORS];
+} subject;
+
+static attn_status run(const attn_params *p)
+{
+    size_t need = 0;
+    const attn_status status = attn_workspace_size(p, &need);
+    return status == ATTN_OK ? attn_forward(p, test_alloc(need), need) : status;
+}
+
+static void make_subject(subject *s)
+{
+    attn_params *p = &s->p;
+    memset(p, 0, sizeof *p);
+    for (int t = 0; t < TENSORS; t++) {
+        s->data[t] = test_alloc(lengths[t] * sizeof(float));
+        for (size_t i = 0; i < lengths[t]; i++)
+            s->data[t][i] = 2 * rng_normal();
+    }
+    p->batch = 1;
+    p->num_heads_q = HEADS;
+    p->num_heads_kv = KV_HEADS;
+    p->seq_len_q = ROWS;
+    p->seq_len_kv = KEYS;
+    p->head_dim = DIM;
+    p->causal = 1;
+    p->q.data = s->data[Q];
+    p->k.data = s->data[K];
+    p->v.data = s->data[V];
+    p->o.data = s->data[O];
+    CHECK(run(p) == ATTN_OK, "the CPU refuses");
+}
+
+static int same_output(const subject *s, const float *o)
+{
+    return memcmp(o, s->data[O], lengths[O] * sizeof(float)) == 0;
+}
+
+/* The tensors on the device, each `shift` floats behind the start of its buffer, under addresses
+ * that are only names. */
+typedef struct on_device {
+    void *memory[TENSORS];
+    attn_opencl_buffer named[TENSORS];
+} on_device;
+
+static void send(const subject *s, on_device *d, size_t shift)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        const size_t bytes = lengths[t] * sizeof(float), before = shift * sizeof(float);
+        int32_t error = -1;
+        d->memory[t] = s->cl.create(s->info.context, 1, bytes + before, NULL, &error);
+        CHECK(error == 0, "clCreateBuffer: %d", (int)error);
+        if (t != O)
+            CHECK(s->cl.write(s->info.queue, d->memory[t], 1, before, bytes, s->data[t], 0, NULL,
+                              NULL) == 0, "clEnqueueWriteBuffer");
+        d->named[t].address = (const void *)(uintptr_t)(0x10000000u * (unsigned)(t + 1));
+        d->named[t].bytes = bytes;
+        d->named[t].mem = d->memory[t];
+        d->named[t].offset = before;
+    }
+}
+
+static void release(const subject *s, on_device *d)
+{
+    for (int t = 0; t < TENSORS; t++)
+        s->cl.release(d->memory[t]);
+}
+
+static void name_tensors(attn_params *p, const on_device *d)
+{
+    p->q.data = d->named[Q].address;
+    p->k.data = d->named[K].address;
+    p->v.data = d->named[V].address;
+    p->o.data = (void *)(uintptr_t)d->named[O].address;
+}
+
+static float *fetch(const subject *s, const on_device *d)
+{
+    float *o = test_alloc(lengths[O] * sizeof *o);
+    CHECK(s->cl.read(s->info.queue, d->memory[O], 1, d->named[O].offset, lengths[O] * sizeof *o, o,
+                     0, NULL, NULL) == 0, "clEnqueueReadBuffer");
+    return o;
+}
+
+static void check_buffers(subject *s)
+{
+    for (size_t shift = 0; shift < 12; shift += 11) {
+        attn_opencl_call call = {0};
+        const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+        on_device d;
+        attn_params p;
+        if (!begin_case("arrays on the device, %d floats behind its start", (int)shift))
+            continue;
+        make_subject(s);
+        send(s, &d, shift);
+        call.num_buffers = TENSORS;
+        call.buffers = d.named;
+        p = s->p;
+        p.backend = &backend;
+        name_tensors(&p, &d);
+        CHECK(run(&p) == ATTN_OK, "refused");
+        CHECK(same_output(s, fetch(s, &d)), "other bits than with host arrays");
+        release(s, &d);
+    }
+}
+
+/* The call waits for an event of the caller's and returns before it has happened. */
+static void check_events(subject *s)
+{
+    attn_opencl_call call = {0};
+    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    void *before, *end = NULL;
+    const int early = getenv("ATTN_TEST_QUICK") != NULL; /* simulators run what is flushed */
+    int32_t error = -1;
+    on_device d;
+    attn_params p;
+    if (!begin_case("a call between two events"))
+        return;
+    make_subject(s);
+    send(s, &d, 0);
+    before = s->cl.user_event(s->info.context, &error);
+    CHECK(error == 0, "clCreateUserEvent: %d", (int)error);
+    call.num_buffers = TENSORS;
+    call.buffers = d.named;
+    call.num_wait = 1;
+    call.wait = &before;
+    call.event = &end;
+    p = s->p;
+    p.backend = &backend;
+    name_tensors(&p, &d);
+    if (early)
+        CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
+    CHECK(run(&p) == ATTN_OK && end != NULL, "refused");
+    if (!early)
+        CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
+    CHECK(s->cl.wait(1, &end) == 0, "clWaitForEvents");
+    CHECK(same_output(s, fetch(s, &d)), "other bits than on the CPU");
+    s->cl.release_event(end);
+    s->cl.release_event(before);
+    release(s, &d);
+}
+
+/* An event with an output that the host must fetch: refused before anything is written. */
+static void check_event_of_host(subject *s)
+{
+    void *end = NULL;
+    attn_opencl_call call = {0};
+    attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    attn_params p;
+    attn_info info;
+    if (!begin_case("an event, but results of the host's"))
+        return;
+    make_subject(s);
+    call.event = &end;
+    p = s->p;
+    p.backend = &backend;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0,
+          "accepted: %s", info.backend_name);
+    CHECK(strstr(info.reasons, "o is not in call.buffers") != NULL, "it says \"%s\"", info.reasons);
+}
+
+/* ---- many threads, kernels being built by all of them at first */
+
+typedef struct crowd {
+    attn_params p[8];
+    void *workspace[8];
+    size_t bytes;
+    attn_status status[8];
+} crowd;
+
+static void one_of_many(void *arg, int64_t index, int worker)
+{
+    crowd *c = arg;
+    (void)worker;
+    c->status[index] = attn_forward(&c->p[index], c->workspace[index], c->bytes);
+}
+
+static void check_threads(subject *s, const attn_opencl_options *o)
+{
+    attn_opencl *fresh;
+    attn_backend backend;
+    static crowd c;
+    pool threads = pool_of(4, POOL_SHUFFLED, 1);
+    if (!begin_case("many threads at once") || getenv("ATTN_TEST_QUICK") != NULL)
+        return; /* a simulator may not be safe for threads */
+    fresh = test_alloc(attn_opencl_size());
+    make_subject(s);
+    CHECK(attn_opencl_open(fresh, o) == ATTN_OK, "%s", attn_opencl_why(fresh));
+    backend = attn_opencl_backend(fresh, NULL);
+    s->p.backend = &backend;
+    attn_workspace_size(&s->p, &c.bytes);
+    for (int i = 0; i < 8; i++) {
+        c.p[i] = s->p;
+        c.p[i].o.data = test_alloc(lengths[O] * sizeof(float));
+        c.workspace[i] = test_alloc(c.bytes);
+    }
+    pool_for(&threads, 8, one_of_many, &c);
+    for (int i = 0; i < 8; i++)
+        CHECK(c.status[i] == ATTN_OK && same_output(s, c.p[i].o.data), "call %d: %s", i,
+              attn_status_string(c.status[i]));
+    attn_opencl_close(fresh);
+}
+
+/* A call that reads nothing of the device's, or that it refuses, runs on the CPU. */
+static float same_logit(void *user, const attn_pair *at, float logit)
+{
+    (void)user;
+    (void)at;
+    return logit;
+}
+
+static void check_refusal(subject *s)
+{
+    const attn_backend backend = attn_opencl_backend(s->gpu, NULL);
+    float *o;
+    attn_params p;
+    attn_info info;
+    if (!begin_case("a callback runs on the CPU"))
+        return;
+    make_subject(s);
+    o = test_alloc(lengths[O] * sizeof *o);
+    p = s->p;
+    p.backend = &backend;
+    p.score = same_logit;
+    p.o.data = o;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0, "%s",
+          info.backend_name);
+    CHECK(strstr(info.reasons, "opencl refused: score is a callback") != NULL, "it says \"%s\"",
+          info.reasons);
+    CHECK(run(&p) == ATTN_OK, "refused");
+}
+
+/* The times of a call on a queue that measures; none are promised together with an event. */
+static void check_times(subject *s, const attn_opencl_options *o)
+{
+    attn_opencl_options options = *o;
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    attn_opencl_times times;
+    attn_opencl_call call = {0};
+    attn_backend backend;
+    attn_params p;
+    attn_info info;
+    void *end = NULL;
+    if (begin_case("the times of a call")) {
+        options.profiling = 1;
+        make_subject(s);
+        CHECK(attn_opencl_open(gpu, &options) == ATTN_OK, "%s", attn_opencl_why(gpu));
+        memset(&times, 0xff, sizeof times);
+        call.times = &times;
+        backend = attn_opencl_backend(gpu, &call);
+        p = s->p;
+        p.backend = &backend;
+        CHECK(run(&p) == ATTN_OK, "refused");
+        CHECK(times.kernels >= 1 && times.kernels <= 2, "%d kernels", times.kernels);
+        CHECK(times.compute > 0 && times.compute < 100, "%g s for the kernels", times.compute);
+        CHECK(times.to_device >= 0 && times.to_device < 100 && times.to_host >= 0 &&
+                  times.to_host < 100, "%g s in, %g s out", times.to_device, times.to_host);
+        call.event = &end;
+        CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0 &&
+                  strstr(info.reasons, "not in call.buffers") != NULL, "%s", info.reasons);
+        attn_opencl_close(gpu);
+    }
+    free(gpu);
+}
+
+/* What is too small for the device runs on the CPU. */
+static void check_least_flops(subject *s, const attn_opencl_options *o)
+{
+    const double flops = 2.0 * HEADS * ROWS * KEYS * (DIM + DIM) / 2;
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    attn_opencl_options options = *o;
+    for (int below = 0; below < 2; below++) {
+        attn_backend backend;
+        attn_params p;
+        attn_info info;
+        if (!begin_case("least_flops %s the call's", below ? "just above" : "exactly"))
+            continue;
+        options.least_flops = below ? flops * 1.001 : flops;
+        make_subject(s);
+        CHECK(attn_opencl_open(gpu, &options) == ATTN_OK, "%s", attn_opencl_why(gpu));
+        backend = attn_opencl_backend(gpu, NULL);
+        p = s->p;
+        p.backend = &backend;
+        CHECK(attn_explain(&p, &info) == ATTN_OK &&
+                  strcmp(info.backend_name, below ? "cpu" : "opencl") == 0, "%s", info.reasons);
+        CHECK((strstr(info.reasons, "least_flops") != NULL) == below, "%s", info.reasons);
+        CHECK(run(&p) == ATTN_OK, "refused");
+        attn_opencl_close(gpu);
+    }
+    free(gpu);
+}
+
+static void check_device(void)
+{
+    static subject s;
+    attn_opencl_options o = {0};
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    o.exact = 1;
+    o.unchecked = getenv("ATTN_TEST_UNCHECKED") != NULL;
+    o.device = getenv("ATTN_TEST_DEVICE");
+    if (attn_opencl_open(gpu, &o) != ATTN_OK) {
+        SKIP("%s", attn_opencl_why(gpu));
+    } else if (attn_opencl_info_get(gpu, &s.info) != ATTN_OK || !s.info.exact) {
+        SKIP("%s: %s", s.info.device, s.info.exact_why);
+    } else if (CHECK(load_driver(&s.cl), "the functions that programs use are not there")) {
+        s.gpu = gpu;
+        check_small(gpu);
+        check_small_gradients(gpu);
+        check_buffers(&s);
+        check_events(&s);
+        check_event_of_host(&s);
+        check_refusal(&s);
+        check_times(&s, &o);
+        check_least_flops(&s, &o);
+        check_threads(&s, &o);
+    }
+    attn_opencl_close(gpu);
+    free(gpu);
+}
+
+#else
+
+static void check_device(void)
+{
+    SKIP("arrays on the device are tested where there is dlopen");
+}
+
+#endif
+
+void test_opencl(void)
+{
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    check_opening(gpu);
+    check_list(gpu);
+    if (attn_opencl_open(gpu, NULL) == ATTN_OK)
+        check_choosing(gpu);
+    else
+        SKIP("%s", attn_opencl_why(gpu));
+    attn_opencl_close(gpu);
+    free(gpu);
+    check_device();
+}

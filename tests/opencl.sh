@@ -1,0 +1,242 @@
+#!/bin/sh
+# opencl.sh - the tests through OpenCL, on the devices that need no GPU and are installed: PoCL and
+# rusticl on llvmpipe, which run kernels on the CPU, and Oclgrind, which simulates them and reports
+# races and accesses out of bounds; then planted bugs, which it must report.
+# SPDX-License-Identifier: MIT
+#
+#     COMPILE='cc -std=c99' LINK=cc sh tests/opencl.sh build OBJECT...     (of the test program)
+#
+# What is not installed is skipped with a sentence. CASES names folders of conformance cases.
+set -u
+build=${1:?"usage: opencl.sh BUILD OBJECT..."}
+shift
+objects=$*
+work=$build/opencl_check
+test=$build/test
+vendors=${VENDORS:-/etc/OpenCL/vendors}
+failed=0
+begin=$(date +%s)
+mkdir -p "$work/cache"
+export POCL_CACHE_DIR="$PWD/$work/cache" # a program is compiled once, not in every process
+
+# run NAME COMMAND...: its closing line, or all of it.
+run() {
+    name=$1
+    shift
+    if "$@" > "$work/log" 2>&1; then
+        printf 'opencl: %-34s %4d s  %s\n' "$name" $(($(date +%s) - begin)) \
+            "$(tail -n 1 "$work/log")"
+    else
+        failed=1
+        printf 'FAILED opencl: %s\n' "$name"
+        tail -n 40 "$work/log" | sed 's/^/    | /'
+    fi
+}
+
+# driver FILE NAME: only the devices of that driver from here on; fails where it is not installed.
+driver() {
+    if [ -n "$1" ] && [ -e "$1" ]; then
+        export OCL_ICD_VENDORS="$1"
+    else
+        echo "opencl: skipped $2: not installed"
+        return 1
+    fi
+}
+
+# build_planted NAME SED: the test program with kernels.cl changed so.
+build_planted() {
+    mkdir -p "$work/planted"
+    sed "$2" kernels.cl > "$work/planted/kernels.cl"
+    if cmp -s kernels.cl "$work/planted/kernels.cl"; then
+        failed=1
+        echo "FAILED opencl: nothing to plant '$1' in"
+        return 1
+    fi
+    od -An -v -tu1 "$work/planted/kernels.cl" | sed 's|[0-9][0-9]*|&,|g' \
+        > "$work/planted/kernels_cl.inc"
+    # shellcheck disable=SC2086 # words
+    if ! $COMPILE -I"$work/planted" -c attn_opencl.c -o "$work/planted/attn_opencl.o" ||
+        ! $LINK $objects "$work/planted/attn_opencl.o" "$build/libattn.a" \
+            -o "$work/planted/test" -lm -lpthread -ldl; then
+        failed=1
+        echo "FAILED opencl: '$1' does not build"
+        return 1
+    fi
+}
+
+noticed() { # noticed NAME WHAT FILE
+    if grep -qi "$2" "$3" 2> /dev/null; then
+        echo "opencl: noticed '$1': $(grep -i -o -m 1 "$2.*" "$3")"
+    else
+        failed=1
+        echo "FAILED opencl: '$1' was not noticed"
+    fi
+}
+
+# plant_arithmetic NAME SED WHAT: the claim of equal bits is not made.
+plant_arithmetic() {
+    build_planted "$1" "$2" || return 0
+    "$work/planted/test" --impl opencl --cases tests/cases > "$work/log" 2>&1
+    noticed "$1" "$3" "$work/log"
+}
+
+# plant_bits NAME SED: the golden hashes notice it, and before them the first use of the kernel.
+plant_bits() {
+    build_planted "$1" "$2" || return 0
+    ATTN_TEST_UNCHECKED=1 "$work/planted/test" --first --impl opencl bits > "$work/log" 2>&1
+    noticed "$1" "FAILED" "$work/log"
+    dropped "$1" opencl bits 3
+}
+
+# plant_dropped NAME SED IMPL GROUP CASE: a kernel fails its first check.
+plant_dropped() {
+    build_planted "$1" "$2" || return 0
+    dropped "$1" "$3" "$4" "$5"
+}
+
+# dropped NAME IMPL GROUP CASE: what was built last drops a kernel, and all results are right.
+dropped() {
+    if "$work/planted/test" --impl "$2" --case "$4" "$3" > "$work/log" 2>&1; then
+        noticed "$1" "failed \(its\|their\) first check[^;]*" "$work/log"
+    else
+        failed=1
+        echo "FAILED opencl: '$1': wrong results, no kernel was dropped"
+        tail -n 5 "$work/log" | sed 's/^/    | /'
+    fi
+}
+
+# Says why a device is not there, and that nothing but the exit status depends on it.
+without() { # without NAME SENTENCE VENDORS [LIBRARY]
+    if OCL_ICD_VENDORS=$3 "$test" --impl opencl outputs > "$work/log" 2>&1 ||
+        ! grep -q "no OpenCL device: .*$2" "$work/log"; then
+        failed=1
+        echo "FAILED opencl: $1: it says: $(tail -n 1 "$work/log")"
+    else
+        echo "opencl: $1: $(tail -n 1 "$work/log")"
+    fi
+}
+
+absent() {
+    mkdir -p "$work/none"
+    without "no driver" "no OpenCL platform" "$PWD/$work/none"
+    echo libm.so.6 > "$work/none/broken.icd"
+    without "a driver that is none" "no OpenCL platform" "$PWD/$work/none"
+    rm "$work/none/broken.icd"
+    if OCL_ICD_VENDORS=$PWD/$work/none "$test" opencl > "$work/log" 2>&1; then
+        echo "opencl: group opencl without a device: $(tail -n 1 "$work/log")"
+    else
+        failed=1
+        echo "FAILED opencl: group opencl without a device"
+    fi
+}
+
+# What the bench measured on a device, read by others.
+bench_files() {
+    "$build/bench" --shape 2,4,2,40,300,32 --causal --iters 5 --json "$work/bench.json" \
+        --csv "$work/bench.csv" --impl tiled,naive,opencl_naive,opencl,opencl_resident,opencl_exact &&
+        "${PYTHON:-python3}" tests/bench_files.py "$work/bench.json" "$work/bench.csv"
+}
+
+on_pocl() {
+    driver "$vendors/pocl.icd" PoCL || return 0
+    run "PoCL: arrays, events, threads" "$test" opencl
+    run "PoCL: first use; programs damaged" "$test" opencl_programs
+    run "PoCL, exact: all but decode" "$test" --impl opencl bits masks laws poison stability outputs
+    run "PoCL, free order" "$test" --impl opencl_free masks poison outputs
+    run "PoCL, naive" "$test" --impl opencl_naive masks poison
+    run "PoCL: the bench notices what is wrong" "$build/bench" selfcheck --device Portable
+    run "PoCL: the bench, and its files" bench_files
+    for folder in tests/cases ${CASES:-}; do
+        for impl in opencl opencl_free opencl_naive; do
+            [ ! -d "$folder" ] ||
+                run "PoCL, $impl: ${folder##*/}" "$test" --impl $impl --cases "$folder"
+        done
+    done
+}
+
+on_pocl_planted() {
+    driver "$vendors/pocl.icd" "bugs on PoCL" || return 0
+    plant_arithmetic "fma rounded twice" 's/r = fma(x, y, z);/r = x * y + z;/' \
+        "fma is not rounded once"
+    plant_arithmetic "a Newton step too few" 's/    z = fma(e, z, z);$/    z = y * 1.0000001f;/' \
+        "1 \/ x is not correctly rounded"
+    plant_arithmetic "a coefficient of 2^x" 's/0x1.5f8d0cp-10f/0x1.6f8d0cp-10f/' "2^x"
+    plant_bits "a row merged with the wrong half" 's/x = x \* a;/x = x * b;/'
+    plant_bits "a maximum that always moves" 's/high > m + 16.0f/high > m/'
+    plant_dropped "a causal edge a key too far" 's/max(r.pos + 1, r.s/max(r.pos + 2, r.s/' opencl \
+        bits 3
+    plant_dropped "parts merged by the wrong weight" 's/y = left\[c\] \* x.a/y = left[c] * x.b/' \
+        opencl bits 3
+    plant_dropped "2^x of 1.01 x, free order" 's/native_exp2(x)$/(native_exp2(x * 1.01f))/' \
+        opencl_free poison 0
+    plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
+        opencl_naive poison 1
+}
+
+on_rusticl() {
+    driver "$vendors/rusticl.icd" rusticl || return 0
+    export RUSTICL_ENABLE=llvmpipe LP_NUM_THREADS=1
+    run "rusticl: small calls of every kind" env ATTN_TEST_QUICK=1 "$test" opencl
+    unset RUSTICL_ENABLE LP_NUM_THREADS
+}
+
+# ---- Oclgrind: a library that is found by the name of a driver
+
+simulated() { # simulated PROGRAM
+    env ATTN_TEST_QUICK=1 OCLGRIND_DATA_RACES=1 OCLGRIND_CHECK_API=1 OCLGRIND_MAX_ERRORS=5 \
+        OCLGRIND_LOCAL_MEM_SIZE=65536 OCLGRIND_LOG="$PWD/$work/reports" "$@"
+}
+
+clean() {
+    rm -f "$work/reports"
+    simulated "$test" opencl && [ ! -s "$work/reports" ] || {
+        cat "$work/reports"
+        return 1
+    }
+}
+
+# plant NUMBER-AND-CASE NAME SED WHAT: with kernels.cl changed so, a race or an access out of bounds
+# is reported as WHAT, in this case of the group opencl.
+plant() {
+    build_planted "$2" "$3" || return 0
+    rm -f "$work/reports"
+    simulated env ATTN_TEST_UNCHECKED=1 timeout 200 "$work/planted/test" --verbose \
+        --case "${1%%:*}" opencl > "$work/log" 2>&1
+    if grep -q "^  case $1\$" "$work/log"; then
+        noticed "$2" "$4" "$work/reports"
+    else
+        failed=1
+        echo "FAILED opencl: '$2': no case $1 in the group opencl"
+    fi
+}
+
+on_oclgrind() {
+    library=
+    prefill="3: prefill" gradients="17: gradients"
+    for at in /usr/lib /usr/local/lib /usr/lib/x86_64-linux-gnu; do
+        [ ! -e "$at/oclgrind/liboclgrind-rt-icd.so" ] ||
+            library=$at/oclgrind/liboclgrind-rt-icd.so
+    done
+    echo "$library" > "$work/oclgrind.icd"
+    [ -n "$library" ] || rm "$work/oclgrind.icd"
+    driver "$PWD/$work/oclgrind.icd" Oclgrind || return 0
+    run "Oclgrind: no race, nothing out of bounds" clean
+    plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, factor/{n;d;}' \
+        "data race"
+    plant "$prefill" "no barrier before V is overwritten" \
+        '/for (key = 0; key < BN; key += VS) {/{n;d;}' "data race"
+    plant "$prefill" "columns of V beyond the last one" \
+        's/x->type, at + d, left);/x->type, at + d, 4);/' "invalid read"
+    plant "$prefill" "a result too many" 's/if (c >= columns)/if (c > columns)/' "invalid write"
+    plant "$gradients" "no barrier before rows are used" '/stage_columns(t, &rows/{n;d;}' \
+        "data race"
+    plant "$gradients" "a gradient of a key too many" \
+        's/if (j >= keys || c >= dim)/if (c >= dim)/' "invalid write"
+}
+
+absent
+on_pocl
+on_pocl_planted
+on_rusticl
+on_oclgrind
+exit "$failed"

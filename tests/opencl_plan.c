@@ -1,0 +1,204 @@
+/* opencl_plan.c - how a call would run on devices of many sizes: attn_opencl_plan, which needs no
+ * device.
+ * SPDX-License-Identifier: MIT
+ */
+#include "../attn_opencl.h"
+#include "test.h"
+
+#include <string.h>
+
+enum { SHAPES = 20000, CHUNK = 1024, MOST_PARTS = 256 };
+
+static attn_opencl_info device_of(int units, int kib, int exact)
+{
+    attn_opencl_info info;
+    memset(&info, 0, sizeof info);
+    info.compute_units = units;
+    info.local_bytes = (size_t)kib << 10;
+    info.allocation_bytes = (size_t)1 << 30;
+    info.exact = exact;
+    return info;
+}
+
+static attn_params shape_of(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t rows,
+                            int64_t keys, int64_t dim)
+{
+    static float output[1]; /* that there is one counts, nothing is written */
+    attn_params p;
+    memset(&p, 0, sizeof p);
+    p.batch = batch;
+    p.num_heads_q = heads_q;
+    p.num_heads_kv = heads_kv;
+    p.seq_len_q = rows;
+    p.seq_len_kv = keys;
+    p.head_dim = p.head_dim_v = dim;
+    p.o.data = output;
+    return p;
+}
+
+/* A device, a call, and its plan. */
+typedef struct example {
+    const char *device;
+    int units, kib, exact;
+    int64_t batch, heads_q, heads_kv, rows, keys, dim;
+    int tile_rows, tile_columns;
+    int64_t tiles, slices, parts, part_keys, groups;
+} example;
+
+/* 132 units with 48 KiB are what OpenCL shows of an H100 or H200; 32 KiB is the least that
+ * OpenCL 1.2 asks for. */
+static const example examples[] = {
+    {"prefill, 132 units", 132, 48, 0, 1, 32, 8, 4096, 4096, 128, 64, 128, 256, 1, 1, 0, 2048},
+    {"decode, 132 units", 132, 48, 0, 1, 32, 8, 1, 8192, 128, 16, 128, 1, 1, 32, 256, 256},
+    {"decode, exact", 132, 48, 1, 1, 32, 8, 1, 65536, 128, 16, 128, 1, 1, 64, 1024, 512},
+    {"wide heads, 48 KiB", 96, 48, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 2, 256, 256},
+    {"wide heads, 32 KiB", 16, 32, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 1, 0, 128},
+    {"slices of V", 16, 64, 0, 1, 8, 8, 512, 512, 576, 32, 256, 16, 3, 1, 0, 384},
+};
+
+static void check_example(const example *e)
+{
+    const attn_opencl_info info = device_of(e->units, e->kib, e->exact);
+    const attn_params p = shape_of(e->batch, e->heads_q, e->heads_kv, e->rows, e->keys, e->dim);
+    attn_opencl_plan_info plan;
+    if (!begin_case("%s", e->device))
+        return;
+    CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK && plan.runs, "%s", plan.why);
+    CHECK(plan.tile_rows == e->tile_rows && plan.tile_columns == e->tile_columns,
+          "tiles of %d rows, %d columns", plan.tile_rows, plan.tile_columns);
+    CHECK(plan.tiles == e->tiles && plan.slices == e->slices, "%lld tiles, %lld slices",
+          (long long)plan.tiles, (long long)plan.slices);
+    CHECK(plan.parts == e->parts && plan.part_keys == e->part_keys, "%lld parts of %lld keys",
+          (long long)plan.parts, (long long)plan.part_keys);
+    CHECK(plan.groups == e->groups, "%lld work-groups", (long long)plan.groups);
+}
+
+static int64_t up_to(int64_t most) /* small numbers as often as large ones */
+{
+    int64_t n = most;
+    while (n > 4 && rng_chance(66))
+        n /= 4;
+    return rng_int(1, n);
+}
+
+/* What holds of every plan that runs. */
+static void check_properties(const attn_opencl_info *info, const attn_params *p,
+                             const attn_opencl_plan_info *plan)
+{
+    const int64_t rows = p->seq_len_q * (p->num_heads_q / p->num_heads_kv);
+    CHECK(plan->forward && plan->merge_parts == (plan->parts > 1), "kernels");
+    CHECK(plan->local_bytes <= info->local_bytes, "%zu of %zu bytes local", plan->local_bytes,
+          info->local_bytes);
+    CHECK(plan->device_bytes <= 2 * info->allocation_bytes, "%zu bytes", plan->device_bytes);
+    CHECK(plan->groups >= 1 && plan->groups <= plan->items, "%lld work-groups, %lld items",
+          (long long)plan->groups, (long long)plan->items);
+    CHECK(plan->items == plan->tiles * p->num_heads_kv * plan->parts * plan->slices, "items");
+    CHECK(plan->tiles >= p->batch && plan->tiles * plan->tile_rows >= p->batch * rows &&
+              (plan->tiles - p->batch) * plan->tile_rows < p->batch * rows, "%lld tiles of %d rows",
+          (long long)plan->tiles, plan->tile_rows);
+    CHECK(plan->slices * plan->tile_columns >= p->head_dim_v, "columns are missing");
+    CHECK(plan->parts >= 1 && plan->parts <= MOST_PARTS, "%lld parts", (long long)plan->parts);
+    if (plan->parts == 1) {
+        CHECK(plan->part_keys == 0, "one part, but keys are divided");
+        return;
+    }
+    CHECK(plan->parts * plan->part_keys >= p->seq_len_kv &&
+              (plan->parts - 1) * plan->part_keys < p->seq_len_kv, "%lld parts of %lld keys",
+          (long long)plan->parts, (long long)plan->part_keys);
+    CHECK(!info->exact || (plan->part_keys % CHUNK == 0 && plan->device_bytes > 0),
+          "a part of %lld keys", (long long)plan->part_keys);
+    CHECK(plan->items <= 4 * (int64_t)info->compute_units, "%lld items of divided keys",
+          (long long)plan->items);
+}
+
+/* The same call in exact mode, or on more local memory, differs only where it may. */
+static void check_more_memory(const attn_opencl_info *info, const attn_params *p,
+                              const attn_opencl_plan_info *plan)
+{
+    attn_opencl_info larger = *info;
+    attn_opencl_plan_info other;
+    larger.local_bytes *= 2;
+    CHECK(attn_opencl_plan(&larger, p, &other) == ATTN_OK && other.runs, "%s", other.why);
+    CHECK(other.tile_rows >= plan->tile_rows && other.tile_columns == plan->tile_columns,
+          "smaller tiles with more memory");
+}
+
+static void check_shapes(void)
+{
+    static const int kib[] = {16, 32, 32, 48, 64, 128, 1024};
+    int ran = 0, refused = 0, divided = 0;
+    if (!begin_case("any shape on any device"))
+        return;
+    for (int i = 0; i < SHAPES; i++) {
+        const attn_opencl_info info = device_of((int)rng_int(1, 200), kib[rng_int(0, 6)],
+                                                (int)rng_int(0, 1));
+        const int64_t heads_kv = up_to(16);
+        const int64_t rows = up_to(3000), keys = up_to(200000), dim = up_to(700);
+        attn_params p = shape_of(up_to(8), heads_kv * up_to(8), heads_kv, rows, keys, dim);
+        attn_opencl_plan_info plan;
+        p.causal = (int)rng_int(0, 1);
+        p.head_dim_v = up_to(700);
+        CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK, "%s", plan.why);
+        refused += !plan.runs;
+        CHECK(plan.runs == (strcmp(plan.why, "ok") == 0), "%s", plan.why);
+        CHECK(plan.runs || info.local_bytes < 24 << 10 ||
+                  strstr(plan.why, "exceed an array of the device") != NULL, "%s", plan.why);
+        if (!plan.runs)
+            continue;
+        ran++;
+        divided += plan.parts > 1;
+        check_properties(&info, &p, &plan);
+        check_more_memory(&info, &p, &plan);
+    }
+    CHECK(ran > SHAPES / 2 && refused > SHAPES / 100 && divided > SHAPES / 100,
+          "%d ran, %d refused, %d divided", ran, refused, divided);
+}
+
+static float same_logit(void *user, const attn_pair *at, float logit)
+{
+    (void)user;
+    (void)at;
+    return logit;
+}
+
+static void refuses(const attn_opencl_info *info, const attn_params *p, const char *why)
+{
+    attn_opencl_plan_info plan;
+    CHECK(attn_opencl_plan(info, p, &plan) == ATTN_OK && !plan.runs && plan.groups == 0, "it runs");
+    CHECK(strstr(plan.why, why) != NULL, "it says \"%s\"", plan.why);
+}
+
+static void check_refusals(void)
+{
+    const attn_opencl_info small = device_of(4, 16, 0), usual = device_of(4, 32, 0);
+    attn_params p = shape_of(1, 2, 2, 100, 100, 64);
+    attn_opencl_plan_info plan;
+    if (!begin_case("plans that are refused"))
+        return;
+    refuses(&small, &p, "too little local memory");
+    p.impl = ATTN_IMPL_NAIVE; /* needs none */
+    CHECK(attn_opencl_plan(&small, &p, &plan) == ATTN_OK && plan.runs && plan.naive &&
+              !plan.forward && plan.device_bytes == 4 * (100 * 100 + 100), "%s", plan.why);
+    p.seq_len_q = p.seq_len_kv = 20000;
+    refuses(&small, &p, "the logits of a head exceed");
+    p = shape_of(1, 2, 2, 100, 100, 64);
+    p.score = same_logit;
+    refuses(&usual, &p, "score is a callback");
+    p.score = NULL;
+    p.num_heads_kv = 3;
+    CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_ERR_ARG && !plan.runs, "3 heads for 2");
+    CHECK(strstr(plan.why, "num_heads") != NULL, "it says \"%s\"", plan.why);
+    CHECK(attn_opencl_plan(NULL, &p, &plan) == ATTN_ERR_ARG && plan.why[0] != 0, "no device");
+    CHECK(attn_opencl_plan(&usual, &p, NULL) == ATTN_ERR_ARG, "no plan");
+    p = shape_of(1, 2, 2, 0, 100, 64);
+    CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && !plan.forward,
+          "no rows, but a kernel");
+}
+
+void test_opencl_plan(void)
+{
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
+        check_example(&examples[i]);
+    check_shapes();
+    check_refusals();
+}
