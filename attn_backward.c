@@ -1753,6 +1753,7 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
     made.g = *g;
     made.bias = bias_axes(p, &g->dbias);
     made.slopes = slope_axes(p, g->dslopes);
+    made.backward = attn_backward;
     return made;
 }
 

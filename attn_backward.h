@@ -137,10 +137,14 @@ typedef struct attn_sum_axes {
 
 enum { AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_KEY };
 
+typedef attn_status (*attn_backward_fn)(const attn_params *, const attn_gradients *, void *,
+                                        size_t);
+
 /* What a backend gets as g. */
 typedef struct attn_gradient_call {
     attn_gradients g; /* first: strides resolved */
     attn_sum_axes bias, slopes;
+    attn_backward_fn backward; /* attn_backward, to compare with: nobody else need link it */
 } attn_gradient_call;
 
 #endif

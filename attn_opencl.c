@@ -13,9 +13,9 @@
  *    7  Session      one call: buffers, kernels, errors
  *    8  Arrays       of the host or the caller's, to the device and back
  *    9  Run          kernels of a call, in order
- *   10  First use    of a program: a small problem, compared with the CPU
- *   11  Refusals     what the device does not do
- *   12  Gradients    attn_backward
+ *   10  Gradients    of attn_backward
+ *   11  First use    of a program: a small problem, compared with the CPU
+ *   12  Refusals     what the device does not do
  *   13  Public functions
  */
 #ifndef ATTN_INTERNAL
@@ -538,7 +538,7 @@ static void put_option(text *t, const char *name, int value)
     put_int(t, value);
 }
 
-static void build_options(const variant *v, char *to, size_t bytes)
+static void build_options(const attn_opencl *gpu, const variant *v, char *to, size_t bytes)
 {
     static const char *const parts[PART_COUNT] = { "PART_FORWARD", "PART_ROWS", "PART_NAIVE",
                                                    "PART_CHECK", "PART_BACKWARD" };
@@ -550,6 +550,7 @@ static void build_options(const variant *v, char *to, size_t bytes)
     put_option(&t, "BM", v->rows);
     put_option(&t, "DVB", v->columns);
     put_option(&t, "PAIRS", v->pairs);
+    put_option(&t, "INLINE", gpu->info.gpu);
 }
 
 static void keep_build_log(attn_opencl *gpu, cl_handle program)
@@ -580,7 +581,7 @@ static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle pr
                                 cl_int *error)
 {
     char options[200];
-    build_options(v, options, sizeof options);
+    build_options(gpu, v, options, sizeof options);
     *error = gpu->cl.clBuildProgram(program, 1, &gpu->device, options, NULL, NULL);
     keep_build_log(gpu, program);
     if (!*error)
@@ -670,7 +671,7 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
     key = add_to_sum(key, kernels_source, sizeof kernels_source);
     for (n = 0; n < VARIANTS; n++) {
         const variant v = variant_of(n);
-        build_options(&v, options, sizeof options);
+        build_options(gpu, &v, options, sizeof options);
         key = add_to_sum(key, options, strlen(options) + 1);
     }
     return key;
@@ -1193,6 +1194,8 @@ static const char times_or_event[] =
     "times are known when a call has ended: with event it returns before";
 static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
 static const char too_many_keys[] = "a sequence has more than 2^30 keys";
+static const char too_little_local[] =
+    "its work-groups have too little local memory for a tile";
 static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
 
 /* Bytes of the largest array that the device has. */
@@ -1227,7 +1230,7 @@ static const char *refuse_plan(const problem *pr, const device_limits *limits,
         { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
         { !naive && local_bytes_of(pl->forward.rows, pl->forward.columns) >
                         (int64_t)limits->local_bytes,
-          "its work-groups have too little local memory for a tile" },
+          too_little_local },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
     };
@@ -1284,6 +1287,12 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
+/* SVM of the caller as a buffer. */
+typedef struct shared_array {
+    const attn_opencl_buffer *named;
+    cl_handle memory;
+} shared_array;
+
 struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
@@ -1292,8 +1301,9 @@ struct session {
     cl_handle queue;
     cl_int error;
     const char *failed;              /* what the error happened in */
-    int buffer_count;
+    int buffer_count, shared_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
+    shared_array shared[INPUT_COUNT + OUTPUT_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
     cl_handle input[INPUT_COUNT];
     written output[OUTPUT_COUNT];
@@ -1625,6 +1635,25 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
     return NULL;
 }
 
+/* The caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer with
+ * CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its arrays. */
+static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
+{
+    shared_array *found = s->shared;
+    if (!named->svm)
+        return named->mem;
+    while (found < s->shared + s->shared_count && found->named != named)
+        found++;
+    if (found == s->shared + s->shared_count) {
+        found->named = named;
+        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
+                                   (int64_t)(named->offset + named->bytes), named->mem,
+                                   "using SVM");
+        s->shared_count++;
+    }
+    return found->memory;
+}
+
 /* Bytes from..from+bytes of the hull, and where element 0 is in it. */
 static char *hull_bytes(const array *a, int64_t lo, int64_t hi, int64_t *bytes, int64_t *offset)
 {
@@ -1646,7 +1675,7 @@ static void bind_input(session *s, int which, int number, int strides, const arr
     if (s->error || !a->data || elements == 0)
         return;
     if (named) {
-        s->input[which] = named->mem;
+        s->input[which] = memory_of(s, named);
         offset = (int64_t)named->offset +
                  (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
     } else if (s->gpu->info.shares_memory && elements >= hi - lo + 1) {
@@ -1750,7 +1779,7 @@ static void bind_output(session *s, int which, int number, int strides, const ar
     memcpy(w->stride, a->stride, sizeof w->stride);
     if (named) {
         w->how = NAMED;
-        w->memory = named->mem;
+        w->memory = memory_of(s, named);
         w->offset = (int64_t)named->offset +
                     (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
     } else if (s->gpu->info.shares_memory && elements == hi - lo + 1) {
@@ -2352,331 +2381,18 @@ static attn_status call_workspace(const attn_backend *self, const attn_params *r
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 10  First use: before a program's first call a small problem runs on it, and on the CPU. Where
- *     the results differ, because of a compiler's or a driver's bug, no call uses the program. The
- *     problem and all that it needs lie in memory of the driver: the caller has given none yet.
- * --------------------------------------------------------------------------------------------- */
-
-enum verdict { UNTRIED, TRUSTED, DROPPED };
-
-enum { TRIAL_HEADS = 2, TRIAL_ROWS = 20, TRIAL_FEW_ROWS = 7, TRIAL_KEYS = 120, TRIAL_DIM = 24,
-       TRIAL_COLUMNS = 256, TRIAL_LOGITS = 3, TRIAL_WORKSPACE = 1 << 20 };
-#define TRIAL_BASE 1000    /* number of the first key: chunks and parts end among so few keys */
-#define TRIAL_BOUND 1e-4f  /* of results up to 1 and logits up to 100, in the device's own order */
-
-typedef struct trial_results {
-    float o[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], lse[TRIAL_HEADS * TRIAL_ROWS];
-    float logits[TRIAL_HEADS * TRIAL_LOGITS * TRIAL_KEYS];
-} trial_results;
-
-/* What the device has a copy of. */
-typedef struct trial_arrays {
-    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
-    float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
-    float slopes[TRIAL_HEADS];
-    trial_results out;
-} trial_arrays;
-
-typedef struct trial {
-    attn_opencl_call how;
-    attn_opencl_buffer named;
-    attn_backend backend;
-    device_limits limits;
-    attn_params p;
-    int64_t key_base;
-    trial_arrays arrays;
-    trial_results device;
-} trial;
-
-/* n numbers of -most..most, as they are stored. */
-static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
-{
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else
-            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
-    }
-}
-
-/* A problem whose plan is the variant: sizes are no multiples of its tiles'. */
-static void describe_trial(attn_params *p, const variant *v)
-{
-    p->batch = p->num_heads_kv = p->num_workers = 1;
-    p->num_heads_q = TRIAL_HEADS;
-    p->seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS;
-    p->seq_len_kv = TRIAL_KEYS;
-    p->head_dim = TRIAL_DIM;
-    p->head_dim_v = v->columns - 4;
-    p->k.dtype = v->kv_type == MIXED ? ATTN_F16 : v->kv_type;
-    p->v.dtype = v->kv_type == MIXED ? ATTN_F32 : v->kv_type;
-    p->causal = 1;
-    p->window = ATTN_WINDOW;
-    p->window_left = TRIAL_KEYS - 25; /* some rows see all of the first chunk */
-    p->window_right = -1;
-    if (v->pairs) {
-        p->softcap = 5;
-        p->dropout_p = 0.25f;
-    }
-}
-
-static void fill_problem(trial *t, const variant *v, int part)
-{
-    trial_arrays *a = &t->arrays;
-    attn_params *p = &t->p;
-    describe_trial(p, v);
-    fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
-    fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
-    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
-               COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
-    fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
-    fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
-    t->key_base = TRIAL_BASE;
-    p->key_base = &t->key_base;
-    p->q.data = a->q;
-    p->k.data = a->k;
-    p->v.data = a->v;
-    p->o.data = a->out.o;
-    p->lse.data = a->out.lse;
-    p->alibi_slopes = v->pairs ? a->slopes : NULL;
-    p->impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
-    if (part == PART_ROWS) {
-        p->logits.stage = ATTN_LOGITS_SOFTMAX;
-        p->logits.num_rows = TRIAL_LOGITS;
-        p->logits.data = a->out.logits;
-    }
-    t->limits.divide = part == PART_ROWS;
-}
-
-static int trial_supports(const attn_backend *self, const attn_params *resolved, char *why,
-                          size_t why_bytes)
-{
-    (void)self;
-    (void)resolved;
-    (void)why;
-    (void)why_bytes;
-    return 1;
-}
-
-static attn_status trial_workspace(const attn_backend *self, const attn_params *resolved,
-                                   size_t *bytes)
-{
-    (void)self;
-    (void)resolved;
-    *bytes = TRIAL_WORKSPACE;
-    return ATTN_OK;
-}
-
-static attn_status trial_run(const attn_backend *self, const attn_params *resolved,
-                             void *workspace, size_t bytes)
-{
-    const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, problem_of(resolved), workspace, bytes);
-}
-
-/* All but the problem. */
-static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
-{
-    memset(t, 0, sizeof *t);
-    t->how.gpu = gpu;
-    t->how.queue = queue;
-    t->how.num_buffers = 1;
-    t->how.buffers = &t->named;
-    t->named.address = &t->arrays;
-    t->named.bytes = sizeof t->arrays;
-    t->limits = limits_of(&gpu->info, gpu->exact);
-    t->backend.abi = ATTN_KERNEL_ABI;
-    t->backend.name = "opencl";
-    t->backend.user = t;
-    t->backend.supports = trial_supports;
-    t->backend.workspace_size = trial_workspace;
-    t->backend.run = trial_run;
-}
-
-/* Whether the device's results will do; by how much they are off at most. */
-static int is_near(const trial *t, float *off)
-{
-    const float *right = t->arrays.out.o, *got = t->device.o;
-    const int count = (int)(sizeof t->device / sizeof *got);
-    int i, near = 1;
-    *off = 0;
-    for (i = 0; i < count; i++) {
-        const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
-        if (bits_of(right[i]) == bits_of(got[i]))
-            continue;
-        if (d > *off || is_nan(d))
-            *off = d;
-        near = near && !t->limits.exact && d <= TRIAL_BOUND;
-    }
-    return near;
-}
-
-/* The problem on the CPU and on the device; why not, if not. */
-static int run_trial(trial *t, text *why)
-{
-    const attn_opencl *gpu = t->how.gpu;
-    cl_int error = CL_SUCCESS;
-    attn_status status;
-    float off = 0;
-    t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
-                                          sizeof t->arrays, &t->arrays, &error);
-    if (error) {
-        explain_error(why, "its arrays", error);
-        return 0;
-    }
-    status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
-    t->p.backend = &t->backend;
-    if (!status)
-        status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
-    if (!status)
-        error = gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1,
-                                            offsetof(trial_arrays, out), sizeof t->device,
-                                            &t->device, 0, NULL, NULL);
-    gpu->cl.clReleaseMemObject(t->named.mem);
-    if (status || error) {
-        put(why, "it did not run");
-        return 0;
-    }
-    if (is_near(t, &off))
-        return 1;
-    put(why, "it is off by ");
-    put_float(why, off);
-    return 0;
-}
-
-/* On a queue of its own: the caller's may be waiting for the caller. */
-static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
-{
-    const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
-    cl_int error = CL_SUCCESS;
-    cl_handle memory = NULL, queue;
-    trial *t = NULL;
-    int passed = 0;
-    queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
-    if (!error)
-        memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
-                                        bytes, NULL, &error);
-    if (!error)
-        t = (trial *)gpu->cl.clEnqueueMapBuffer(queue, memory, 1, CL_MAP_READ | CL_MAP_WRITE, 0,
-                                                bytes, 0, NULL, NULL, &error);
-    if (error) {
-        explain_error(why, "memory to try it in", error);
-    } else {
-        place_trial(t, gpu, queue);
-        fill_problem(t, v, part);
-        passed = run_trial(t, why);
-        gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
-        gpu->cl.clFinish(queue);
-    }
-    if (memory)
-        gpu->cl.clReleaseMemObject(memory);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
-    return passed;
-}
-
-static const char *const distrusted[PART_COUNT] = {
-    "kernel forward failed its first check on this device",
-    "kernel merge_parts or logits failed its first check on this device",
-    "kernels naive failed their first check on this device",
-    NULL,
-};
-
-/* Whether the program of this part, and of the kernel forward where it takes part, may be used. */
-static int is_trusted(attn_opencl *gpu, const variant *forward, int part)
-{
-    char sentence[400], figure[120];
-    text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
-    int volatile *verdict;
-    int before = UNTRIED, now;
-    variant v = *forward;
-    v.part = part;
-    verdict = &gpu->verdicts[variant_number(&v)];
-    now = LOAD(verdict);
-    if (now != UNTRIED)
-        return now == TRUSTED;
-    now = try_program(gpu, forward, part, &why) ? TRUSTED : DROPPED;
-    if (!STORE_FIRST(verdict, &before, now))
-        return before == TRUSTED;
-    if (now == TRUSTED)
-        return 1;
-    put(&t, distrusted[part]);
-    put(&t, ": ");
-    put(&t, figure);
-    put(&t, "; ");
-    build_options(&v, t.at, t.left);
-    say(gpu, ATTN_LOG_WARNING, sentence);
-    return 0;
-}
-
-/* Why the call must not use its programs, or NULL. */
-static const char *distrust(attn_opencl *gpu, const device_plan *pl)
-{
-    int part;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++)
-        if (runs(pl, part) && !is_trusted(gpu, &pl->forward, part))
-            return distrusted[part];
-    return NULL;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 11  Refusals
- * --------------------------------------------------------------------------------------------- */
-
-/* As attn_explain counts them; the pairs of a sequence that is masked are all counted, or half of
- * them if it is causal: what a mask hides is not worth a walk over it at every call. */
-static double call_flops(const problem *pr)
-{
-    const attn_params *p = &pr->p;
-    double pairs = 0;
-    int64_t b;
-    for (b = 0; b < p->batch; b++) {
-        const sequence s = attn_core_get()->sequence_of(p, b);
-        pairs += (double)s.q_len * (double)s.kv_len;
-    }
-    return 2.0 * pairs * (double)p->num_heads_q * (double)(p->head_dim + p->head_dim_v) /
-           (p->causal && pr->max_q_len > 1 ? 2 : 1);
-}
-
-/* Of a function that says whether a call is supported; fault NULL = it is. */
-static int answer(const char *fault, char *why, size_t why_bytes)
-{
-    text t = text_in(why, why_bytes);
-    put(&t, fault ? fault : "");
-    return fault == NULL;
-}
-
-static int supports_call(const attn_backend *self, const attn_params *resolved, char *why,
-                         size_t why_bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    const problem *pr = problem_of(resolved);
-    const device_limits limits = limits_of(&gpu->info, gpu->exact);
-    const device_plan pl = plan_device(pr, &limits);
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { !runs(&pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
-    };
-    const char *fault = first_refusal(refusals, COUNT_OF(refusals));
-    if (!fault)
-        fault = refuse_plan(pr, &limits, &pl);
-    if (!fault)
-        fault = distrust(gpu, &pl);
-    return answer(fault, why, why_bytes);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 12  Gradients
+ * 10  Gradients
  * --------------------------------------------------------------------------------------------- */
 
 static const attn_gradient_call *gradient_call_of(const attn_gradients *g)
 {
     return (const attn_gradient_call *)(const void *)g;
+}
+
+/* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
+static int64_t gradient_local_bytes(const device_plan *pl)
+{
+    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
 }
 
 /* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
@@ -2690,8 +2406,10 @@ static device_plan plan_gradients(const problem *pr, const device_limits *limits
     pl.forward.kv_type = MIXED;
     pl.forward.pairs = has_pairs(&pr->p);
     pl.forward.columns = columns <= 64 ? 64 : 128;
-    pl.forward.rows = local_bytes_of(64, pl.forward.columns) + 64 * 8 <=
-                      (int64_t)limits->local_bytes ? 64 : 32;
+    pl.forward.rows = 64;
+    if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
+        pl.forward.rows = 32;
+    pl.programs = 1u << PART_BACKWARD;
     pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
     return pl;
 }
@@ -2904,13 +2622,12 @@ static void run_gradient_kernels(session *s, const attn_gradients *g)
         run_sums(s, g, stats);
 }
 
-static attn_status run_gradients(const attn_backend *self, const attn_params *resolved,
-                                 const attn_gradients *g, void *workspace, size_t bytes)
+static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
+                                        const problem *pr, const attn_gradients *g,
+                                        void *workspace, size_t bytes)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_gradients(problem_of(resolved), &limits);
-    session *s = open_session(how, problem_of(resolved), &pl, workspace, bytes);
+    const device_plan pl = plan_gradients(pr, limits);
+    session *s = open_session(how, pr, &pl, workspace, bytes);
     if (!s)
         return ATTN_ERR_WORKSPACE;
     fill_gradient_numbers(s, g);
@@ -2923,6 +2640,14 @@ static attn_status run_gradients(const attn_backend *self, const attn_params *re
     return report(s);
 }
 
+static attn_status run_gradients(const attn_backend *self, const attn_params *resolved,
+                                 const attn_gradients *g, void *workspace, size_t bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    return run_gradients_within(&limits, how, problem_of(resolved), g, workspace, bytes);
+}
+
 static attn_status gradients_size(const attn_backend *self, const attn_params *resolved,
                                   const attn_gradients *g, size_t *bytes)
 {
@@ -2933,6 +2658,396 @@ static attn_status gradients_size(const attn_backend *self, const attn_params *r
     (void)g;
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 11  First use: before a program's first call a small problem runs on it, and on the CPU. Where
+ *     the results differ, because of a compiler's or a driver's bug, no call uses the program. The
+ *     problem and all that it needs lie in memory of the driver: the caller has given none yet.
+ * --------------------------------------------------------------------------------------------- */
+
+enum verdict { UNTRIED, TRUSTED, DROPPED };
+
+enum { TRIAL_HEADS = 2, TRIAL_ROWS = 20, TRIAL_FEW_ROWS = 7, TRIAL_KEYS = 120, TRIAL_DIM = 24,
+       TRIAL_COLUMNS = 256, TRIAL_LOGITS = 3, TRIAL_WORKSPACE = 1 << 20 };
+#define TRIAL_BASE 1000    /* number of the first key: chunks and parts end among so few keys */
+#define TRIAL_BOUND 1e-4f  /* of results up to 1 and logits up to 100, in the device's own order */
+
+typedef struct trial_results {
+    float o[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], lse[TRIAL_HEADS * TRIAL_ROWS];
+    float logits[TRIAL_HEADS * TRIAL_LOGITS * TRIAL_KEYS];
+    float dq[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
+    float dk[TRIAL_KEYS * TRIAL_DIM], dv[TRIAL_KEYS * TRIAL_COLUMNS];
+    float dbias[TRIAL_KEYS], dsinks[TRIAL_HEADS], dslopes[TRIAL_HEADS];
+} trial_results;
+
+/* What the device has a copy of. */
+typedef struct trial_arrays {
+    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
+    float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
+    float dout[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], bias[TRIAL_KEYS];
+    float slopes[TRIAL_HEADS], sinks[TRIAL_HEADS];
+    trial_results out;
+} trial_arrays;
+
+typedef struct trial {
+    attn_opencl_call how;
+    attn_opencl_buffer named;
+    attn_backend backend;
+    device_limits limits;
+    attn_params p;
+    attn_backward_fn backward; /* of a trial of gradients */
+    attn_gradients g;
+    int64_t key_base;
+    trial_arrays arrays;
+    trial_results device;
+} trial;
+
+/* n numbers of -most..most, as they are stored. */
+static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
+        if (dtype == ATTN_F32)
+            ((float *)to)[i] = x;
+        else
+            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+    }
+}
+
+/* A problem whose plan is the variant: sizes are no multiples of its tiles'. */
+static void describe_trial(attn_params *p, const variant *v)
+{
+    p->batch = p->num_heads_kv = p->num_workers = 1;
+    p->num_heads_q = TRIAL_HEADS;
+    p->seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS;
+    p->seq_len_kv = TRIAL_KEYS;
+    p->head_dim = TRIAL_DIM;
+    p->head_dim_v = v->columns - 4;
+    p->k.dtype = v->kv_type == MIXED ? ATTN_F16 : v->kv_type;
+    p->v.dtype = v->kv_type == MIXED ? ATTN_F32 : v->kv_type;
+    p->causal = 1;
+    p->window = ATTN_WINDOW;
+    p->window_left = TRIAL_KEYS - 25; /* some rows see all of the first chunk */
+    p->window_right = -1;
+    if (v->pairs) {
+        p->softcap = 5;
+        p->dropout_p = 0.25f;
+    }
+}
+
+static void fill_problem(trial *t, const variant *v, int part)
+{
+    trial_arrays *a = &t->arrays;
+    attn_params *p = &t->p;
+    describe_trial(p, v);
+    fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
+    fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
+    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
+               COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
+    fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
+    fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
+    t->key_base = TRIAL_BASE;
+    p->key_base = &t->key_base;
+    p->q.data = a->q;
+    p->k.data = a->k;
+    p->v.data = a->v;
+    p->o.data = a->out.o;
+    p->lse.data = a->out.lse;
+    p->alibi_slopes = v->pairs ? a->slopes : NULL;
+    p->impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    if (part == PART_ROWS) {
+        p->logits.stage = ATTN_LOGITS_SOFTMAX;
+        p->logits.num_rows = TRIAL_LOGITS;
+        p->logits.data = a->out.logits;
+    }
+    t->limits.divide = part == PART_ROWS;
+}
+
+/* Gradients of all that there is a kernel for; so small that sums of them are up to 10. */
+static void fill_gradients(trial *t, const variant *v)
+{
+    trial_arrays *a = &t->arrays;
+    attn_params *p = &t->p;
+    attn_gradients *g = &t->g;
+    fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
+    fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
+    fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
+    p->sinks = a->sinks;
+    g->gemms = 7;
+    g->dout.data = a->dout;
+    g->dq.data = a->out.dq;
+    g->dk.data = a->out.dk;
+    g->dv.data = a->out.dv;
+    g->dsinks = a->out.dsinks;
+    if (!v->pairs)
+        return;
+    p->bias.data = a->bias;
+    p->bias.stride_batch = p->bias.stride_head = p->bias.stride_q = ATTN_STRIDE_BROADCAST;
+    p->bias.stride_kv = 1;
+    g->dbias.data = a->out.dbias;
+    g->dslopes = a->out.dslopes;
+}
+
+static int trial_supports(const attn_backend *self, const attn_params *resolved, char *why,
+                          size_t why_bytes)
+{
+    (void)self;
+    (void)resolved;
+    (void)why;
+    (void)why_bytes;
+    return 1;
+}
+
+static attn_status trial_workspace(const attn_backend *self, const attn_params *resolved,
+                                   size_t *bytes)
+{
+    (void)self;
+    (void)resolved;
+    *bytes = TRIAL_WORKSPACE;
+    return ATTN_OK;
+}
+
+static attn_status trial_run(const attn_backend *self, const attn_params *resolved,
+                             void *workspace, size_t bytes)
+{
+    const trial *t = (const trial *)self->user;
+    return run_within(&t->limits, &t->how, problem_of(resolved), workspace, bytes);
+}
+
+static int trial_supports_gradients(const attn_backend *self, const attn_params *resolved,
+                                    const attn_gradients *g, char *why, size_t why_bytes)
+{
+    (void)g;
+    return trial_supports(self, resolved, why, why_bytes);
+}
+
+static attn_status trial_gradients_size(const attn_backend *self, const attn_params *resolved,
+                                        const attn_gradients *g, size_t *bytes)
+{
+    (void)g;
+    return trial_workspace(self, resolved, bytes);
+}
+
+static attn_status trial_run_gradients(const attn_backend *self, const attn_params *resolved,
+                                       const attn_gradients *g, void *workspace, size_t bytes)
+{
+    const trial *t = (const trial *)self->user;
+    return run_gradients_within(&t->limits, &t->how, problem_of(resolved), g, workspace, bytes);
+}
+
+/* All but the problem. */
+static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
+{
+    memset(t, 0, sizeof *t);
+    t->how.gpu = gpu;
+    t->how.queue = queue;
+    t->how.num_buffers = 1;
+    t->how.buffers = &t->named;
+    t->named.address = &t->arrays;
+    t->named.bytes = sizeof t->arrays;
+    t->limits = limits_of(&gpu->info, gpu->exact);
+    t->backend.abi = ATTN_KERNEL_ABI;
+    t->backend.name = "opencl";
+    t->backend.user = t;
+    t->backend.supports = trial_supports;
+    t->backend.workspace_size = trial_workspace;
+    t->backend.run = trial_run;
+    t->backend.supports_gradients = trial_supports_gradients;
+    t->backend.gradients_size = trial_gradients_size;
+    t->backend.run_gradients = trial_run_gradients;
+}
+
+/* Whether the device's results will do; by how much they are off at most. */
+static int is_near(const trial *t, float *off)
+{
+    const float *right = t->arrays.out.o, *got = t->device.o;
+    const int count = (int)(sizeof t->device / sizeof *got);
+    int i, near = 1;
+    *off = 0;
+    for (i = 0; i < count; i++) {
+        const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
+        if (bits_of(right[i]) == bits_of(got[i]))
+            continue;
+        if (d > *off || is_nan(d))
+            *off = d;
+        near = near && !t->limits.exact && d <= TRIAL_BOUND;
+    }
+    return near;
+}
+
+static attn_status call_trial(trial *t)
+{
+    return t->backward ? t->backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
+                       : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+}
+
+/* The problem on the CPU and on the device; why not, if not. */
+static int run_trial(trial *t, text *why)
+{
+    const attn_opencl *gpu = t->how.gpu;
+    cl_int error = CL_SUCCESS;
+    attn_status status = ATTN_OK;
+    float off = 0;
+    if (t->backward)
+        status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE); /* they read o and lse */
+    t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
+                                          sizeof t->arrays, &t->arrays, &error);
+    if (error) {
+        explain_error(why, "its arrays", error);
+        return 0;
+    }
+    if (!status)
+        status = call_trial(t);
+    t->p.backend = &t->backend;
+    if (!status)
+        status = call_trial(t);
+    if (!status)
+        error = gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1,
+                                            offsetof(trial_arrays, out), sizeof t->device,
+                                            &t->device, 0, NULL, NULL);
+    gpu->cl.clReleaseMemObject(t->named.mem);
+    if (status || error) {
+        put(why, "it did not run");
+        return 0;
+    }
+    if (is_near(t, &off))
+        return 1;
+    put(why, "it is off by ");
+    put_float(why, off);
+    return 0;
+}
+
+/* On a queue of its own: the caller's may be waiting for the caller. */
+static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backward_fn backward,
+                       text *why)
+{
+    const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
+    cl_int error = CL_SUCCESS;
+    cl_handle memory = NULL, queue;
+    trial *t = NULL;
+    int passed = 0;
+    queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
+    if (!error)
+        memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                        bytes, NULL, &error);
+    if (!error)
+        t = (trial *)gpu->cl.clEnqueueMapBuffer(queue, memory, 1, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                                bytes, 0, NULL, NULL, &error);
+    if (error) {
+        explain_error(why, "memory to try it in", error);
+    } else {
+        place_trial(t, gpu, queue);
+        fill_problem(t, v, part);
+        t->backward = backward;
+        if (backward)
+            fill_gradients(t, v);
+        passed = run_trial(t, why);
+        gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
+        gpu->cl.clFinish(queue);
+    }
+    if (memory)
+        gpu->cl.clReleaseMemObject(memory);
+    if (queue)
+        gpu->cl.clReleaseCommandQueue(queue);
+    return passed;
+}
+
+static const char *const distrusted[PART_COUNT] = {
+    "kernel forward failed its first check on this device",
+    "kernel merge_parts or logits failed its first check on this device",
+    "kernels naive failed their first check on this device",
+    NULL,
+    "kernels of gradients failed their first check on this device",
+};
+
+/* Whether the program of this part, and of the kernel forward where it takes part, may be used.
+ * backward: of gradients. */
+static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
+                      attn_backward_fn backward)
+{
+    char sentence[400], figure[120];
+    text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
+    int volatile *verdict;
+    int before = UNTRIED, now;
+    variant v = *forward;
+    v.part = part;
+    verdict = &gpu->verdicts[variant_number(&v)];
+    now = LOAD(verdict);
+    if (now != UNTRIED)
+        return now == TRUSTED;
+    now = try_program(gpu, forward, part, backward, &why) ? TRUSTED : DROPPED;
+    if (!STORE_FIRST(verdict, &before, now))
+        return before == TRUSTED;
+    if (now == TRUSTED)
+        return 1;
+    put(&t, distrusted[part]);
+    put(&t, ": ");
+    put(&t, figure);
+    put(&t, "; ");
+    build_options(gpu, &v, t.at, t.left);
+    say(gpu, ATTN_LOG_WARNING, sentence);
+    return 0;
+}
+
+/* Why the call must not use its programs, or NULL. */
+static const char *distrust(attn_opencl *gpu, const device_plan *pl, attn_backward_fn backward)
+{
+    int part;
+    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++)
+        if (runs(pl, part) && !is_trusted(gpu, &pl->forward, part, backward))
+            return distrusted[part];
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 12  Refusals
+ * --------------------------------------------------------------------------------------------- */
+
+/* As attn_explain counts them; the pairs of a sequence that is masked are all counted, or half of
+ * them if it is causal: what a mask hides is not worth a walk over it at every call. */
+static double call_flops(const problem *pr)
+{
+    const attn_params *p = &pr->p;
+    double pairs = 0;
+    int64_t b;
+    for (b = 0; b < p->batch; b++) {
+        const sequence s = attn_core_get()->sequence_of(p, b);
+        pairs += (double)s.q_len * (double)s.kv_len;
+    }
+    return 2.0 * pairs * (double)p->num_heads_q * (double)(p->head_dim + p->head_dim_v) /
+           (p->causal && pr->max_q_len > 1 ? 2 : 1);
+}
+
+/* Of a function that says whether a call is supported; fault NULL = it is. */
+static int answer(const char *fault, char *why, size_t why_bytes)
+{
+    text t = text_in(why, why_bytes);
+    put(&t, fault ? fault : "");
+    return fault == NULL;
+}
+
+static int supports_call(const attn_backend *self, const attn_params *resolved, char *why,
+                         size_t why_bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    attn_opencl *gpu = how->gpu;
+    const problem *pr = problem_of(resolved);
+    const device_limits limits = limits_of(&gpu->info, gpu->exact);
+    const device_plan pl = plan_device(pr, &limits);
+    const refusal refusals[] = {
+        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
+        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
+        { how->event != NULL && how->times != NULL, times_or_event },
+        { !runs(&pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
+    };
+    const char *fault = first_refusal(refusals, COUNT_OF(refusals));
+    if (!fault)
+        fault = refuse_plan(pr, &limits, &pl);
+    if (!fault)
+        fault = distrust(gpu, &pl, NULL);
+    return answer(fault, why, why_bytes);
 }
 
 /* The first gradient that the host would have to fetch, or NULL. */
@@ -2953,9 +3068,10 @@ static int supports_gradients(const attn_backend *self, const attn_params *resol
                               const attn_gradients *g, char *why, size_t why_bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const attn_opencl *gpu = how->gpu;
+    attn_opencl *gpu = how->gpu;
     const problem *pr = problem_of(resolved);
     const device_limits limits = limits_of(&gpu->info, gpu->exact);
+    const device_plan pl = plan_gradients(pr, &limits);
     const int64_t most = most_memory(&limits);
     const char *fetched = how->event ? host_gradient(how, g) : NULL;
     const refusal refusals[] = {
@@ -2970,8 +3086,12 @@ static int supports_gradients(const attn_backend *self, const attn_params *resol
         { pr->max_kv_len > MOST_KEYS, too_many_keys },
         { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
         { 12 * all_rows(resolved) > most, "statistics of rows exceed an array of the device" },
+        { gradient_local_bytes(&pl) > (int64_t)limits.local_bytes, too_little_local },
     };
-    return answer(first_refusal(refusals, COUNT_OF(refusals)), why, why_bytes);
+    const char *fault = first_refusal(refusals, COUNT_OF(refusals));
+    if (!fault)
+        fault = distrust(gpu, &pl, gradient_call_of(g)->backward);
+    return answer(fault, why, why_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@
  *   attn_opencl_options.exact every result has the bits of the CPU (docs/canon.md); where the
  *   device's arithmetic does not allow it (attn_opencl_open tries), calls are refused.
  * Data. Arrays of the host are copied to the device and back, or used in place where host and
- *   device share memory. Arrays on the device already are named by attn_opencl_call.buffers.
+ *   device share memory. Arrays on the device already, cl_mem or SVM, are named by
+ *   attn_opencl_call.buffers.
  *   Lengths (q_len, kv_len, kv_begin, cu_seqlens, key_base, q_offset, prefix), tree_parents, page
  *   tables, block masks, slopes, sinks and the list of rows for logits are always the host's.
  * Memory. The library allocates nothing on the host; the driver does as it likes. The workspace of
@@ -34,11 +35,11 @@
  *   are first needed, a second or more each. Many drivers keep them for the next start; or take
  *   them by attn_opencl_binaries_get, e.g. into a file, and give them back by options.binaries or
  *   attn_opencl_binaries_set. The library touches no file.
- * First use. Before the first call of attn_forward, or attn_workspace_size, that needs a program, a
- *   small problem runs on it and on the CPU. Where the results differ (in a bit with options.exact,
- *   else by more than 1e-4 where they are up to 1) it is dropped with a line in options.log, and
- *   calls that need it are refused. A workspace sized before that may then be too small for the
- *   CPU: ask attn_workspace_size again.
+ * First use. Before the first call, or size of a workspace, that needs a program, a small problem
+ *   runs on it and on the CPU. Where the results differ (in a bit with options.exact, else by more
+ *   than 1e-4 where they are up to 1, or gradients up to 10) it is dropped with a line in
+ *   options.log, and calls that need it are refused. A workspace sized before that may then be too
+ *   small for the CPU: ask for its size again.
  * Building. attn_opencl.c includes kernels_cl.inc, the bytes of kernels.cl as decimal numbers
  *   separated by commas. The Makefile makes it; so does
  *       od -An -v -tu1 kernels.cl | sed 's|[0-9][0-9]*|&,|g' > kernels_cl.inc
@@ -92,12 +93,14 @@ typedef struct attn_opencl_options {
 
 /* An array that is on the device. p.q.data and others are then addresses in address ..
  * address + bytes - 1, which are never read: they only name elements. The memory of a host copy
- * will do, or numbers that the caller makes up. */
+ * will do, or numbers that the caller makes up. Set it to zero, then assign. */
 typedef struct attn_opencl_buffer {
     size_t offset;       /* of the array in mem, in bytes; a multiple of its element */
     const void *address;
     size_t bytes;
-    void *mem;           /* cl_mem, of the context that the object was opened with */
+    void *mem;           /* cl_mem, of the context that the object was opened with; */
+    int svm;             /* nonzero: not a cl_mem, but what clSVMAlloc gave for that context. Where
+                          * it is coarse-grained, the host has unmapped it */
 } attn_opencl_buffer;
 
 /* Where the time of a call went, in seconds by the device's clock. What the call took besides went

@@ -11,6 +11,8 @@
  *     BM         query rows of a tile: 16, 32 or 64
  *     DVB        columns of V of a tile: 64, 128 or 256
  *     PAIRS      1: with masks and modifiers that must be asked pair by pair; 0: ranges only
+ *     INLINE     1: functions of tiles become parts of the kernel, so that what they get by address
+ *                is in registers; 0: as the compiler likes, CPUs' take half the time for it
  *     PART_...   1: which kernels this program holds: FORWARD, BACKWARD, ROWS, NAIVE, CHECK
  *
  * CONTENTS
@@ -111,8 +113,17 @@ enum attn_cl_check { CHECK_PRODUCT_SUM, CHECK_FMA, CHECK_RECIPROCAL, CHECK_EXP2,
 #ifndef PAIRS
 #define PAIRS 1
 #endif
+#ifndef INLINE
+#define INLINE 0
+#endif
 
 #define UNROLL _Pragma("unroll")
+#define ROLL _Pragma("unroll 1")
+#if INLINE
+#define INLINED __attribute__((always_inline)) static
+#else
+#define INLINED
+#endif
 #define LOG2E_HI 0x1.715476p+0f
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -690,13 +701,13 @@ typedef struct tile {
     int redo;
 } tile;
 
-row tile_row(const tile *t, int r)
+INLINED row tile_row(const tile *t, int r)
 {
     return row_of(t->in, t->b, t->kv_head, t->first + r * t->step);
 }
 
 /* Where the queries lie and which keys they see. */
-void set_rows(const tile *t)
+INLINED void set_rows(const tile *t)
 {
     const shared *at = &t->at;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -725,7 +736,7 @@ void set_rows(const tile *t)
 }
 
 /* Where rows j0.. of K and V lie, of keys that some row of the tile may see. */
-void set_keys(const tile *t, long j0)
+INLINED void set_keys(const tile *t, long j0)
 {
     const inputs *in = t->in;
     const long j = j0 + t->t, from = t->n_from - in->sequences[t->b * S_COUNT + S_KEY_BASE];
@@ -749,7 +760,7 @@ typedef struct matrix {
     __local const long *at;
 } matrix;
 
-matrix matrix_of(bytes data, long offset, int type, __local const long *at)
+INLINED matrix matrix_of(bytes data, long offset, int type, __local const long *at)
 {
     matrix x;
     x.data = data + offset;
@@ -759,14 +770,15 @@ matrix matrix_of(bytes data, long offset, int type, __local const long *at)
 }
 
 /* left: elements from d on; those that are not there are 0. */
-float4 load_matrix(const matrix *x, int r, int d, int left)
+INLINED float4 load_matrix(const matrix *x, int r, int d, int left)
 {
     const long at = x->at[r];
     return at == NOWHERE ? (float4)(0.0f) : load_up_to4(x->data, x->type, at + d, left);
 }
 
 /* Elements d0.. of the rows of a, times factor, and of b into local memory. */
-void stage_slices(const tile *t, const matrix *a, float factor, const matrix *b, int dim, int d0)
+INLINED void stage_slices(const tile *t, const matrix *a, float factor, const matrix *b, int dim,
+                          int d0)
 {
     int x;
     for (x = t->t; x < (BM + BN) * (DS / 4); x += GROUP_ITEMS) {
@@ -777,7 +789,7 @@ void stage_slices(const tile *t, const matrix *a, float factor, const matrix *b,
     }
 }
 
-void multiply_slices(const tile *t, float s[TM][TN])
+INLINED void multiply_slices(const tile *t, float s[TM][TN])
 {
     int d;
     for (d = 0; d < DS; d += 4) {
@@ -798,8 +810,8 @@ void multiply_slices(const tile *t, float s[TM][TN])
 }
 
 /* s = factor A B^T: item (tx, ty) has rows ty + i TY of a and tx + j TX of b. */
-void multiply_rows(const tile *t, const matrix *a, float factor, const matrix *b, int dim,
-                   float s[TM][TN])
+INLINED void multiply_rows(const tile *t, const matrix *a, float factor, const matrix *b, int dim,
+                           float s[TM][TN])
 {
     int d0;
     UNROLL for (int i = 0; i < TM; i++)
@@ -813,7 +825,7 @@ void multiply_rows(const tile *t, const matrix *a, float factor, const matrix *b
     }
 }
 
-void multiply_qk(const tile *t, float s[TM][TN])
+INLINED void multiply_qk(const tile *t, float s[TM][TN])
 {
     const inputs *in = t->in;
     const matrix q = matrix_of(in->q, NUMBER(N_Q), (int)NUMBER(N_Q_TYPE), t->at.q_at);
@@ -821,8 +833,17 @@ void multiply_qk(const tile *t, float s[TM][TN])
     multiply_rows(t, &q, FLOAT_NUMBER(N_FACTOR), &k, (int)NUMBER(N_DIM), s);
 }
 
+/* A product to local memory, rows of `width`: an item may read its own elements back at once. What
+ * masks and modifiers ask of each is long code, which so is there once, not TM * TN times. */
+INLINED void store_pairs(const tile *t, float s[TM][TN], __local float *to, int width)
+{
+    UNROLL for (int i = 0; i < TM; i++)
+        UNROLL for (int j = 0; j < TN; j++)
+            to[(t->ty + i * TY) * width + t->tx + j * TX] = s[i][j];
+}
+
 /* Columns skip.. of rows from.. into local memory, VS rows of DVB. */
-void stage_columns(const tile *t, const matrix *a, int skip, int dim, int from)
+INLINED void stage_columns(const tile *t, const matrix *a, int skip, int dim, int from)
 {
     int x;
     for (x = t->t; x < VS * (DVB / 4); x += GROUP_ITEMS) {
@@ -831,21 +852,21 @@ void stage_columns(const tile *t, const matrix *a, int skip, int dim, int from)
     }
 }
 
-/* sum[row] += x[row] times row c of the staged columns; in a redo a DEAD x leaves it alone. */
-#define ADD_PRODUCTS(sum, x, rows)                                                                 \
+/* sum[row] += by[row] times row c of the staged columns; in a redo DEAD factors change nothing. */
+#define ADD_PRODUCTS(sum, by, rows)                                                                \
     UNROLL for (int d = 0; d < TD; d += 4) {                                                       \
         const float4 v = vload4(0, t->at.area + c * DVB + d * TX + t->tx * 4);                     \
         UNROLL for (int i = 0; i < rows; i++) {                                                    \
-            const int dead = redo && as_uint((x)[i]) == DEAD_BITS;                                 \
-            (sum)[i][d + 0] = dead ? (sum)[i][d + 0] : fma((x)[i], v.x, (sum)[i][d + 0]);          \
-            (sum)[i][d + 1] = dead ? (sum)[i][d + 1] : fma((x)[i], v.y, (sum)[i][d + 1]);          \
-            (sum)[i][d + 2] = dead ? (sum)[i][d + 2] : fma((x)[i], v.z, (sum)[i][d + 2]);          \
-            (sum)[i][d + 3] = dead ? (sum)[i][d + 3] : fma((x)[i], v.w, (sum)[i][d + 3]);          \
+            const int dead = redo && as_uint((by)[i]) == DEAD_BITS;                                \
+            (sum)[i][d + 0] = dead ? (sum)[i][d + 0] : fma((by)[i], v.x, (sum)[i][d + 0]);         \
+            (sum)[i][d + 1] = dead ? (sum)[i][d + 1] : fma((by)[i], v.y, (sum)[i][d + 1]);         \
+            (sum)[i][d + 2] = dead ? (sum)[i][d + 2] : fma((by)[i], v.z, (sum)[i][d + 2]);         \
+            (sum)[i][d + 3] = dead ? (sum)[i][d + 3] : fma((by)[i], v.w, (sum)[i][d + 3]);         \
         }                                                                                          \
     }
 
 /* o += P V for a slice of the tile's keys; in a redo DEAD probabilities leave o alone. */
-void multiply_pv(const tile *t, int key, const int redo, float o[TM][TD])
+INLINED void multiply_pv(const tile *t, int key, const int redo, float o[TM][TD])
 {
     int c;
     for (c = 0; c < VS; c++) {
@@ -868,30 +889,31 @@ void multiply_pv(const tile *t, int key, const int redo, float o[TM][TD])
 #if PART_FORWARD
 
 /* Scores of keys j0.. become logits; -inf where a row does not see the key. */
-void change_scores(const tile *t, long j0, float s[TM][TN])
+INLINED void change_scores(const tile *t, long j0)
 {
     const long base = t->in->sequences[t->b * S_COUNT + S_KEY_BASE];
-    UNROLL for (int i = 0; i < TM; i++) {
+    ROLL for (int i = 0; i < TM; i++) {
         const int r = t->ty + i * TY;
         const long lo = max(t->n_from - base, (long)t->at.lo[r]);
         const long hi = min(t->n_to - base, (long)t->at.hi[r]);
+        __local float *s = t->at.s + r * LDS + t->tx;
 #if PAIRS
         const row one = tile_row(t, r);
 #endif
-        UNROLL for (int j = 0; j < TN; j++) {
+        ROLL for (int j = 0; j < TN; j++) {
             const long key = j0 + t->tx + j * TX;
             if (key < lo || key >= hi)
-                s[i][j] = NEG_INF;
+                s[j * TX] = NEG_INF;
 #if PAIRS
             else
-                s[i][j] = logit_of(t->in, &one, (int)key, s[i][j]);
+                s[j * TX] = logit_of(t->in, &one, (int)key, s[j * TX]);
 #endif
         }
     }
 }
 
 /* Logits of keys j0.. into local memory; dead keys -inf. */
-void score_tile(const tile *t, long j0)
+INLINED void score_tile(const tile *t, long j0)
 {
     const inputs *in = t->in;
     const long base = in->sequences[t->b * S_COUNT + S_KEY_BASE];
@@ -900,16 +922,14 @@ void score_tile(const tile *t, long j0)
                      j0 + BN <= min(to, (long)t->at.range[3]);
     float s[TM][TN];
     multiply_qk(t, s);
+    store_pairs(t, s, t->at.s, LDS);
     if (!full)
-        change_scores(t, j0, s);
-    UNROLL for (int i = 0; i < TM; i++)
-        UNROLL for (int j = 0; j < TN; j++)
-            t->at.s[(t->ty + i * TY) * LDS + t->tx + j * TX] = s[i][j];
+        change_scores(t, j0);
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
 /* Of each block of keys, its maximum; NaNs are passed over. */
-void find_maxima(const tile *t)
+INLINED void find_maxima(const tile *t)
 {
     int x, j;
     for (x = t->t; x < BM * BLOCKS; x += GROUP_ITEMS) {
@@ -923,7 +943,7 @@ void find_maxima(const tile *t)
 }
 
 /* The running maximum of each row through the blocks. */
-void move_maxima(const tile *t)
+INLINED void move_maxima(const tile *t)
 {
     int j;
     if (t->t == 0)
@@ -950,7 +970,7 @@ void move_maxima(const tile *t)
 }
 
 /* Logits become probabilities; dead ones +0, or DEAD in a redo. */
-void exponentials(const tile *t)
+INLINED void exponentials(const tile *t)
 {
     const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
     UNROLL for (int i = 0; i < TM; i++) {
@@ -967,7 +987,7 @@ void exponentials(const tile *t)
 }
 
 /* l of each row, key by key. */
-void add_probabilities(const tile *t)
+INLINED void add_probabilities(const tile *t)
 {
     int j, c;
     if (t->t < BM) {
@@ -985,7 +1005,7 @@ void add_probabilities(const tile *t)
 }
 
 /* Dropped keys are left out of o. */
-void drop_keys(const tile *t, long j0)
+INLINED void drop_keys(const tile *t, long j0)
 {
     UNROLL for (int i = 0; i < TM; i++) {
         const int r = t->ty + i * TY;
@@ -999,7 +1019,7 @@ void drop_keys(const tile *t, long j0)
 }
 
 /* Keys j0..j0+BN-1 enter the state of the current chunk. */
-void enter_keys(const tile *t, long j0, float o[TM][TD])
+INLINED void enter_keys(const tile *t, long j0, float o[TM][TD])
 {
     const inputs *in = t->in;
     const matrix v = matrix_of(in->v, NUMBER(N_V), V_TYPE, t->at.v_at);
@@ -1031,7 +1051,7 @@ void enter_keys(const tile *t, long j0, float o[TM][TD])
 
 #define STATE_FLOATS (BM * (DVB + 2))
 
-void begin_chunk(const tile *t, float o[TM][TD])
+INLINED void begin_chunk(const tile *t, float o[TM][TD])
 {
     if (t->t < BM) {
         t->at.m[t->t] = NEG_INF;
@@ -1042,7 +1062,7 @@ void begin_chunk(const tile *t, float o[TM][TD])
             o[i][d] = 0.0f;
 }
 
-void store_state(const tile *t, __global float *to, float o[TM][TD])
+INLINED void store_state(const tile *t, __global float *to, float o[TM][TD])
 {
     UNROLL for (int i = 0; i < TM; i++)
         UNROLL for (int d = 0; d < TD; d++)
@@ -1054,7 +1074,7 @@ void store_state(const tile *t, __global float *to, float o[TM][TD])
 }
 
 /* Current = pending + current. */
-void merge_state(const tile *t, __global const float *from, float o[TM][TD])
+INLINED void merge_state(const tile *t, __global const float *from, float o[TM][TD])
 {
     barrier(CLK_LOCAL_MEM_FENCE);
     if (t->t < BM) { /* alpha and block_m are free: weights of the two halves */
@@ -1079,14 +1099,14 @@ void merge_state(const tile *t, __global const float *from, float o[TM][TD])
 /* Of the states that wait, lowest level last, as many as enter before chunk c waits itself: a
  * binary counter of chunks since n = 0. Bit k of held: a state of 2^k chunks waits; those before
  * the first key are empty and absent. */
-int merges_of(ulong held, ulong c)
+INLINED int merges_of(ulong held, ulong c)
 {
     return (int)popcount(held & c & ~(c + 1));
 }
 
 /* All keys of the part into the root state. What may or may not happen around a barrier is a loop:
  * compilers for CPUs copy all that follows an `if` with a barrier in it. */
-void attend(const tile *t, __global float *pending, float o[TM][TD])
+INLINED void attend(const tile *t, __global float *pending, float o[TM][TD])
 {
     const inputs *in = t->in;
     const long base = in->sequences[t->b * S_COUNT + S_KEY_BASE], chunk = NUMBER(N_CHUNK_KEYS);
@@ -1115,7 +1135,7 @@ void attend(const tile *t, __global float *pending, float o[TM][TD])
 }
 
 /* Whether a row in use has a result that dead keys may have spoilt. */
-int is_spoilt(const tile *t, float o[TM][TD])
+INLINED int is_spoilt(const tile *t, float o[TM][TD])
 {
     int bad = 0;
     if (t->t == 0)
@@ -1136,7 +1156,7 @@ int is_spoilt(const tile *t, float o[TM][TD])
 /* ---- results */
 
 /* o, lse or the raw state of a row whose keys all were in this part. */
-void write_row(const tile *t, int i, const float o[TD], const outputs *out)
+INLINED void write_row(const tile *t, int i, const float o[TD], const outputs *out)
 {
     const inputs *in = t->in;
     const int r = t->ty + i * TY, raw = HAS(F_PARTIAL);
@@ -1145,8 +1165,7 @@ void write_row(const tile *t, int i, const float o[TD], const outputs *out)
     const float m = t->at.m[r], l = t->at.l[r];
     const ending e = end_row(in, one.head, m, l);
     const long at = row_at(in, N_O, &one) + t->slice * DVB, number = state_row(in, &one);
-    int d;
-    for (d = 0; d < TD; d++) {
+    UNROLL for (int d = 0; d < TD; d++) {
         const int c = COLUMN(t->tx, d);
         if (c >= columns)
             continue;
@@ -1167,15 +1186,14 @@ void write_row(const tile *t, int i, const float o[TD], const outputs *out)
 }
 
 /* The state of a part, for the kernel merge_parts: [row][part][o, m, l]. */
-void write_part(const tile *t, int i, const float o[TD], long row_number, int part,
-                __global float *parts)
+INLINED void write_part(const tile *t, int i, const float o[TD], long row_number, int part,
+                        __global float *parts)
 {
     const inputs *in = t->in;
     const int r = t->ty + i * TY, columns = (int)NUMBER(N_DIM_V) - t->slice * DVB;
     __global float *to = parts + ((row_number + r) * NUMBER(N_PARTS) + part) *
                                      (NUMBER(N_DIM_V) + 2);
-    int d;
-    for (d = 0; d < TD; d++)
+    UNROLL for (int d = 0; d < TD; d++)
         if (COLUMN(t->tx, d) < columns)
             to[t->slice * DVB + COLUMN(t->tx, d)] = o[d];
     if (t->tx == 0 && t->slice == 0) {
@@ -1569,7 +1587,7 @@ typedef struct gradient {
     __global const float *stats; /* of all rows: lse in base 2, delta, the sink's terms */
 } gradient;
 
-float at_most_127(float x)
+INLINED float at_most_127(float x)
 {
     return x > 127.0f ? 127.0f : x; /* NaN stays */
 }
@@ -1604,7 +1622,7 @@ void statistics(INPUTS, bytes o, bytes lse, bytes dout, bytes dlse, __global flo
 }
 
 /* Rows first, first + step, ...: where they lie, which keys they see, what is known of them. */
-void open_rows(const tile *t, const gradient *g)
+INLINED void open_rows(const tile *t, const gradient *g)
 {
     const inputs *in = t->in;
     set_rows(t);
@@ -1620,8 +1638,8 @@ void open_rows(const tile *t, const gradient *g)
 }
 
 /* s: the score; dp: dout v. A dead pair gives +0, or DEAD in a redo; so does p of a dropped one. */
-float pair_gradient(const tile *t, const row *r, float lse2, float delta, int j, float s, float dp,
-                    int wish)
+INLINED float pair_gradient(const tile *t, const row *r, float lse2, float delta, int j, float s,
+                            float dp, int wish)
 {
     const inputs *in = t->in;
     const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
@@ -1645,26 +1663,30 @@ float pair_gradient(const tile *t, const row *r, float lse2, float delta, int j,
 }
 
 /* What is wanted of the tile's rows and keys j0.. into local memory. */
-void pair_tile(const tile *t, const gradient *g, long j0, int wish)
+INLINED void pair_tile(const tile *t, const gradient *g, long j0, int wish)
 {
     const inputs *in = t->in;
     const matrix dout = matrix_of(g->dout, NUMBER(N_DOUT), (int)NUMBER(N_DOUT_TYPE),
                                   t->at.dout_at);
     const matrix v = matrix_of(in->v, NUMBER(N_V), V_TYPE, t->at.v_at);
     const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
-    float s[TM][TN], dp[TM][TN];
-    multiply_qk(t, s);
-    multiply_rows(t, &dout, 1.0f, &v, wish == WISH_PV ? 0 : (int)NUMBER(N_DIM_V), dp);
-    UNROLL for (int i = 0; i < TM; i++) {
+    float x[TM][TN];
+    multiply_qk(t, x);
+    store_pairs(t, x, t->at.s, LDS);
+    multiply_rows(t, &dout, 1.0f, &v, wish == WISH_PV ? 0 : (int)NUMBER(N_DIM_V), x);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    store_pairs(t, x, t->at.area, BN);
+    ROLL for (int i = 0; i < TM; i++) {
         const int number = t->ty + i * TY;
         const row r = tile_row(t, number);
         const float lse2 = t->at.m[number], delta = t->at.l[number];
-        UNROLL for (int j = 0; j < TN; j++) {
+        __local float *s = t->at.s + number * LDS + t->tx;
+        __local const float *dp = t->at.area + number * BN + t->tx;
+        ROLL for (int j = 0; j < TN; j++) {
             const long key = j0 + t->tx + j * TX;
-            float x = dead;
-            if (key >= r.lo && key < r.hi)
-                x = pair_gradient(t, &r, lse2, delta, (int)key, s[i][j], dp[i][j], wish);
-            t->at.s[number * LDS + t->tx + j * TX] = x;
+            const int live = key >= r.lo && key < r.hi;
+            s[j * TX] = live ? pair_gradient(t, &r, lse2, delta, (int)key, s[j * TX], dp[j * TX],
+                                             wish) : dead;
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -1684,7 +1706,7 @@ void pair_tile(const tile *t, const gradient *g, long j0, int wish)
             x[i][d] = 0.0f;
 
 /* Whether any item of the group says so. */
-int any_item(const tile *t, int bad)
+INLINED int any_item(const tile *t, int bad)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
     if (t->t == 0)
@@ -1698,7 +1720,7 @@ int any_item(const tile *t, int bad)
 
 /* ---- dq of the tile's rows: columns of a slice */
 
-void sweep_keys(const tile *t, const gradient *g, float total[TM][TD])
+INLINED void sweep_keys(const tile *t, const gradient *g, float total[TM][TD])
 {
     const inputs *in = t->in;
     const matrix k = matrix_of(in->k, NUMBER(N_K), K_TYPE, t->at.k_at);
@@ -1755,7 +1777,7 @@ void sweep_keys(const tile *t, const gradient *g, float total[TM][TD])
         flag[0] = 0;
 
 /* Rows `step` apart, and all keys of a sequence. */
-void choose_sequence(tile *t, long b, int kv_head, long step)
+INLINED void choose_sequence(tile *t, long b, int kv_head, long step)
 {
     const inputs *in = t->in;
     t->b = b;
@@ -1800,7 +1822,7 @@ void query_gradients(INPUTS, bytes dout, __global const float *stats, out_bytes 
 /* ---- dk and dv of 64 keys: columns of a slice, those of dk before those of dv */
 
 /* part[key] += x[row][key] of the pair tile, times row `from + c` of the staged columns. */
-void multiply_outer(const tile *t, int from, const int redo, float part[TK][TD])
+INLINED void multiply_outer(const tile *t, int from, const int redo, float part[TK][TD])
 {
     int c;
     for (c = 0; c < VS; c++) {
@@ -1812,7 +1834,7 @@ void multiply_outer(const tile *t, int from, const int redo, float part[TK][TD])
 }
 
 /* The tile's rows enter keys j0... */
-void enter_rows(const tile *t, const gradient *g, long j0, int wish, float part[TK][TD])
+INLINED void enter_rows(const tile *t, const gradient *g, long j0, int wish, float part[TK][TD])
 {
     const inputs *in = t->in;
     const matrix q = matrix_of(in->q, NUMBER(N_Q), (int)NUMBER(N_Q_TYPE), t->at.q_at);
@@ -1833,7 +1855,7 @@ void enter_rows(const tile *t, const gradient *g, long j0, int wish, float part[
 }
 
 /* All rows of the group's heads. A step that may not be due is a loop: see attend. */
-void sweep_rows(tile *t, const gradient *g, long j0, int wish, float total[TK][TD])
+INLINED void sweep_rows(tile *t, const gradient *g, long j0, int wish, float total[TK][TD])
 {
     const inputs *in = t->in;
     const int group = (int)NUMBER(N_GROUP);
@@ -1905,7 +1927,7 @@ typedef struct sums {
 } sums;
 
 /* The element of row i and key j of the tile's head. */
-__global float *sum_at(const tile *t, const sums *to, int head, long i, long j)
+INLINED __global float *sum_at(const tile *t, const sums *to, int head, long i, long j)
 {
     const inputs *in = t->in;
     const long column = in->sequences[t->b * S_COUNT + S_COLUMN] + j;
@@ -1915,7 +1937,7 @@ __global float *sum_at(const tile *t, const sums *to, int head, long i, long j)
 }
 
 /* The term of a pair, or DEAD. */
-float sum_term(const tile *t, const sums *to, const row *r, long j, int at)
+INLINED float sum_term(const tile *t, const sums *to, const row *r, long j, int at)
 {
     const float ds = t->at.s[at];
     if (to->name == N_DBIAS || as_uint(ds) == DEAD_BITS)
@@ -1924,7 +1946,7 @@ float sum_term(const tile *t, const sums *to, const row *r, long j, int at)
 }
 
 /* One term more, unless it is dead. */
-float plus_term(float sum, float term)
+INLINED float plus_term(float sum, float term)
 {
     return as_uint(term) == DEAD_BITS ? sum : sum + term;
 }
@@ -1954,7 +1976,7 @@ __kernel void sum_ends(INPUTS, out_bytes out, int name, int heads, int first)
     t.slice = 0;
 
 /* The sum of a row over the tile's keys goes on. */
-float add_keys(const tile *t, const sums *to, const row *r, long j0, float sum)
+INLINED float add_keys(const tile *t, const sums *to, const row *r, long j0, float sum)
 {
     int c;
     for (c = 0; c < BN; c++)
@@ -1963,7 +1985,7 @@ float add_keys(const tile *t, const sums *to, const row *r, long j0, float sum)
 }
 
 /* The tile's pairs, each to its element. */
-void add_elements(const tile *t, const sums *to, long j0)
+INLINED void add_elements(const tile *t, const sums *to, long j0)
 {
     UNROLL for (int i = 0; i < TM; i++) {
         const int number = t->ty + i * TY;

@@ -1,11 +1,13 @@
 /* test.c - runs the test groups: table, options, seed, cases, counting.
  * SPDX-License-Identifier: MIT
  *
- *     build/test [--kernels SET] [--impl IMPL] [--redo] [--seed S] [--case N] [--list]
- *                [--verbose] [--first] [--cases DIR...] [group...] [-- group's own arguments]
+ *     build/test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]
+ *                [--list] [--verbose] [--first] [--cases DIR...] [group...] [-- group's own
+ *                arguments]
  *
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
  * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
+ * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so.
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
  * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
@@ -96,12 +98,14 @@ void pass_over_case(void)
 static void repeat_command(char *text, size_t size)
 {
     const char *set = T.kernels != NULL ? T.kernels : T.only;
-    snprintf(text, size, "build/test%s%s%s%s%s --seed %llu --case %lld %s",
+    snprintf(text, size, "build/test%s%s%s%s%s%s%s --seed %llu --case %lld %s",
              set != NULL ? " --kernels " : "", set != NULL ? set : "",
              T.device != NULL || T.impl != ATTN_IMPL_DEFAULT ? " --impl " : "",
              T.device != NULL ? T.device
              : T.impl != ATTN_IMPL_DEFAULT ? attn_impl_name(T.impl) : "",
-             T.force_redo ? " --redo" : "", (unsigned long long)T.seed,
+             T.storage != ATTN_F32 ? " --storage " : "",
+             T.storage != ATTN_F32 ? dtype_name(T.storage) : "", T.force_redo ? " --redo" : "",
+             (unsigned long long)T.seed,
              (long long)run.case_number, run.group);
 }
 
@@ -303,6 +307,10 @@ static int set_value(const char *option, char *value)
         T.impl = ATTN_IMPL_NAIVE;
     else if (strcmp(option, "--impl") == 0 && strncmp(value, "opencl", 6) == 0)
         T.device = value;
+    else if (strcmp(option, "--storage") == 0 && strcmp(value, "f16") == 0)
+        T.storage = ATTN_F16;
+    else if (strcmp(option, "--storage") == 0 && strcmp(value, "bf16") == 0)
+        T.storage = ATTN_BF16;
     else
         return refuse(option, value);
     if (T.only != NULL && attn_kernels_find(T.only) == NULL)
@@ -327,7 +335,8 @@ static int set_flag(const char *option, command_line *line)
 
 static int takes_value(const char *option)
 {
-    static const char *const options[] = {"--seed", "--case", "--kernels", "--impl"};
+    static const char *const options[] = {"--seed", "--case", "--kernels", "--impl",
+                                          "--storage"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (strcmp(option, options[i]) == 0)
             return 1;

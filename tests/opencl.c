@@ -345,6 +345,7 @@ typedef struct on_device {
 
 static void send(const subject *s, on_device *d, size_t shift)
 {
+    memset(d, 0, sizeof *d);
     for (int t = 0; t < TENSORS; t++) {
         const size_t bytes = lengths[t] * sizeof(float), before = shift * sizeof(float);
         int32_t error = -1;
@@ -402,6 +403,75 @@ static void check_buffers(subject *s)
         CHECK(same_output(s, fetch(s, &d)), "other bits than with host arrays");
         release(s, &d);
     }
+}
+
+/* The functions of OpenCL 2.0 for memory that host and device share. */
+typedef struct shared_memory {
+    void *(*alloc)(void *context, uint64_t flags, size_t bytes, uint32_t alignment);
+    void (*release)(void *context, void *memory);
+    int32_t (*map)(void *queue, uint32_t wait, uint64_t flags, void *memory, size_t bytes,
+                   uint32_t count, void *const *events, void **event);
+    int32_t (*unmap)(void *queue, void *memory, uint32_t count, void *const *events, void **event);
+    int32_t (*device)(void *device, uint32_t what, size_t bytes, void *to, size_t *size);
+} shared_memory;
+
+static int load_shared_memory(shared_memory *m, const attn_opencl_info *info)
+{
+    void *library = dlopen("libOpenCL.so.1", RTLD_NOW);
+    const uint32_t svm_capabilities = 0x1053;
+    uint64_t kinds = 0;
+    return library != NULL && find(library, "clSVMAlloc", &m->alloc) &&
+           find(library, "clSVMFree", &m->release) && find(library, "clEnqueueSVMMap", &m->map) &&
+           find(library, "clEnqueueSVMUnmap", &m->unmap) &&
+           find(library, "clGetDeviceInfo", &m->device) &&
+           m->device(info->device_id, svm_capabilities, sizeof kinds, &kinds, NULL) == 0 &&
+           (kinds & 1) != 0;
+}
+
+/* All tensors in one piece of shared memory, under their own addresses. */
+static void check_shared_memory(subject *s)
+{
+    attn_opencl_call call = {0};
+    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    attn_opencl_buffer all = {0};
+    shared_memory m;
+    attn_params p;
+    size_t floats = 0, from[TENSORS];
+    float *memory;
+    if (!begin_case("arrays in shared virtual memory"))
+        return;
+    if (!load_shared_memory(&m, &s->info)) {
+        SKIP("%s has none", s->info.device);
+        return;
+    }
+    make_subject(s);
+    for (int t = 0; t < TENSORS; t++) {
+        from[t] = floats;
+        floats += lengths[t];
+    }
+    all.bytes = floats * sizeof *memory;
+    memory = m.alloc(s->info.context, 1, all.bytes, 0);
+    if (!CHECK(memory != NULL && m.map(s->info.queue, 1, 2, memory, all.bytes, 0, NULL, NULL) == 0,
+               "clSVMAlloc or clEnqueueSVMMap"))
+        return;
+    for (int t = 0; t < TENSORS; t++)
+        memcpy(memory + from[t], s->data[t], t == O ? 0 : lengths[t] * sizeof *memory);
+    CHECK(m.unmap(s->info.queue, memory, 0, NULL, NULL) == 0, "clEnqueueSVMUnmap");
+    all.address = all.mem = memory;
+    all.svm = 1;
+    call.num_buffers = 1;
+    call.buffers = &all;
+    p = s->p;
+    p.backend = &backend;
+    p.q.data = memory + from[Q];
+    p.k.data = memory + from[K];
+    p.v.data = memory + from[V];
+    p.o.data = memory + from[O];
+    CHECK(run(&p) == ATTN_OK, "refused");
+    CHECK(m.map(s->info.queue, 1, 1, memory, all.bytes, 0, NULL, NULL) == 0, "clEnqueueSVMMap");
+    CHECK(same_output(s, memory + from[O]), "other bits than with host arrays");
+    CHECK(m.unmap(s->info.queue, memory, 0, NULL, NULL) == 0, "clEnqueueSVMUnmap");
+    m.release(s->info.context, memory);
 }
 
 /* The call waits for an event of the caller's and returns before it has happened. */
@@ -607,6 +677,7 @@ static void check_device(void)
         check_small(gpu);
         check_small_gradients(gpu);
         check_buffers(&s);
+        check_shared_memory(&s);
         check_events(&s);
         check_event_of_host(&s);
         check_refusal(&s);

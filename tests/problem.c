@@ -166,15 +166,20 @@ void problem_new_output(test_problem *t)
     t->p.lse = tensor_output(&t->lse);
 }
 
+static int stored_as(int dtype)
+{
+    return dtype == ATTN_F32 ? T.storage : dtype;
+}
+
 void problem_make(test_problem *t, const test_shape *s)
 {
     const int64_t heads_kv = s->heads_kv != 0 ? s->heads_kv : s->heads_q;
     const int64_t dim_v = s->dim_v != 0 ? s->dim_v : s->dim;
     memset(t, 0, sizeof *t);
-    make_tensor(&t->q, s, s->dtype_q, s->layout_q, s->heads_q, s->seq_q, s->dim);
-    make_tensor(&t->k, s, s->dtype_k, s->layout_k, heads_kv, s->seq_kv, s->dim);
-    make_tensor(&t->v, s, s->dtype_v, s->layout_v, heads_kv, s->seq_kv, dim_v);
-    make_tensor(&t->o, s, s->dtype_o, s->layout_o, s->heads_q, s->seq_q, dim_v);
+    make_tensor(&t->q, s, stored_as(s->dtype_q), s->layout_q, s->heads_q, s->seq_q, s->dim);
+    make_tensor(&t->k, s, stored_as(s->dtype_k), s->layout_k, heads_kv, s->seq_kv, s->dim);
+    make_tensor(&t->v, s, stored_as(s->dtype_v), s->layout_v, heads_kv, s->seq_kv, dim_v);
+    make_tensor(&t->o, s, stored_as(s->dtype_o), s->layout_o, s->heads_q, s->seq_q, dim_v);
     fill_input(&t->q, s->factor_q);
     fill_input(&t->k, s->factor_k);
     fill_input(&t->v, s->factor_v);

@@ -34,6 +34,7 @@ typedef struct test_options {
     const char *only;      /* --kernels, or NULL */
     int best;              /* nonzero: under test is the best set, or the one asked for */
     int impl;              /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
+    int storage;           /* --storage, an attn_dtype; ATTN_F32 = not given */
     int force_redo;        /* --redo */
     const char *device;    /* the word after --impl that asks for one; NULL = none */
     const attn_backend *backend; /* --impl opencl...: runs every call that names none */

@@ -85,7 +85,8 @@ local_cap() { # of a work-group: what NVIDIA gives a kernel without asking, and 
     case $1 in sm_*) echo 49152 ;; *) echo 65536 ;; esac
 }
 
-defines() { # -D for each option
+defines() { # -D for each option, and what attn_opencl.c asks of GPUs
+    printf -- ' -DINLINE=1'
     for option in "$@"; do
         printf ' -D%s' "$option"
     done
@@ -305,7 +306,7 @@ write_table() {
             letter = why[$1, $2, $3]
             if ($5 + $6 == 0) letter = ""
             else if (letter == "") letter = "?"
-            printf "%-7s %-16s %-13s %3d %4d %5d %5d %s\n", $1, $2, $3, int(($4 + 15) / 8) * 8,
+            printf "%-7s %-16s %-15s %3d %4d %5d %5d %s\n", $1, $2, $3, int(($4 + 15) / 8) * 8,
                 $5, $6, $7, letter
         }' "$table" "$1" | sed 's/ *$//' > "$out/table" && cp "$out/table" "$table"
 }
