@@ -1895,11 +1895,14 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     return run_backward(back);
 }
 
-/* From attn_explain. */
+/* From attn_explain, without a backend: one may try its kernels of attn_forward when asked. */
 OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
 {
+    attn_params on_cpu = *p;
     attn_info info;
-    const attn_status status = attn_explain(p, &info);
+    attn_status status;
+    on_cpu.backend = NULL;
+    status = attn_explain(&on_cpu, &info);
     *pairs = info.pairs;
     return status;
 }

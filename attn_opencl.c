@@ -242,6 +242,7 @@ struct attn_opencl {
     cl_handle device, context, queue;
     attn_opencl_info info;
     attn_opencl_call plain;      /* of a backend without a call of its own */
+    char build_options[100];     /* of the caller */
     int exact;                   /* asked for */
     double least_flops;
     attn_log_fn log;
@@ -530,6 +531,8 @@ static variant variant_of(int number)
     return v;
 }
 
+enum { MOST_OPTIONS = 320 }; /* letters of all options of a program */
+
 static void put_option(text *t, const char *name, int value)
 {
     put(t, " -D");
@@ -551,6 +554,8 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
     put_option(&t, "DVB", v->columns);
     put_option(&t, "PAIRS", v->pairs);
     put_option(&t, "INLINE", gpu->info.gpu);
+    put(&t, gpu->build_options[0] ? " " : "");
+    put(&t, gpu->build_options);
 }
 
 static void keep_build_log(attn_opencl *gpu, cl_handle program)
@@ -580,7 +585,7 @@ static void keep_build_log(attn_opencl *gpu, cl_handle program)
 static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle program,
                                 cl_int *error)
 {
-    char options[200];
+    char options[MOST_OPTIONS];
     build_options(gpu, v, options, sizeof options);
     *error = gpu->cl.clBuildProgram(program, 1, &gpu->device, options, NULL, NULL);
     keep_build_log(gpu, program);
@@ -663,7 +668,7 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
 {
     const attn_opencl_info *info = &gpu->info;
     uint64_t key = add_to_sum(0, info->platform, strlen(info->platform) + 1);
-    char options[200];
+    char options[MOST_OPTIONS];
     int n;
     key = add_to_sum(key, info->device, strlen(info->device) + 1);
     key = add_to_sum(key, info->version, strlen(info->version) + 1);
@@ -2967,7 +2972,7 @@ static const char *const distrusted[PART_COUNT] = {
 static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
                       attn_backward_fn backward)
 {
-    char sentence[400], figure[120];
+    char sentence[200 + MOST_OPTIONS], figure[120];
     text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
     int volatile *verdict;
     int before = UNTRIED, now;
@@ -3119,6 +3124,10 @@ ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_option
     gpu->log = o->log;
     gpu->log_user = o->log_user;
     gpu->plain.gpu = gpu;
+    if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
+        return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
+    if (o->build_options)
+        memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
     if (!load_library(gpu, o->library, &why))
         return ATTN_ERR_UNSUPPORTED;
     status = open_queue(gpu, o, &why);

@@ -80,6 +80,10 @@ typedef struct attn_opencl_options {
     void *queue;         /* and cl_command_queue: all three, or NULL and the library makes its own.
                           * They are retained until attn_opencl_close */
     int unchecked;       /* kernels are used at once, see "First use" above: to measure it */
+    const char *build_options; /* more of them for the device's compiler, at most 99 letters, e.g.
+                                * "-cl-intel-256-GRF-per-thread"; NULL = none. What makes it
+                                * compute otherwise ("-cl-fast-relaxed-math") is found out by the
+                                * checks of `exact` and of first uses */
     int profiling;       /* the library's own queue measures its commands: for call.times */
     double least_flops;  /* calls with fewer operations (2 * pairs * (head_dim + head_dim_v), half
                           * of it if causal) are refused and run on the CPU; `bench tune` finds

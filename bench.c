@@ -430,7 +430,7 @@ static int make_context(const bench_options *o, bench_context *x)
 static int command_selfcheck(const bench_options *o, bench_context *x)
 {
     (void)o;
-    return !start_workers(x, x->threads) || selfcheck(x) ? 1 : 0;
+    return !start_workers(x, x->threads) || selfcheck(x, o->device != NULL) ? 1 : 0;
 }
 
 typedef int command_fn(const bench_options *o, bench_context *x); /* returns the exit status */

@@ -103,7 +103,8 @@ void options_print_help(void)
     printf("  %-34s %s\n", "all", "every preset that is available");
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
-    printf("  %-34s %s\n", "selfcheck", "shows that wrong results are refused");
+    printf("  %-34s %s\n", "selfcheck",
+           "shows that wrong results are refused; --device: its paths'");
     printf("\nexit status: 0 = done, also where a preset is not available; 1 = a wrong result, "
            "nothing measured\n  or not all written; 2 = the command line or a file that it names; "
            "3 = slower than the baseline\n");

@@ -97,6 +97,7 @@ int device_open(const char *impl)
     options.device = getenv("ATTN_TEST_DEVICE");
     options.exact = T.exact = strcmp(impl, "opencl") == 0;
     options.unchecked = getenv("ATTN_TEST_UNCHECKED") != NULL; /* planted bugs are to show */
+    options.build_options = getenv("ATTN_TEST_BUILD_OPTIONS");
     options.log = hear;
     if (strcmp(impl, "opencl_naive") == 0)
         T.impl = ATTN_IMPL_NAIVE;

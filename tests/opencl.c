@@ -42,6 +42,7 @@ static void check_opening(attn_opencl *gpu)
 static void check_choosing(attn_opencl *gpu)
 {
     attn_opencl_options o = {0};
+    char letters[101];
     if (!begin_case("devices that cannot be chosen"))
         return;
     o.device = "no such device";
@@ -49,6 +50,11 @@ static void check_choosing(attn_opencl *gpu)
     o.device = NULL;
     o.context = gpu;
     refuses(gpu, &o, ATTN_ERR_ARG, "must be given together");
+    o.context = NULL;
+    memset(letters, 'x', sizeof letters - 1);
+    letters[sizeof letters - 1] = 0;
+    o.build_options = letters;
+    refuses(gpu, &o, ATTN_ERR_ARG, "build_options has more than 99 letters");
 }
 
 /* What attn_opencl_open takes is in the list, which agrees with it on why there is nothing. */

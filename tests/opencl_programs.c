@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT
  */
 #include "../attn_opencl.h"
+#include "gradients.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -319,10 +320,44 @@ static void check_first_use(subject *s, const first_use *f, int exact)
     attn_opencl_close(gpu);
 }
 
+/* Likewise of gradients: with what is asked pair by pair and without. */
+static void check_first_gradients(subject *s, int pairs, int exact)
+{
+    const test_shape shape = {.batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 30, .seq_kv = 40,
+                              .dim = 8, .dim_v = 70};
+    attn_backend backend;
+    attn_opencl *gpu;
+    attn_backward_info about;
+    gradients_case c;
+    int built;
+    if (!begin_case("first use%s: gradients%s", exact ? ", exact" : "", pairs ? ", modified" : ""))
+        return;
+    problem_make(&c.t, &shape);
+    c.t.p.softcap = pairs ? 5 : 0;
+    gradients_attach(&c);
+    if (!gradients_forward(&c))
+        return;
+    s->options.exact = exact;
+    gpu = opened(s, NULL, 0);
+    s->options.exact = 1;
+    backend = attn_opencl_backend(gpu, NULL);
+    c.t.p.backend = &backend;
+    CHECK(attn_backward_explain(&c.t.p, &c.g, &about) == ATTN_OK &&
+              strcmp(about.backend_name, "opencl") == 0, "refused: %s", about.reasons);
+    built = info_of(gpu).built;
+    CHECK(built == 1 + exact, "%d programs", built);
+    CHECK(gradients_run(&c) && info_of(gpu).built == built, "built again");
+    CHECK(info_of(gpu).dropped == 0 && s->heard[0] == 0, "%d dropped: %s", info_of(gpu).dropped,
+          s->heard);
+    attn_opencl_close(gpu);
+}
+
 static void check_first_uses(subject *s)
 {
     for (size_t i = 0; i < 2 * (sizeof first_uses / sizeof *first_uses); i++)
         check_first_use(s, &first_uses[i / 2], i % 2);
+    for (int i = 0; i < 4; i++)
+        check_first_gradients(s, i / 2, i % 2);
 }
 
 void test_opencl_programs(void)
@@ -333,6 +368,7 @@ void test_opencl_programs(void)
     memset(&s, 0, sizeof s);
     s.options.exact = 1;
     s.options.device = getenv("ATTN_TEST_DEVICE");
+    s.options.build_options = getenv("ATTN_TEST_BUILD_OPTIONS");
     if (attn_opencl_open(gpu, &s.options) != ATTN_OK) {
         SKIP("%s", attn_opencl_why(gpu));
     } else if (attn_opencl_info_get(gpu, &info) != ATTN_OK || !info.exact) {

@@ -80,7 +80,8 @@ void test_opencl_programs(void); /* tests/opencl_programs.c */
 void test_opencl_plan(void); /* tests/opencl_plan.c */
 
 /* Opens a device for --impl opencl (exact), opencl_free or opencl_naive: T.backend, T.exact,
- * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name. */
+ * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name,
+ * ATTN_TEST_BUILD_OPTIONS are for its compiler. */
 int device_open(const char *impl);
 /* What ran on it, what it refused and why, to be printed last; closes it. */
 void device_close(void);

@@ -9,7 +9,8 @@
 # list names run with the kernel set that it names, to their first failure. The unchanged tree must
 # pass what runs; a text that is not there exactly once, a mutant that does not compile and one
 # that no group notices are failures, printed last. With words, only mutants whose line contains one
-# of them run. JOBS=N runs N at a time (default 2). CC: the compiler.
+# of them run. JOBS=N runs N at a time (default 2). CC: the compiler, or clang, if it is there, for
+# what is compiled without optimisation.
 #
 # tools/mutants_cases.txt names, for most mutants, the test case that noticed it, which runs first:
 # whole groups take seconds, a case next to nothing. It saves time and decides nothing: what its case
@@ -28,7 +29,8 @@ jobs=${JOBS:-2}
 library=$(echo attn*.c)
 defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
 # gcc 12 takes 0.7 s for attn.c and 1.5 s for a SIMD file with -Og, 1.2 s and 2.5 s with -O1; with
-# -O0 the portable kernels would need up to 15 times as long, and all else is compiled in 0.6 of it.
+# -O0 the portable kernels would need up to 15 times as long, and all else is compiled in 0.6 of it,
+# by clang in 0.2.
 flags="-std=c99 -ffp-contract=off -Og -w"
 
 # Numbered lines "N ## file ## old ## new ## set:groups ## note ## section" of list $1.
@@ -70,6 +72,14 @@ compiler_of() {
     case $1 in arm) echo "${CROSS:-aarch64-linux-gnu-gcc} -static" ;; *) echo "${CC:-cc}" ;; esac
 }
 
+# compiler_for MACHINE OPTION...: of one file.
+compiler_for() {
+    case $1-$* in
+    here-*-O0*) command -v clang || compiler_of here ;;
+    *) compiler_of "$1" ;;
+    esac
+}
+
 runner_of() {
     case $1 in arm) echo qemu-aarch64-static ;; esac
 }
@@ -78,14 +88,14 @@ machine_of() { # of kernel set $1
     case $1-$(uname -m) in neon*-aarch64) echo here ;; neon*) echo arm ;; *) echo here ;; esac
 }
 
-compile() { # machine, source, object
+compile() { # machine, source, object, more options; the last one of -O counts
     # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
     case $2 in
     */attn.c) set -- "$@" $defines -include assert.h '-DATTN_ASSERT(x)=assert(x)' ;;
     esac
     machine=$1 source=$2 object=$3
     shift 3
-    $(compiler_of "$machine") $flags "$@" -I"$out/tree" -c "$source" -o "$object"
+    $(compiler_for "$machine" "$@") $flags "$@" -I"$out/tree" -c "$source" -o "$object"
 }
 
 link() { # machine, program, objects

@@ -37,7 +37,7 @@ first_file() {
 
 # Older ones do not know all targets, and those before 15 cannot read the libraries.
 clang=${CLANG:-$(first clang-19 clang-18 clang-17 clang)}
-ptxas=${PTXAS:-$(first ptxas /usr/local/cuda/bin/ptxas)}
+ptxas=$(first "${PTXAS:-ptxas}" /usr/local/cuda/bin/ptxas)
 ocloc=${OCLOC:-$(first ocloc)}
 libclc=$(first_file /usr/lib/clc/nvptx64--nvidiacl.bc \
     /usr/lib/llvm-*/share/clc/nvptx64--nvidiacl.bc)

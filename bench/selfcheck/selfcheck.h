@@ -5,8 +5,9 @@
 
 #include "../run.h"
 
-/* Prints failures and the closing line; returns how many checks failed. */
-int selfcheck(bench_context *context);
+/* Prints failures and the closing line; returns how many checks failed. device_only: of the paths
+ * of the OpenCL device. */
+int selfcheck(bench_context *context, int device_only);
 
 /* ---- for the files of checks */
 
