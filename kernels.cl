@@ -62,6 +62,7 @@ enum attn_cl_number {
     N_STATE_M, N_STATE_L, N_STATE_O, /* offsets of raw states asked for */
     N_STAGE, N_CHOSEN, N_CHOSEN_LIST, N_LOGITS, N_COLUMN_COUNT, /* logits asked for */
     N_SCALE,                         /* bits of a float */
+    N_ZERO,                          /* 0, which no compiler knows: see in_order */
     ATTN_CL_TENSOR(N_DOUT), ATTN_CL_TENSOR(N_DLSE),
     ATTN_CL_TENSOR(N_DQ), ATTN_CL_TENSOR(N_DK), ATTN_CL_TENSOR(N_DV),
     N_KEY_SLICES, N_VALUE_SLICES,    /* columns of dk and of dv that are asked for, by DVB */
@@ -1951,6 +1952,13 @@ INLINED float plus_term(float sum, float term)
     return as_uint(term) == DEAD_BITS ? sum : sum + term;
 }
 
+/* A sum of a loop that adds nothing else. Intel's compiler for CPUs (2026.2) takes such sums in
+ * another order, eight at a time, unless something that it cannot see through stands between. */
+float in_order(const inputs *in, float sum)
+{
+    return as_float(as_uint(sum) ^ (uint)NUMBER(N_ZERO));
+}
+
 /* Item: element. It becomes +0 before the sum; NaN becomes canonical behind it. */
 __kernel void sum_ends(INPUTS, out_bytes out, int name, int heads, int first)
 {
@@ -2075,7 +2083,7 @@ __kernel void add_row_sums(INPUTS, __global const float *row_sums, out_bytes out
     for (i = 0; i < rows; i = end) {
         float part = 0.0f;
         for (end = min(i + 1024, rows); i < end; i++)
-            part = part + row_sums[i];
+            part = in_order(in, part + row_sums[i]);
         *x = *x + part;
     }
 }
@@ -2097,7 +2105,7 @@ void sink_gradients(INPUTS, __global const float *stats, out_bytes dsinks, int b
         for (i = 0; i < r.s[S_Q_LEN]; i = end) {
             float part = 0.0f;
             for (end = min(i + 1024, r.s[S_Q_LEN]); i < end; i++)
-                part = part + terms[i];
+                part = in_order(in, part + terms[i]);
             total = total + part;
         }
     }

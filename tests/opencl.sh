@@ -1,8 +1,8 @@
 #!/bin/sh
-# opencl.sh - the tests through OpenCL, on the devices that need no GPU and are installed: PoCL and
-# rusticl on llvmpipe, which run kernels on the CPU, and Oclgrind, which simulates them and reports
-# races and accesses out of bounds; planted bugs, which must be noticed; and what compilers for GPUs
-# make of the kernels (tools/opencl_gate.sh).
+# opencl.sh - the tests through OpenCL, on the devices that need no GPU and are installed: PoCL,
+# rusticl on llvmpipe and Intel's runtime, which run kernels on the CPU, and Oclgrind, which simulates
+# them and reports races and accesses out of bounds; planted bugs, which must be noticed; and what
+# compilers for GPUs make of the kernels (tools/opencl_gate.sh).
 # SPDX-License-Identifier: MIT
 #
 #     COMPILE='cc -std=c99' LINK=cc sh tests/opencl.sh build OBJECT...     (of the test program)
@@ -192,6 +192,17 @@ pocl_planted() {
         opencl_free poison 0
     plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
         opencl_naive poison 1
+    plant_dropped "lse taken for delta" 's/g->stats\[NUMBER(N_ALL_ROWS) + at\]/g->stats[at]/' \
+        opencl bits 71
+    plant_dropped "a sum that begins a row late" \
+        's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits 144
+}
+
+# Not in Debian: intel-opencl-rt of PyPI, with tbb and intel-cmplr-lib-rt. INTEL_CPU: its .icd.
+on_intel() {
+    driver "${INTEL_CPU:-$vendors/intel64.icd}" "Intel's runtime for CPUs" || return 0
+    run "Intel, CPU: arrays, events, threads" "$test" opencl
+    run "Intel, CPU, exact: golden hashes" "$test" --impl opencl bits stability outputs
 }
 
 on_rusticl() {
@@ -285,7 +296,7 @@ lane() {
     exit "$failed"
 }
 
-(lane first pocl_exact on_rusticl pocl_planted oclgrind_planted) &
+(lane first pocl_exact on_rusticl on_intel pocl_planted oclgrind_planted) &
 first=$!
 (JOBS=1 lane second gate pocl_groups pocl_cases oclgrind_clean absent)
 status=$?
