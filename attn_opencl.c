@@ -1120,12 +1120,11 @@ static void divide_keys(const problem *pr, const device_limits *limits, device_p
     pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
 }
 
-/* Pending states of a work-group: nodes of the tree that begin within so many chunks. */
+/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
+ * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
 static int64_t levels_for(int64_t chunks)
 {
-    int64_t levels = 2;
-    if (chunks <= 1)
-        return 0;
+    int64_t levels = 0;
     for (; chunks > 1; chunks = (chunks + 1) / 2)
         levels++;
     return levels;

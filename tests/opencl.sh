@@ -232,7 +232,7 @@ clean() {
 plant() {
     build_planted "$2" "$3" || return 0
     rm -f "$work/reports"
-    simulated env ATTN_TEST_UNCHECKED=1 timeout 200 "$work/planted/test" --verbose \
+    simulated env ATTN_TEST_UNCHECKED=1 timeout 900 "$work/planted/test" --verbose \
         --case "${1%%:*}" opencl > "$work/log" 2>&1
     if grep -q "^  case $1\$" "$work/log"; then
         noticed "$2" "$4" "$work/reports"

@@ -81,6 +81,74 @@ static int64_t up_to(int64_t most) /* small numbers as often as large ones */
     return rng_int(1, n);
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the arrays of the kernel forward take, see kernels.cl. */
+static int64_t local_memory(int64_t rows, int64_t columns)
+{
+    const int64_t slices = (rows + 64) * 36, values = (columns <= 128 ? 32 : 16) * columns;
+    const int64_t floats = larger(slices, values) + rows * 65 + rows * (1 + 1 + 4 + 4);
+    const int64_t ints = 2 * rows + 4 + 2, longs = rows + 64 + 64;
+    return 4 * floats + 4 * ints + 8 * longs;
+}
+
+/* The most states that wait at once where chunks first..end-1 become one: after chunk c a node of
+ * 2^k chunks for each bit k of c + 1 (docs/canon.md); those without any of the chunks are not there. */
+static int64_t waiting_states(int64_t first, int64_t end)
+{
+    int64_t most = 0;
+    for (int64_t c = first; c < end - 1; c++) {
+        int64_t count = 0;
+        for (int k = 0; (c + 1) >> k; k++)
+            count += ((c + 1) >> k & 1) != 0 && ((c + 1) >> k << k) > first;
+        most = larger(most, count);
+    }
+    return most;
+}
+
+/* Parts that the keys of a sequence touch at most, and states that wait in one of them. */
+static void count_parts(const attn_params *p, int64_t part_keys, int64_t *parts, int64_t *waiting)
+{
+    *parts = *waiting = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t base = p->key_base[b], end = base + p->seq_len_kv;
+        *parts = larger(*parts, (end - 1) / part_keys - base / part_keys + 1);
+        for (int64_t from = base / part_keys * part_keys; from < end; from += part_keys) {
+            const int64_t to = from + part_keys < end ? from + part_keys : end;
+            *waiting = larger(*waiting, waiting_states(larger(from, base) / CHUNK,
+                                                       (to + CHUNK - 1) / CHUNK));
+        }
+    }
+}
+
+static int is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Memory for all that waits, and no array larger than the device has. */
+static void check_memory(const attn_opencl_info *info, const attn_params *p,
+                         const attn_opencl_plan_info *plan)
+{
+    const int64_t one = plan->tile_rows * (plan->tile_columns + 2) * 4;
+    const int64_t between = plan->parts == 1 ? 0 : plan->tiles * p->num_heads_kv *
+                                                       plan->tile_rows * plan->parts *
+                                                       (p->head_dim_v + 2) * 4;
+    int64_t parts, waiting;
+    count_parts(p, plan->part_keys ? plan->part_keys : (int64_t)1 << 40, &parts, &waiting);
+    CHECK(plan->parts == parts, "%lld parts of %lld keys", (long long)plan->parts,
+          (long long)plan->part_keys);
+    CHECK(between <= (int64_t)info->allocation_bytes, "%lld bytes of parts", (long long)between);
+    CHECK((int64_t)plan->device_bytes >= between + (info->exact ? waiting * one * plan->groups : 0),
+          "%zu bytes where %lld states wait in %lld groups", plan->device_bytes,
+          (long long)waiting, (long long)plan->groups);
+    CHECK((int64_t)plan->local_bytes == local_memory(plan->tile_rows, plan->tile_columns),
+          "%zu bytes local", plan->local_bytes);
+}
+
 /* What holds of every plan that runs. */
 static void check_properties(const attn_opencl_info *info, const attn_params *p,
                              const attn_opencl_plan_info *plan)
@@ -102,22 +170,20 @@ static void check_properties(const attn_opencl_info *info, const attn_params *p,
         CHECK(plan->part_keys == 0, "one part, but keys are divided");
         return;
     }
-    CHECK(plan->parts * plan->part_keys >= p->seq_len_kv &&
-              (plan->parts - 1) * plan->part_keys < p->seq_len_kv, "%lld parts of %lld keys",
-          (long long)plan->parts, (long long)plan->part_keys);
-    CHECK(!info->exact || (plan->part_keys % CHUNK == 0 && plan->device_bytes > 0),
+    CHECK(plan->part_keys % (info->exact ? CHUNK : 256) == 0 && is_power_of_two(plan->part_keys),
           "a part of %lld keys", (long long)plan->part_keys);
     CHECK(plan->items <= 4 * (int64_t)info->compute_units, "%lld items of divided keys",
           (long long)plan->items);
 }
 
-/* The same call in exact mode, or on more local memory, differs only where it may. */
+/* The same call on more memory has no smaller tiles. */
 static void check_more_memory(const attn_opencl_info *info, const attn_params *p,
                               const attn_opencl_plan_info *plan)
 {
     attn_opencl_info larger = *info;
     attn_opencl_plan_info other;
     larger.local_bytes *= 2;
+    larger.allocation_bytes = (size_t)1 << 30; /* of larger tiles */
     CHECK(attn_opencl_plan(&larger, p, &other) == ATTN_OK && other.runs, "%s", other.why);
     CHECK(other.tile_rows >= plan->tile_rows && other.tile_columns == plan->tile_columns,
           "smaller tiles with more memory");
@@ -130,12 +196,17 @@ static void check_shapes(void)
     if (!begin_case("any shape on any device"))
         return;
     for (int i = 0; i < SHAPES; i++) {
-        const attn_opencl_info info = device_of((int)rng_int(1, 200), kib[rng_int(0, 6)],
-                                                (int)rng_int(0, 1));
+        attn_opencl_info info = device_of((int)rng_int(1, 200), kib[rng_int(0, 6)],
+                                          (int)rng_int(0, 1));
         const int64_t heads_kv = up_to(16);
         const int64_t rows = up_to(3000), keys = up_to(200000), dim = up_to(700);
         attn_params p = shape_of(up_to(8), heads_kv * up_to(8), heads_kv, rows, keys, dim);
         attn_opencl_plan_info plan;
+        int64_t base[8];
+        info.allocation_bytes >>= rng_int(0, 1) * 7;
+        for (int b = 0; b < 8; b++)
+            base[b] = rng_chance(50) ? up_to(100000) : 0;
+        p.key_base = base;
         p.causal = (int)rng_int(0, 1);
         p.head_dim_v = up_to(700);
         CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK, "%s", plan.why);
@@ -148,6 +219,7 @@ static void check_shapes(void)
         ran++;
         divided += plan.parts > 1;
         check_properties(&info, &p, &plan);
+        check_memory(&info, &p, &plan);
         check_more_memory(&info, &p, &plan);
     }
     CHECK(ran > SHAPES / 2 && refused > SHAPES / 100 && divided > SHAPES / 100,
