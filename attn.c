@@ -4338,20 +4338,23 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
     return most;
 }
 
-/* The backend that takes the call, or NULL; *why (may be NULL) gets its reason for refusing. */
-static const attn_backend *willing_backend(const attn_params *p, text *why)
+/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
+ * gets the backend's reason. */
+static int ask_backend(const attn_params *p, text *why)
 {
     char reason[160];
+    int answer;
+    if (!p->backend)
+        return 0;
     reason[0] = 0;
-    if (!p->backend || p->backend->supports(p->backend, p, reason, sizeof reason))
-        return p->backend;
+    answer = p->backend->supports(p->backend, p, reason, sizeof reason);
     reason[sizeof reason - 1] = 0;
-    if (why) {
+    if (answer <= 0 && why) {
         put(why, p->backend->name);
         put(why, " refused: ");
         put(why, reason);
     }
-    return NULL;
+    return answer;
 }
 
 static attn_status too_small(int64_t least, size_t bytes, text *why)
@@ -4393,14 +4396,17 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
-    const attn_backend *backend;
-    int workers;
+    int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
-    backend = willing_backend(&pr.p, NULL);
-    if (backend && !is_empty(p))
-        return check_backend(backend, &pr.p, room, why);
+    answer = ask_backend(&pr.p, NULL);
+    if (answer < 0) {
+        ask_backend(&pr.p, why);
+        return ATTN_ERR_UNSUPPORTED;
+    }
+    if (answer && !is_empty(p))
+        return check_backend(p->backend, &pr.p, room, why);
     settle_workers(&pr.p);
     workers = plan_within(&pr, &pl, room);
     status = check_size_limit(&pr, &pl, why);
@@ -4458,13 +4464,17 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     text why = text_in(NULL, 0);
     problem pr;
     attn_status status;
+    int answer;
     if (!bytes)
         return ATTN_ERR_ARG;
     *bytes = 0;
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    if (willing_backend(&pr.p, NULL))
+    answer = ask_backend(&pr.p, NULL);
+    if (answer < 0)
+        return ATTN_ERR_UNSUPPORTED;
+    if (answer)
         return pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
     return size_of_call(p, &pr, &why, bytes);
 }
@@ -4477,7 +4487,7 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     text why = text_in(sentence, sizeof sentence);
     problem pr;
     validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
-    if (willing_backend(&pr.p, &why)) {
+    if (ask_backend(&pr.p, &why) > 0) {
         *status = p->backend->run(p->backend, &pr.p, workspace, bytes);
         return 1;
     }
@@ -4654,7 +4664,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
 {
     text why = text_in(info->reasons, sizeof info->reasons);
     const attn_params *p = &pr->p;
-    const attn_backend *backend;
+    int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
     explain_tuning(pr, pl, &why); /* before a list that may not fit */
@@ -4665,13 +4675,13 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
         put(&why, "; one worker: parallel_for is NULL, OpenMP is not compiled in");
     if (p->backend)
         put(&why, "; backend ");
-    backend = willing_backend(p, &why);
-    if (backend)
+    answer = ask_backend(p, &why);
+    if (answer > 0)
         put(&why, "takes the call");
     info->impl = pl->impl;
     info->impl_name = attn_impl_name(pl->impl);
     info->kernels_name = pl->kernels->name;
-    info->backend_name = backend ? backend->name : "cpu";
+    info->backend_name = answer > 0 ? p->backend->name : answer ? "none" : "cpu";
     info->tile_rows = pl->rows;
     info->tile_keys = pl->keys;
     info->workers = pl->workers;

@@ -538,8 +538,10 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 struct attn_gradients; /* attn_backward.h */
 
 /* A device or another implementation of attn_forward, and of attn_backward. It receives the
- * parameters with every default resolved (scale, heads, strides). supports: nonzero, or 0 with a
- * sentence in why. Set it to zero, then assign: NULL for the last three = it has no gradients. */
+ * parameters with every default resolved (scale, heads, strides). supports: above 0, or with a
+ * sentence in why 0, and the CPU takes the call, or below 0 where the CPU cannot, either, since
+ * arrays are the device's: ATTN_ERR_UNSUPPORTED then. Set it to zero, then assign: NULL for the
+ * last three = it has no gradients. */
 struct attn_backend {
     int abi; /* ATTN_KERNEL_ABI */
     const char *name;

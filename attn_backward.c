@@ -1725,26 +1725,27 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-/* The backend that takes the call, or NULL and to *reason why not, nothing without one. */
-static const attn_backend *gradients_backend(const attn_params *p, const attn_gradient_call *g,
-                                             text *reason)
+/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
+ * nothing without a backend. */
+static int ask_gradients(const attn_params *p, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = p->backend;
     char why[160];
+    int answer = 0;
     if (!backend)
-        return NULL;
+        return 0;
     why[0] = 0;
     put(reason, backend->name);
     put(reason, " refused: ");
     if (!backend->run_gradients)
         put(reason, "it has no gradients");
-    else if (p->batch == 0 || p->seq_len_q == 0)
-        put(reason, "no rows");
-    else if (backend->supports_gradients(backend, p, &g->g, why, sizeof why))
-        return backend;
+    else if (p->batch == 0)
+        put(reason, "nothing to do");
+    else
+        answer = backend->supports_gradients(backend, p, &g->g, why, sizeof why);
     why[sizeof why - 1] = 0;
     put(reason, why);
-    return NULL;
+    return answer;
 }
 
 static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
@@ -1759,20 +1760,25 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
 
 /* What changes in *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
-                                              attn_backward_info *info)
+                                              attn_backward_info *info, text *why)
 {
+    const attn_backend *backend = pr->p.backend;
     const attn_gradient_call made = gradient_call(&pr->p, g);
     text reason = text_in(info->reasons, sizeof info->reasons);
-    const attn_backend *backend = gradients_backend(&pr->p, &made, &reason);
-    info->backend_name = backend ? backend->name : "cpu";
-    if (!backend)
+    const int answer = ask_gradients(&pr->p, &made, &reason);
+    info->backend_name = answer > 0 ? backend->name : answer ? "none" : "cpu";
+    if (answer < 0)
+        return bad(why, ATTN_ERR_UNSUPPORTED, info->reasons);
+    if (!answer)
         return ATTN_OK;
     info->reasons[0] = 0;
     info->gemms = 7;
     info->tile_rows = info->tile_keys = 0;
     info->workers = 1;
     info->workspace_bytes_per_worker = 0;
-    return backend->gradients_size(backend, &pr->p, &made.g, &info->workspace_bytes);
+    return backend->gradients_size(backend, &pr->p, &made.g, &info->workspace_bytes)
+               ? bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace")
+               : ATTN_OK;
 }
 
 /* Runs the call on the backend and returns 1, or logs why not and returns 0. */
@@ -1786,7 +1792,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     problem pr;
     validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
     made = gradient_call(&pr.p, &resolved);
-    if (gradients_backend(&pr.p, &made, &why)) {
+    if (ask_gradients(&pr.p, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr.p, &made.g, workspace, bytes);
         return 1;
     }
@@ -1841,9 +1847,8 @@ OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gra
     if (status)
         return status;
     describe(&pr, &resolved, p, info);
-    if (describe_backend(&pr, &resolved, info))
-        return bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace");
-    return check_backward_room(info, have, why);
+    status = describe_backend(&pr, &resolved, info, why);
+    return status ? status : check_backward_room(info, have, why);
 }
 
 static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,

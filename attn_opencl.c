@@ -48,6 +48,8 @@ typedef void *cl_handle;
 
 enum {
     CL_SUCCESS = 0,
+    INVALID_VALUE = -30,
+    INVALID_QUEUE = -36,
     CL_DEVICE_TYPE = 0x1000,
     CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002,
     CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004,
@@ -63,6 +65,8 @@ enum {
     CL_DEVICE_PLATFORM = 0x1031,
     CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
     CL_PLATFORM_NAME = 0x0902,
+    CL_QUEUE_PROPERTIES = 0x1093,
+    CL_MEM_SIZE = 0x1102,
     CL_PROGRAM_DEVICES = 0x1163,
     CL_PROGRAM_BINARY_SIZES = 0x1165,
     CL_PROGRAM_BINARIES = 0x1166,
@@ -73,6 +77,7 @@ enum {
 };
 #define CL_DEVICE_TYPE_GPU 4u
 #define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
+#define CL_QUEUE_OUT_OF_ORDER 1u
 #define CL_QUEUE_PROFILING_ENABLE 2u
 #define CL_MEM_READ_WRITE 1u
 #define CL_MEM_READ_ONLY 4u
@@ -96,8 +101,10 @@ enum {
     X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
     X(cl_int, clRetainCommandQueue, (cl_handle))                                                   \
     X(cl_int, clReleaseCommandQueue, (cl_handle))                                                  \
+    X(cl_int, clGetCommandQueueInfo, (cl_handle, cl_uint, size_t, void *, size_t *))               \
     X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
     X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
+    X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
     X(cl_handle, clCreateProgramWithSource, (cl_handle, cl_uint, const char **, const size_t *,    \
                                              cl_int *))                                            \
     X(cl_handle, clCreateProgramWithBinary, (cl_handle, cl_uint, const cl_handle *,                \
@@ -201,7 +208,9 @@ static const char *cl_error_name(cl_int error)
         { -1, "device not found" },         { -3, "compiler not available" },
         { -4, "out of device memory" },     { -5, "out of resources" },
         { -6, "out of host memory" },       { -11, "kernels do not build" },
+        { -30, "invalid value" },           { -34, "invalid context" },
         { -36, "invalid command queue" },   { -38, "invalid memory object" },
+        { -37, "invalid host pointer" },    { -58, "invalid event" },
         { -42, "invalid binary" },          { -43, "invalid build options" },
         { -46, "no such kernel" },          { -52, "invalid kernel arguments" },
         { -54, "invalid work-group size" }, { -57, "invalid event wait list" },
@@ -247,7 +256,8 @@ struct attn_opencl {
     double least_flops;
     attn_log_fn log;
     void *log_user;
-    char why[256], build_log[2001];
+    char why[256], build_log[8001];
+    int volatile log_taken;      /* nonzero: a thread writes build_log */
     check_data check;             /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
@@ -465,6 +475,15 @@ static void describe_device(attn_opencl *gpu)
     memcpy(info->platform, found.platform, sizeof info->platform);
 }
 
+/* Kernels of a call rely on the order in which they were handed over. */
+static int is_in_order(const attn_opencl *gpu, cl_handle queue)
+{
+    cl_flags properties = 0;
+    return gpu->cl.clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties,
+                                         &properties, NULL) == CL_SUCCESS &&
+           !(properties & CL_QUEUE_OUT_OF_ORDER);
+}
+
 /* The caller's context, device and queue, or our own. */
 static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
 {
@@ -472,6 +491,8 @@ static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, te
     const cl_flags flags = o->profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int error = CL_SUCCESS;
     device_walk walk;
+    if (given == 3 && !is_in_order(gpu, o->queue))
+        return bad(why, ATTN_ERR_ARG, "options.queue must take its commands in order");
     if (given == 3) {
         gpu->device = o->device_id;
         gpu->context = o->context;
@@ -558,28 +579,45 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
     put(&t, gpu->build_options);
 }
 
-static void keep_build_log(attn_opencl *gpu, cl_handle program)
-{
-    char log[sizeof gpu->build_log];
-    log[0] = 0;
-    gpu->cl.clGetProgramBuildInfo(program, gpu->device, CL_PROGRAM_BUILD_LOG, sizeof log, log,
-                                  NULL);
-    log[sizeof log - 1] = 0;
-    if (log[0])
-        memcpy(gpu->build_log, log, sizeof log);
-}
 
 /* Several threads may build one program at once, or try it; the first to store it wins. */
 #if defined __GNUC__
 #define LOAD(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
 #define STORE_FIRST(at, expected, value)                                                           \
     __atomic_compare_exchange_n(at, expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+#define STORE(at, value) __atomic_store_n(at, value, __ATOMIC_RELEASE)
 #define COUNT_ONE(at) __atomic_fetch_add(at, 1, __ATOMIC_RELAXED)
 #else
 #define LOAD(at) (*(at))
 #define STORE_FIRST(at, expected, value) ((void)(expected), *(at) = (value), 1)
+#define STORE(at, value) (*(at) = (value))
 #define COUNT_ONE(at) (*(at))++
 #endif
+
+/* What the compiler said, if anything; one thread of several that build at once is heard. A log is
+ * given whole or not at all. */
+static void keep_build_log(attn_opencl *gpu, cl_handle program, int failed)
+{
+    text log = text_in(gpu->build_log, sizeof gpu->build_log);
+    size_t bytes = 0;
+    int expected = 0;
+    gpu->cl.clGetProgramBuildInfo(program, gpu->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+    if ((bytes <= 1 && !failed) || !STORE_FIRST(&gpu->log_taken, &expected, 1))
+        return;
+    if (bytes > sizeof gpu->build_log) {
+        put(&log, "the compiler's log is too long to be kept: ");
+        put_int(&log, (int64_t)bytes);
+        put(&log, " letters");
+    } else if (gpu->cl.clGetProgramBuildInfo(program, gpu->device, CL_PROGRAM_BUILD_LOG,
+                                             sizeof gpu->build_log, gpu->build_log, NULL) ||
+               bytes == 0) {
+        put(&log, "the compiler says nothing");
+    }
+    gpu->build_log[sizeof gpu->build_log - 1] = 0;
+    if (failed)
+        say(gpu, ATTN_LOG_WARNING, gpu->build_log);
+    STORE(&gpu->log_taken, 0);
+}
 
 /* Builds the program that was created, or releases it. */
 static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle program,
@@ -588,10 +626,9 @@ static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle pr
     char options[MOST_OPTIONS];
     build_options(gpu, v, options, sizeof options);
     *error = gpu->cl.clBuildProgram(program, 1, &gpu->device, options, NULL, NULL);
-    keep_build_log(gpu, program);
+    keep_build_log(gpu, program, *error != CL_SUCCESS);
     if (!*error)
         return program;
-    say(gpu, ATTN_LOG_WARNING, gpu->build_log);
     gpu->cl.clReleaseProgram(program);
     return NULL;
 }
@@ -953,11 +990,13 @@ static void check_device(attn_opencl *gpu)
     check_data *d = &gpu->check;
     const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
     const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
-    cl_handle program, kernel = NULL, in = NULL, out = NULL;
+    cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
     cl_int error = CL_SUCCESS;
     text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
     fill_checks(d);
     program = find_program(gpu, &v, &error);
+    if (!error)
+        queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
     if (!error)
         kernel = gpu->cl.clCreateKernel(program, "check", &error);
     if (!error)
@@ -970,15 +1009,17 @@ static void check_device(attn_opencl *gpu)
     if (!error)
         error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
     if (!error)
-        error = gpu->cl.clEnqueueNDRangeKernel(gpu->queue, kernel, 1, NULL, &global, &local, 0,
-                                               NULL, NULL);
+        error = gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL,
+                                               NULL);
     if (!error)
-        error = gpu->cl.clEnqueueReadBuffer(gpu->queue, out, 1, 0, sizeof d->out, d->out, 0, NULL,
+        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL,
                                             NULL);
     if (error)
         explain_error(&why, "the check of the device's arithmetic did not run", error);
     else
         compare_checks(gpu, d);
+    if (queue)
+        gpu->cl.clReleaseCommandQueue(queue);
     if (kernel)
         gpu->cl.clReleaseKernel(kernel);
     if (in)
@@ -1186,7 +1227,8 @@ static device_plan plan_device(const problem *pr, const device_limits *limits)
 /* Of the textbook: the logits of a head, and a factor for each row. */
 static int64_t matrix_bytes(const problem *pr)
 {
-    return 4 * pr->max_q_len * pr->max_kv_len;
+    const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
+    return countable ? 4 * pr->max_q_len * pr->max_kv_len : INT64_MAX;
 }
 
 typedef struct refusal {
@@ -1293,7 +1335,7 @@ enum { MOST_TIMED = 64 };
 
 /* SVM of the caller as a buffer. */
 typedef struct shared_array {
-    const attn_opencl_buffer *named;
+    const void *of;
     cl_handle memory;
 } shared_array;
 
@@ -1630,7 +1672,7 @@ static void fill_keys(const session *s, const array *a, const int64_t packed[4],
 static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const void *data)
 {
     int i;
-    for (i = 0; i < how->num_buffers; i++) {
+    for (i = 0; how->buffers && i < how->num_buffers; i++) {
         const attn_opencl_buffer *b = &how->buffers[i];
         if ((uintptr_t)data >= (uintptr_t)b->address &&
             (uintptr_t)data - (uintptr_t)b->address < b->bytes)
@@ -1644,15 +1686,21 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
     shared_array *found = s->shared;
+    size_t bytes = 0;
+    int i;
     if (!named->svm)
         return named->mem;
-    while (found < s->shared + s->shared_count && found->named != named)
+    while (found < s->shared + s->shared_count && found->of != named->mem)
         found++;
+    for (i = 0; i < s->call->num_buffers; i++) {
+        const attn_opencl_buffer *b = &s->call->buffers[i];
+        if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
+            bytes = b->offset + b->bytes;
+    }
     if (found == s->shared + s->shared_count) {
-        found->named = named;
-        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
-                                   (int64_t)(named->offset + named->bytes), named->mem,
-                                   "using SVM");
+        found->of = named->mem;
+        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
+                                   named->mem, "using SVM");
         s->shared_count++;
     }
     return found->memory;
@@ -1668,6 +1716,30 @@ static char *hull_bytes(const array *a, int64_t lo, int64_t hi, int64_t *bytes, 
     return data + first;
 }
 
+/* Whether the array lies where the caller's buffer says, and that is in its memory. */
+static int fits_named(session *s, const attn_opencl_buffer *named, const array *a, int64_t lo,
+                      int64_t hi)
+{
+    const int64_t start = (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
+    const int64_t element = a->bits < 8 ? 1 : a->bits / 8;
+    size_t room = named->offset + named->bytes;
+    int64_t bytes, before;
+    const char *fault = NULL;
+    hull_bytes(a, lo, hi, &bytes, &before);
+    if (!named->mem)
+        fault = "call.buffers: mem is NULL";
+    else if (start - before < 0 || start - before + bytes > (int64_t)named->bytes)
+        fault = "call.buffers: an array exceeds the bytes of its buffer";
+    else if (((int64_t)named->offset + start) % element)
+        fault = "call.buffers: offset is no multiple of an array's element";
+    else if (!named->svm && s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room,
+                                                          &room, NULL))
+        fault = "call.buffers: mem is no cl_mem";
+    else if (room < named->offset || room - named->offset < named->bytes)
+        fault = "call.buffers: offset + bytes exceed the cl_mem";
+    return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
+}
+
 /* The input becomes an argument of kernels. numbers: where its offset goes, and its strides
  * behind, as many as the array has axes there. */
 static void bind_input(session *s, int which, int number, int strides, const array *a, fill_fn fill)
@@ -1676,7 +1748,7 @@ static void bind_input(session *s, int which, int number, int strides, const arr
     int64_t lo, hi, bytes, offset = 0, packed[4];
     const int64_t *stride = a->stride, elements = hull_of(a, &lo, &hi);
     int axis;
-    if (s->error || !a->data || elements == 0)
+    if (s->error || !a->data || elements == 0 || (named && !fits_named(s, named, a, lo, hi)))
         return;
     if (named) {
         s->input[which] = memory_of(s, named);
@@ -1776,7 +1848,7 @@ static void bind_output(session *s, int which, int number, int strides, const ar
     int64_t lo, hi, bytes;
     const int64_t elements = hull_of(a, &lo, &hi);
     int axis;
-    if (s->error || !a->data || elements == 0)
+    if (s->error || !a->data || elements == 0 || (named && !fits_named(s, named, a, lo, hi)))
         return;
     w->host = *a;
     w->scatter = scatter;
@@ -2257,6 +2329,8 @@ static void run_logits(session *s)
 /* What the call waits for, and what is waited for at its end. */
 static void await_inputs(session *s)
 {
+    if (s->call->num_wait > 0 && !s->call->wait)
+        has_failed(s, INVALID_VALUE, "call.wait is NULL");
     if (!s->error && s->call->num_wait > 0)
         has_failed(s, s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
                                                               s->call->wait, NULL),
@@ -2341,6 +2415,8 @@ static session *open_session(const attn_opencl_call *how, const problem *pr, con
     s->queue = how->queue ? how->queue : how->gpu->queue;
     if (how->times)
         memset(how->times, 0, sizeof *how->times);
+    if (how->queue && !is_in_order(s->gpu, s->queue))
+        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
     fill_numbers(s);
     return s;
 }
@@ -2352,10 +2428,10 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     session *s = open_session(how, pr, &pl, workspace, bytes);
     if (!s)
         return ATTN_ERR_WORKSPACE;
-    await_inputs(s);
-    bind_inputs(s);
+    bind_inputs(s); /* copies of the host's: waiting for the caller's events must not hold them */
     bind_outputs(s);
     describe_call(s);
+    await_inputs(s);
     if (runs(&pl, PART_NAIVE))
         run_naive(s);
     if (runs(&pl, PART_FORWARD))
@@ -2635,10 +2711,10 @@ static attn_status run_gradients_within(const device_limits *limits, const attn_
     if (!s)
         return ATTN_ERR_WORKSPACE;
     fill_gradient_numbers(s, g);
-    await_inputs(s);
     bind_inputs(s);
     bind_gradients(s, g);
     describe_call(s);
+    await_inputs(s);
     run_gradient_kernels(s, g);
     finish_session(s);
     return report(s);
@@ -2923,7 +2999,8 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* On a queue of its own: the caller's may be waiting for the caller. */
+/* On a queue of its own: the caller's may be waiting for the caller. UNTRIED where there is no
+ * memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backward_fn backward,
                        text *why)
 {
@@ -2931,7 +3008,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backwa
     cl_int error = CL_SUCCESS;
     cl_handle memory = NULL, queue;
     trial *t = NULL;
-    int passed = 0;
+    int found = UNTRIED;
     queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
     if (!error)
         memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
@@ -2947,7 +3024,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backwa
         t->backward = backward;
         if (backward)
             fill_gradients(t, v);
-        passed = run_trial(t, why);
+        found = run_trial(t, why) ? TRUSTED : DROPPED;
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
@@ -2955,7 +3032,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backwa
         gpu->cl.clReleaseMemObject(memory);
     if (queue)
         gpu->cl.clReleaseCommandQueue(queue);
-    return passed;
+    return found;
 }
 
 static const char *const distrusted[PART_COUNT] = {
@@ -2965,6 +3042,8 @@ static const char *const distrusted[PART_COUNT] = {
     NULL,
     "kernels of gradients failed their first check on this device",
 };
+
+static const char untried[] = "a kernel could not be checked before its first use";
 
 /* Whether the program of this part, and of the kernel forward where it takes part, may be used.
  * backward: of gradients. */
@@ -2981,12 +3060,12 @@ static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
     now = LOAD(verdict);
     if (now != UNTRIED)
         return now == TRUSTED;
-    now = try_program(gpu, forward, part, backward, &why) ? TRUSTED : DROPPED;
-    if (!STORE_FIRST(verdict, &before, now))
+    now = try_program(gpu, forward, part, backward, &why);
+    if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
         return before == TRUSTED;
     if (now == TRUSTED)
         return 1;
-    put(&t, distrusted[part]);
+    put(&t, now == DROPPED ? distrusted[part] : untried);
     put(&t, ": ");
     put(&t, figure);
     put(&t, "; ");
@@ -2995,13 +3074,20 @@ static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
     return 0;
 }
 
+static int is_dropped(const attn_opencl *gpu, const variant *forward, int part)
+{
+    variant v = *forward;
+    v.part = part;
+    return LOAD(&gpu->verdicts[variant_number(&v)]) == DROPPED;
+}
+
 /* Why the call must not use its programs, or NULL. */
 static const char *distrust(attn_opencl *gpu, const device_plan *pl, attn_backward_fn backward)
 {
     int part;
     for (part = 0; part < PART_COUNT && !gpu->unchecked; part++)
         if (runs(pl, part) && !is_trusted(gpu, &pl->forward, part, backward))
-            return distrusted[part];
+            return is_dropped(gpu, &pl->forward, part) ? distrusted[part] : untried;
     return NULL;
 }
 
@@ -3024,12 +3110,59 @@ static double call_flops(const problem *pr)
            (p->causal && pr->max_q_len > 1 ? 2 : 1);
 }
 
-/* Of a function that says whether a call is supported; fault NULL = it is. */
-static int answer(const char *fault, char *why, size_t why_bytes)
+/* Of a function that says whether a call is supported; fault NULL = it is. bound: to the device,
+ * the CPU cannot take it. */
+static int answer(const char *fault, int bound, char *why, size_t why_bytes)
 {
     text t = text_in(why, why_bytes);
     put(&t, fault ? fault : "");
-    return fault == NULL;
+    if (fault && bound)
+        put(&t, "; the CPU cannot take what waits for the device or lies there");
+    return !fault ? 1 : bound ? -1 : 0;
+}
+
+static const char not_open[] = "no device is open";
+
+static int any_named(const attn_opencl_call *how, const void *const *data, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++)
+        if (data[i] && named_buffer(how, data[i]))
+            return 1;
+    return 0;
+}
+
+/* Whether the caller waits for the device's event, or has arrays there. */
+static int is_bound(const attn_opencl_call *how, const attn_params *p)
+{
+    const void *const data[] = { p->q.data, p->k.data, p->v.data, p->o.data, p->lse.data,
+                                 p->bias.data, p->bool_mask.data, p->bit_mask.data, p->q_segments,
+                                 p->kv_segments, p->state.m, p->state.l, p->state.o,
+                                 p->logits.data };
+    return how->event || any_named(how, data, COUNT_OF(data));
+}
+
+static int is_gradient_bound(const attn_opencl_call *how, const attn_params *p,
+                             const attn_gradients *g)
+{
+    const void *const data[] = { g->dout.data, g->dlse.data, g->dq.data, g->dk.data, g->dv.data,
+                                 g->dbias.data, g->dsinks, g->dslopes };
+    return is_bound(how, p) || any_named(how, data, COUNT_OF(data));
+}
+
+/* What of the call, the object or its options stands against it, or NULL. */
+static const char *refuse_call(const attn_opencl_call *how, const problem *pr,
+                               const device_plan *pl)
+{
+    const attn_opencl *gpu = how->gpu;
+    const attn_params *resolved = &pr->p;
+    const refusal refusals[] = {
+        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
+        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
+        { how->event != NULL && how->times != NULL, times_or_event },
+        { !runs(pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
+    };
+    return first_refusal(refusals, COUNT_OF(refusals));
 }
 
 static int supports_call(const attn_backend *self, const attn_params *resolved, char *why,
@@ -3038,20 +3171,19 @@ static int supports_call(const attn_backend *self, const attn_params *resolved, 
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     attn_opencl *gpu = how->gpu;
     const problem *pr = problem_of(resolved);
-    const device_limits limits = limits_of(&gpu->info, gpu->exact);
-    const device_plan pl = plan_device(pr, &limits);
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { !runs(&pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
-    };
-    const char *fault = first_refusal(refusals, COUNT_OF(refusals));
+    device_limits limits;
+    device_plan pl;
+    const char *fault;
+    if (!gpu || !gpu->queue)
+        return answer(not_open, is_bound(how, resolved), why, why_bytes);
+    limits = limits_of(&gpu->info, gpu->exact);
+    pl = plan_device(pr, &limits);
+    fault = refuse_call(how, pr, &pl);
     if (!fault)
         fault = refuse_plan(pr, &limits, &pl);
     if (!fault)
         fault = distrust(gpu, &pl, NULL);
-    return answer(fault, why, why_bytes);
+    return answer(fault, is_bound(how, resolved), why, why_bytes);
 }
 
 /* The first gradient that the host would have to fetch, or NULL. */
@@ -3068,15 +3200,14 @@ static const char *host_gradient(const attn_opencl_call *how, const attn_gradien
     return first_on_host(how, outputs, sizeof outputs / sizeof *outputs);
 }
 
-static int supports_gradients(const attn_backend *self, const attn_params *resolved,
-                              const attn_gradients *g, char *why, size_t why_bytes)
+/* Likewise of gradients. */
+static const char *refuse_gradients(const attn_opencl_call *how, const problem *pr,
+                                    const attn_gradients *g, const device_limits *limits,
+                                    const device_plan *pl)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    const problem *pr = problem_of(resolved);
-    const device_limits limits = limits_of(&gpu->info, gpu->exact);
-    const device_plan pl = plan_gradients(pr, &limits);
-    const int64_t most = most_memory(&limits);
+    const attn_opencl *gpu = how->gpu;
+    const attn_params *resolved = &pr->p;
+    const int64_t most = most_memory(limits);
     const char *fetched = how->event ? host_gradient(how, g) : NULL;
     const refusal refusals[] = {
         { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
@@ -3090,12 +3221,29 @@ static int supports_gradients(const attn_backend *self, const attn_params *resol
         { pr->max_kv_len > MOST_KEYS, too_many_keys },
         { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
         { 12 * all_rows(resolved) > most, "statistics of rows exceed an array of the device" },
-        { gradient_local_bytes(&pl) > (int64_t)limits.local_bytes, too_little_local },
+        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
     };
-    const char *fault = first_refusal(refusals, COUNT_OF(refusals));
+    return first_refusal(refusals, COUNT_OF(refusals));
+}
+
+static int supports_gradients(const attn_backend *self, const attn_params *resolved,
+                              const attn_gradients *g, char *why, size_t why_bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    attn_opencl *gpu = how->gpu;
+    const problem *pr = problem_of(resolved);
+    const int bound = is_gradient_bound(how, resolved, g);
+    device_limits limits;
+    device_plan pl;
+    const char *fault;
+    if (!gpu || !gpu->queue)
+        return answer(not_open, bound, why, why_bytes);
+    limits = limits_of(&gpu->info, gpu->exact);
+    pl = plan_gradients(pr, &limits);
+    fault = refuse_gradients(how, pr, g, &limits, &pl);
     if (!fault)
         fault = distrust(gpu, &pl, gradient_call_of(g)->backward);
-    return answer(fault, why, why_bytes);
+    return answer(fault, bound, why, why_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -3184,18 +3332,18 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu)
 
 ATTN_API const char *attn_opencl_why(const attn_opencl *gpu)
 {
-    return gpu->why;
+    return gpu ? gpu->why : "no memory for the object: gpu is NULL";
 }
 
 ATTN_API const char *attn_opencl_build_log(const attn_opencl *gpu)
 {
-    return gpu->build_log;
+    return gpu ? gpu->build_log : "";
 }
 
 ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_info *info)
 {
     int i;
-    if (!gpu || !info || !gpu->device)
+    if (!gpu || !info || !gpu->queue)
         return ATTN_ERR_ARG;
     *info = gpu->info;
     info->built = LOAD(&gpu->built);
@@ -3208,27 +3356,28 @@ ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_in
 
 ATTN_API size_t attn_opencl_binaries_get(const attn_opencl *gpu, void *to, size_t bytes)
 {
-    if (!gpu || !gpu->device)
+    if (!gpu || !gpu->queue)
         return 0;
     return keep_programs(gpu, (unsigned char *)to, to ? bytes : 0);
 }
 
 ATTN_API attn_status attn_opencl_binaries_set(attn_opencl *gpu, const void *from, size_t bytes)
 {
-    if (!gpu || !gpu->device || !from)
+    if (!gpu || !gpu->queue || !from)
         return ATTN_ERR_ARG;
     return take_programs(gpu, from, bytes);
 }
 
 ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *how)
 {
+    static const attn_opencl_call nothing; /* of no object */
     attn_backend backend;
     memset(&backend, 0, sizeof backend);
     if (how)
         how->gpu = gpu;
     backend.abi = ATTN_KERNEL_ABI;
     backend.name = "opencl";
-    backend.user = how ? how : &gpu->plain;
+    backend.user = how ? how : gpu ? &gpu->plain : (void *)(uintptr_t)&nothing;
     backend.supports = supports_call;
     backend.workspace_size = call_workspace;
     backend.run = run_call;
@@ -3274,6 +3423,8 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     why = text_in(to->why, sizeof to->why);
     if (!info || !p)
         return bad(&why, ATTN_ERR_ARG, "info and p must not be NULL");
+    if (info->compute_units < 1)
+        return bad(&why, ATTN_ERR_ARG, "info.compute_units must be at least 1");
     status = attn_core_get()->validate(p, &pr, 0, &why);
     if (status)
         return status;

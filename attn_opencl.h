@@ -15,6 +15,8 @@
  *
  * What runs. A device takes every call but those with callbacks (score, mask), and those that its
  *   memory cannot hold; what it refuses runs on the CPU, attn_explain says why, and p.log hears it.
+ *   A call with arrays in call.buffers, or with an event, cannot run on the CPU: it ends with
+ *   ATTN_ERR_UNSUPPORTED. One that the driver fails ends with ATTN_ERR_CALLBACK: p.log hears why.
  *   p.impl = ATTN_IMPL_NAIVE is the textbook on the device, of attn_backward that on the CPU.
  *   p.kernels, tile_keys, tuning, workers, shared_keys and g.gemms mean nothing to it.
  * Bits. By default the device divides keys as it likes and takes its own 2^x: within the bound of
@@ -40,8 +42,9 @@
  *   than 1e-4 where they are up to 1, or gradients up to 10) it is dropped with a line in
  *   options.log, and calls that need it are refused. A workspace sized before that may then be too
  *   small for the CPU: ask for its size again.
- * Building. attn_opencl.c includes kernels_cl.inc, the bytes of kernels.cl as decimal numbers
- *   separated by commas. The Makefile makes it; so does
+ * Building. Link with -ldl where dlopen needs it (glibc before 2.34). attn_opencl.c includes
+ *   kernels_cl.inc, the bytes of kernels.cl as decimal numbers separated by commas. The Makefile
+ *   makes it; so does
  *       od -An -v -tu1 kernels.cl | sed 's|[0-9][0-9]*|&,|g' > kernels_cl.inc
  */
 #ifndef ATTN_OPENCL_H
@@ -77,8 +80,8 @@ typedef struct attn_opencl_options {
     const char *library; /* file of the ICD loader; NULL = the usual ones of the system */
     void *context;       /* the caller's cl_context, */
     void *device_id;     /* cl_device_id in it, */
-    void *queue;         /* and cl_command_queue: all three, or NULL and the library makes its own.
-                          * They are retained until attn_opencl_close */
+    void *queue;         /* and cl_command_queue, in order: all three, or NULL and the library makes
+                          * its own. They are retained until attn_opencl_close */
     int unchecked;       /* kernels are used at once, see "First use" above: to measure it */
     const char *build_options; /* more of them for the device's compiler, at most 99 letters, e.g.
                                 * "-cl-intel-256-GRF-per-thread"; NULL = none. What makes it
@@ -123,11 +126,11 @@ typedef struct attn_opencl_call {
     attn_opencl *gpu;    /* set by attn_opencl_backend */
     void *queue;         /* cl_command_queue, in order; NULL = the object's */
     int num_wait;        /* cl_events that must be complete before the device begins */
-    void *const *wait;
+    void *const *wait;   /* ... with a kernel; arrays of the host are copied before */
     void **event;        /* where not NULL, gets a cl_event of the end, which the caller releases;
                           * the call then returns at once. All arrays that the device writes must be
                           * in buffers, and workspace and arrays of the host stay as they are until
-                          * then */
+                          * then. It is not touched where the call fails or has nothing to do */
     attn_opencl_times *times; /* where not NULL, and event is NULL, filled in at the end; the
                                * commands are then measured one by one, which takes time itself */
 } attn_opencl_call;
@@ -192,7 +195,8 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu);
 /* Why attn_opencl_open failed, or "ok". */
 ATTN_API const char *attn_opencl_why(const attn_opencl *gpu);
 
-/* What the device's compiler said last that was not empty, cut to its first 2000 letters. */
+/* What the device's compiler said last that was not empty: whole, or that it is longer than 8000
+ * letters. */
 ATTN_API const char *attn_opencl_build_log(const attn_opencl *gpu);
 
 /* *info of an opened object. */

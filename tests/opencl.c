@@ -530,9 +530,128 @@ static void check_event_of_host(subject *s)
     call.event = &end;
     p = s->p;
     p.backend = &backend;
-    CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0,
-          "accepted: %s", info.backend_name);
+    CHECK(attn_explain(&p, &info) == ATTN_ERR_UNSUPPORTED, "accepted");
+    CHECK(strcmp(info.backend_name, "none") == 0, "taken by %s", info.backend_name);
     CHECK(strstr(info.reasons, "o is not in call.buffers") != NULL, "it says \"%s\"", info.reasons);
+    CHECK(run(&p) == ATTN_ERR_UNSUPPORTED && end == NULL, "it ran");
+}
+
+/* What the device refuses must not run on the CPU where arrays are the device's. */
+static void check_bound(subject *s, attn_score_fn score)
+{
+    attn_opencl_call call = {0};
+    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    on_device d;
+    attn_params p;
+    char why[300];
+    if (!begin_case("a callback, but arrays on the device"))
+        return;
+    make_subject(s);
+    send(s, &d, 0);
+    call.num_buffers = TENSORS;
+    call.buffers = d.named;
+    p = s->p;
+    p.backend = &backend;
+    p.score = score;
+    name_tensors(&p, &d);
+    CHECK(run(&p) == ATTN_ERR_UNSUPPORTED, "it ran");
+    attn_check(&p, NULL, 0, why, sizeof why);
+    CHECK(strstr(why, "opencl refused: score is a callback; the CPU cannot") != NULL,
+          "it says \"%s\"", why);
+    release(s, &d);
+}
+
+/* ---- buffers that are not what they are said to be */
+
+static char heard[300];
+
+static void hear(void *user, int level, const char *sentence)
+{
+    (void)user;
+    if (level == ATTN_LOG_WARNING)
+        snprintf(heard, sizeof heard, "%s", sentence);
+}
+
+static void check_wrong_buffers(subject *s)
+{
+    static const struct {
+        const char *sentence;
+        size_t offset, bytes;
+        int tensor, no_memory;
+    } faults[] = {
+        {"mem is NULL", 0, 0, O, 1},
+        {"an array exceeds the bytes of its buffer", 0, 64, O, 0},
+        {"an array exceeds the bytes of its buffer", 0, 64, K, 0},
+        {"offset is no multiple of an array's element", 2, 0, Q, 0},
+        {"offset + bytes exceed the cl_mem", (size_t)1 << 20, 0, V, 0},
+        {"offset + bytes exceed the cl_mem", SIZE_MAX - 3, 0, O, 0},
+    };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        attn_opencl_call call = {0};
+        const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+        attn_opencl_buffer *named;
+        on_device d;
+        attn_params p;
+        if (!begin_case("a wrong buffer: %s", faults[i].sentence))
+            continue;
+        make_subject(s);
+        send(s, &d, 0);
+        named = &d.named[faults[i].tensor];
+        named->mem = faults[i].no_memory ? NULL : named->mem;
+        named->offset += faults[i].offset;
+        named->bytes = faults[i].bytes ? faults[i].bytes : named->bytes;
+        call.num_buffers = TENSORS;
+        call.buffers = d.named;
+        p = s->p;
+        p.backend = &backend;
+        p.log = hear;
+        name_tensors(&p, &d);
+        heard[0] = 0;
+        CHECK(run(&p) == ATTN_ERR_CALLBACK, "taken");
+        CHECK(strstr(heard, faults[i].sentence) != NULL, "it says \"%s\"", heard);
+        release(s, &d);
+    }
+}
+
+/* Copies of host arrays do not wait for the events that the device waits for. */
+static void check_event_and_copy(subject *s)
+{
+    attn_opencl_call call = {0};
+    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    const ptrdiff_t gap = DIM + 3;
+    float *q;
+    void *before, *end = NULL;
+    int32_t error = -1;
+    on_device d;
+    attn_params p;
+    if (!begin_case("an event, and an input that is copied") || getenv("ATTN_TEST_QUICK") != NULL)
+        return; /* see check_events */
+    make_subject(s);
+    q = test_alloc((size_t)(HEADS * ROWS * gap) * sizeof *q);
+    for (int i = 0; i < HEADS * ROWS; i++)
+        memcpy(q + i * gap, s->data[Q] + i * DIM, DIM * sizeof *q);
+    send(s, &d, 0);
+    before = s->cl.user_event(s->info.context, &error);
+    CHECK(error == 0, "clCreateUserEvent: %d", (int)error);
+    call.num_buffers = TENSORS;
+    call.buffers = d.named;
+    call.num_wait = 1;
+    call.wait = &before;
+    call.event = &end;
+    p = s->p;
+    p.backend = &backend;
+    name_tensors(&p, &d);
+    p.q.data = q;
+    p.q.stride_seq = gap;
+    p.q.stride_head = ROWS * gap;
+    p.q.stride_batch = HEADS * ROWS * gap;
+    CHECK(run(&p) == ATTN_OK && end != NULL, "refused");
+    CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
+    CHECK(s->cl.wait(1, &end) == 0, "clWaitForEvents");
+    CHECK(same_output(s, fetch(s, &d)), "other bits than on the CPU");
+    s->cl.release_event(end);
+    s->cl.release_event(before);
+    release(s, &d);
 }
 
 /* ---- many threads, kernels being built by all of them at first */
@@ -632,7 +751,7 @@ static void check_times(subject *s, const attn_opencl_options *o)
         CHECK(times.to_device >= 0 && times.to_device < 100 && times.to_host >= 0 &&
                   times.to_host < 100, "%g s in, %g s out", times.to_device, times.to_host);
         call.event = &end;
-        CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0 &&
+        CHECK(attn_explain(&p, &info) == ATTN_ERR_UNSUPPORTED &&
                   strstr(info.reasons, "not in call.buffers") != NULL, "%s", info.reasons);
         attn_opencl_close(gpu);
     }
@@ -686,7 +805,10 @@ static void check_device(void)
         check_shared_memory(&s);
         check_events(&s);
         check_event_of_host(&s);
+        check_event_and_copy(&s);
         check_refusal(&s);
+        check_bound(&s, same_logit);
+        check_wrong_buffers(&s);
         check_times(&s, &o);
         check_least_flops(&s, &o);
         check_threads(&s, &o);

@@ -96,7 +96,7 @@ static int64_t local_memory(int64_t rows, int64_t columns)
 }
 
 /* The most states that wait at once where chunks first..end-1 become one: after chunk c a node of
- * 2^k chunks for each bit k of c + 1 (docs/canon.md); those without any of the chunks are not there. */
+ * 2^k chunks for each bit k of c + 1 (docs/canon.md), but for those without any of the chunks. */
 static int64_t waiting_states(int64_t first, int64_t end)
 {
     int64_t most = 0;

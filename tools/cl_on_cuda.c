@@ -277,6 +277,15 @@ cl_handle clCreateCommandQueue(cl_handle context, cl_handle device, cl_flags fla
     return created(context, OUT_OF_RESOURCES, error);
 }
 
+/* In order, like the stream. */
+cl_int clGetCommandQueueInfo(cl_handle queue, cl_uint what, size_t room, void *to, size_t *size)
+{
+    const cl_flags properties = 0;
+    const cl_uint queue_properties = 0x1093;
+    if (!queue || what != queue_properties) return INVALID_VALUE;
+    return answer(&properties, sizeof properties, room, to, size);
+}
+
 cl_int clRetainContext(cl_handle context)
 {
     return context ? 0 : INVALID_VALUE;
@@ -406,6 +415,14 @@ cl_handle clCreateBuffer(cl_handle context, cl_flags flags, size_t bytes, void *
     all.memories = m;
     pthread_mutex_unlock(&all.lock);
     return created(m, 0, error);
+}
+
+cl_int clGetMemObjectInfo(cl_handle handle, cl_uint what, size_t room, void *to, size_t *size)
+{
+    const memory *const m = handle;
+    const cl_uint mem_size = 0x1102;
+    if (!m || what != mem_size) return INVALID_VALUE;
+    return answer(&m->bytes, sizeof m->bytes, room, to, size);
 }
 
 /* In the order of the stream: commands before have it still. */
