@@ -100,7 +100,8 @@ typedef struct attn_opencl_options {
 
 /* An array that is on the device. p.q.data and others are then addresses in address ..
  * address + bytes - 1, which are never read: they only name elements. The memory of a host copy
- * will do, or numbers that the caller makes up. Set it to zero, then assign. */
+ * will do, or numbers that the caller makes up. Several may name parts of one mem; of those that
+ * name an address the first counts. Set it to zero, then assign. */
 typedef struct attn_opencl_buffer {
     size_t offset;       /* of the array in mem, in bytes; a multiple of its element */
     const void *address;
@@ -180,7 +181,8 @@ ATTN_API size_t attn_opencl_size(void);
 
 /* Opens a device in memory of attn_opencl_size() bytes, options NULL = all zero. ATTN_OK; or
  * ATTN_ERR_UNSUPPORTED (no library, no platform, no device, or none that can run the kernels), or
- * ATTN_ERR_ARG, and attn_opencl_why has the sentence. attn_opencl_close may follow in any case. */
+ * ATTN_ERR_ARG, and attn_opencl_why has the sentence. attn_opencl_close may follow in any case, and
+ * must before the memory is opened again. */
 ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options);
 
 /* The devices of all platforms, up to `most` of them to devices; returns how many there are. Of
@@ -202,8 +204,9 @@ ATTN_API const char *attn_opencl_build_log(const attn_opencl *gpu);
 /* *info of an opened object. */
 ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_info *info);
 
-/* All programs built so far, as bytes: writes them to `to` if they fit, and returns how many they
- * are (to NULL = only that; 0 = nothing is open). No call may be running. */
+/* All programs built so far, as bytes: writes them to `to` if they fit (else what is there is no
+ * longer of use), and returns how many they are (to NULL = only that; 0 = nothing is open). No call
+ * may be running. */
 ATTN_API size_t attn_opencl_binaries_get(const attn_opencl *gpu, void *to, size_t bytes);
 
 /* Takes programs that attn_opencl_binaries_get gave, in this process or another, instead of
