@@ -1692,12 +1692,12 @@ static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
         return named->mem;
     while (found < s->shared + s->shared_count && found->of != named->mem)
         found++;
-    for (i = 0; i < s->call->num_buffers; i++) {
-        const attn_opencl_buffer *b = &s->call->buffers[i];
-        if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
-            bytes = b->offset + b->bytes;
-    }
     if (found == s->shared + s->shared_count) {
+        for (i = 0; i < s->call->num_buffers; i++) {
+            const attn_opencl_buffer *b = &s->call->buffers[i];
+            if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
+                bytes = b->offset + b->bytes;
+        }
         found->of = named->mem;
         found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
                                    named->mem, "using SVM");
@@ -1773,20 +1773,25 @@ static void bind_input(session *s, int which, int number, int strides, const arr
         s->numbers[number + 1 + axis] = stride[axis];
 }
 
+/* Row (b, h, i) of an output that was copied. */
+static void scatter_row(const written *w, const char *from, int64_t b, int64_t h, int64_t i)
+{
+    const int64_t bytes = w->host.bits / 8, *to = w->host.stride, *at = w->stride;
+    memcpy((char *)(uintptr_t)w->host.data + (b * to[0] + h * to[1] + i * to[2]) * bytes,
+           from + (b * at[0] + h * at[1] + i * at[2]) * bytes,
+           (size_t)(w->host.count[3] * bytes));
+}
+
 /* Rows in use of an output that was copied. */
 static void scatter_rows(const session *s, const written *w, const char *from)
 {
     const attn_params *p = &s->pr->p;
-    const int64_t bytes = w->host.bits / 8, *to = w->host.stride, *at = w->stride;
-    char *data = (char *)(uintptr_t)w->host.data;
     int64_t b, h, i;
     for (b = 0; b < p->batch; b++) {
         const sequence seq = attn_core_get()->sequence_of(p, b);
         for (h = 0; h < p->num_heads_q; h++)
             for (i = seq.q_row; i < seq.q_row + seq.q_len; i++)
-                memcpy(data + (b * to[0] + h * to[1] + i * to[2]) * bytes,
-                       from + (b * at[0] + h * at[1] + i * at[2]) * bytes,
-                       (size_t)(w->host.count[3] * bytes));
+                scatter_row(w, from, b, h, i);
     }
 }
 
@@ -1794,17 +1799,13 @@ static void scatter_rows(const session *s, const written *w, const char *from)
 static void scatter_logits(const session *s, const written *w, const char *from)
 {
     const attn_params *p = &s->pr->p;
-    const int64_t *at = w->stride;
-    char *data = (char *)(uintptr_t)w->host.data;
     int64_t b, h, c;
     for (b = 0; b < p->batch; b++) {
         const sequence seq = attn_core_get()->sequence_of(p, b);
         for (c = 0; c < p->logits.num_rows; c++)
             for (h = 0; h < p->num_heads_q; h++)
                 if ((p->logits.rows ? p->logits.rows[c] : c) < seq.q_len)
-                    memcpy(data + (b * at[0] + h * at[1] + c * at[2]) * 4,
-                           from + (b * at[0] + h * at[1] + c * at[2]) * 4,
-                           (size_t)(w->host.count[3] * 4));
+                    scatter_row(w, from, b, h, c);
     }
 }
 
@@ -1827,16 +1828,12 @@ static void scatter_all(const session *s, const written *w, const char *from)
 static void scatter_keys(const session *s, const written *w, const char *from)
 {
     const attn_params *p = &s->pr->p;
-    const int64_t bytes = w->host.bits / 8, *to = w->host.stride, *at = w->stride;
-    char *data = (char *)(uintptr_t)w->host.data;
     int64_t b, h, j;
     for (b = 0; b < p->batch; b++) {
         const sequence seq = attn_core_get()->sequence_of(p, b);
         for (h = 0; h < p->num_heads_kv; h++)
             for (j = seq.kv_row; j < seq.kv_row + seq.kv_len; j++)
-                memcpy(data + (b * to[0] + h * to[1] + j * to[2]) * bytes,
-                       from + (b * at[0] + h * at[1] + j * at[2]) * bytes,
-                       (size_t)(w->host.count[3] * bytes));
+                scatter_row(w, from, b, h, j);
     }
 }
 
@@ -3045,9 +3042,9 @@ static const char *const distrusted[PART_COUNT] = {
 
 static const char untried[] = "a kernel could not be checked before its first use";
 
-/* Whether the program of this part, and of the kernel forward where it takes part, may be used.
+/* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
  * backward: of gradients. */
-static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part,
                       attn_backward_fn backward)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
@@ -3059,35 +3056,30 @@ static int is_trusted(attn_opencl *gpu, const variant *forward, int part,
     verdict = &gpu->verdicts[variant_number(&v)];
     now = LOAD(verdict);
     if (now != UNTRIED)
-        return now == TRUSTED;
+        return now;
     now = try_program(gpu, forward, part, backward, &why);
     if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
-        return before == TRUSTED;
+        return before;
     if (now == TRUSTED)
-        return 1;
+        return now;
     put(&t, now == DROPPED ? distrusted[part] : untried);
     put(&t, ": ");
     put(&t, figure);
     put(&t, "; ");
     build_options(gpu, &v, t.at, t.left);
     say(gpu, ATTN_LOG_WARNING, sentence);
-    return 0;
-}
-
-static int is_dropped(const attn_opencl *gpu, const variant *forward, int part)
-{
-    variant v = *forward;
-    v.part = part;
-    return LOAD(&gpu->verdicts[variant_number(&v)]) == DROPPED;
+    return now;
 }
 
 /* Why the call must not use its programs, or NULL. */
 static const char *distrust(attn_opencl *gpu, const device_plan *pl, attn_backward_fn backward)
 {
-    int part;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++)
-        if (runs(pl, part) && !is_trusted(gpu, &pl->forward, part, backward))
-            return is_dropped(gpu, &pl->forward, part) ? distrusted[part] : untried;
+    int part, found;
+    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
+        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, backward) : TRUSTED;
+        if (found != TRUSTED)
+            return found == DROPPED ? distrusted[part] : untried;
+    }
     return NULL;
 }
 

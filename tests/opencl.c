@@ -480,8 +480,22 @@ static void check_shared_memory(subject *s)
     m.release(s->info.context, memory);
 }
 
-/* The call waits for an event of the caller's and returns before it has happened. */
-static void check_events(subject *s)
+/* q as the host's, with gaps between its rows, so that it is copied. */
+static void copy_queries(const subject *s, attn_params *p)
+{
+    const ptrdiff_t gap = DIM + 3;
+    float *q = test_alloc((size_t)(HEADS * ROWS * gap) * sizeof *q);
+    for (int i = 0; i < HEADS * ROWS; i++)
+        memcpy(q + i * gap, s->data[Q] + i * DIM, DIM * sizeof *q);
+    p->q.data = q;
+    p->q.stride_seq = gap;
+    p->q.stride_head = ROWS * gap;
+    p->q.stride_batch = HEADS * ROWS * gap;
+}
+
+/* The call waits for an event of the caller's and returns before it has happened. Copies of host
+ * arrays do not wait for it. */
+static void check_events(subject *s, int copied)
 {
     attn_opencl_call call = {0};
     const attn_backend backend = attn_opencl_backend(s->gpu, &call);
@@ -490,7 +504,7 @@ static void check_events(subject *s)
     int32_t error = -1;
     on_device d;
     attn_params p;
-    if (!begin_case("a call between two events"))
+    if (!begin_case("a call between two events%s", copied ? ", an input copied" : ""))
         return;
     make_subject(s);
     send(s, &d, 0);
@@ -504,6 +518,8 @@ static void check_events(subject *s)
     p = s->p;
     p.backend = &backend;
     name_tensors(&p, &d);
+    if (copied)
+        copy_queries(s, &p);
     if (early)
         CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
     CHECK(run(&p) == ATTN_OK && end != NULL, "refused");
@@ -611,47 +627,6 @@ static void check_wrong_buffers(subject *s)
         CHECK(strstr(heard, faults[i].sentence) != NULL, "it says \"%s\"", heard);
         release(s, &d);
     }
-}
-
-/* Copies of host arrays do not wait for the events that the device waits for. */
-static void check_event_and_copy(subject *s)
-{
-    attn_opencl_call call = {0};
-    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
-    const ptrdiff_t gap = DIM + 3;
-    float *q;
-    void *before, *end = NULL;
-    int32_t error = -1;
-    on_device d;
-    attn_params p;
-    if (!begin_case("an event, and an input that is copied") || getenv("ATTN_TEST_QUICK") != NULL)
-        return; /* see check_events */
-    make_subject(s);
-    q = test_alloc((size_t)(HEADS * ROWS * gap) * sizeof *q);
-    for (int i = 0; i < HEADS * ROWS; i++)
-        memcpy(q + i * gap, s->data[Q] + i * DIM, DIM * sizeof *q);
-    send(s, &d, 0);
-    before = s->cl.user_event(s->info.context, &error);
-    CHECK(error == 0, "clCreateUserEvent: %d", (int)error);
-    call.num_buffers = TENSORS;
-    call.buffers = d.named;
-    call.num_wait = 1;
-    call.wait = &before;
-    call.event = &end;
-    p = s->p;
-    p.backend = &backend;
-    name_tensors(&p, &d);
-    p.q.data = q;
-    p.q.stride_seq = gap;
-    p.q.stride_head = ROWS * gap;
-    p.q.stride_batch = HEADS * ROWS * gap;
-    CHECK(run(&p) == ATTN_OK && end != NULL, "refused");
-    CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
-    CHECK(s->cl.wait(1, &end) == 0, "clWaitForEvents");
-    CHECK(same_output(s, fetch(s, &d)), "other bits than on the CPU");
-    s->cl.release_event(end);
-    s->cl.release_event(before);
-    release(s, &d);
 }
 
 /* ---- many threads, kernels being built by all of them at first */
@@ -803,9 +778,9 @@ static void check_device(void)
         check_small_gradients(gpu);
         check_buffers(&s);
         check_shared_memory(&s);
-        check_events(&s);
+        check_events(&s, 0);
+        check_events(&s, 1);
         check_event_of_host(&s);
-        check_event_and_copy(&s);
         check_refusal(&s);
         check_bound(&s, same_logit);
         check_wrong_buffers(&s);
