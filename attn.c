@@ -904,6 +904,13 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
+/* Narrows *from..*to-1 to `count` from `begin` on. */
+static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
+{
+    *from = max64(*from, min64(begin, *to));
+    *to = max64(*from, min64(begin + count, *to));
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
     sequence s;
@@ -913,6 +920,18 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
     s.q_len = entry32(p->q_len, b, q_capacity(p, b));
     s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
+    s.row_from = 0;
+    s.row_to = s.q_len;
+    s.key_from = 0;
+    s.key_to = s.kv_len;
+    if (p->part.rows) {
+        s.q_row -= p->part.row_begin;
+        take_part_of(p->part.row_begin, p->part.row_count, &s.row_from, &s.row_to);
+    }
+    if (p->part.keys) {
+        s.kv_row -= p->part.key_begin;
+        take_part_of(p->part.key_begin - s.column, p->part.key_count, &s.key_from, &s.key_to);
+    }
     s.key_base = p->key_base ? p->key_base[b] : 0;
     s.prefix = entry32(p->prefix, b, 0);
     s.offset = 0;
@@ -974,7 +993,7 @@ static void resolve_mask_strides(attn_mask *m)
 static int64_t rows_of_entry(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : p->seq_len_kv;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
 }
 
 /* Entries of a sequence's page table. */
@@ -996,11 +1015,11 @@ static void resolve_layouts(attn_params *p)
     const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
     const attn_block_mask *blocks = &p->block_mask;
     resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
+    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
     RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
     RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, p->seq_len_q, 1);
+    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
     if (varlen)
         p->lse.stride_batch = 0;
     resolve_broadcast(&p->bias.stride_batch);
@@ -1075,8 +1094,8 @@ static void resolve_numbers(problem *pr)
     pr->max_q_len = pr->max_kv_len = 0;
     for (b = 0; b < kinds; b++) {
         const sequence s = sequence_of(p, b);
-        pr->max_q_len = max64(pr->max_q_len, s.q_len);
-        pr->max_kv_len = max64(pr->max_kv_len, s.kv_len);
+        pr->max_q_len = max64(pr->max_q_len, s.row_to - s.row_from);
+        pr->max_kv_len = max64(pr->max_kv_len, s.key_to - s.key_from);
     }
     resolve_kernels(pr);
 }
@@ -1094,7 +1113,13 @@ static int wants_rows(const attn_params *p)
 
 static int is_empty(const attn_params *p)
 {
-    return p->batch == 0 || p->seq_len_q == 0;
+    return p->batch == 0 || rows_held(p) == 0;
+}
+
+/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+static int begins_inside(const attn_params *p)
+{
+    return p->key_base || p->part.keys;
 }
 
 /* Where a key of a sequence lies: this and the three functions below are all in this file that
@@ -1451,8 +1476,8 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
                           int64_t *hi)
 {
     int m;
-    *lo = 0;
-    *hi = s->kv_len;
+    *lo = s->key_from;
+    *hi = s->key_to;
     for (m = 0; m < COUNT_OF(mask_rules); m++)
         if (mask_rules[m].range && mask_rules[m].active(p))
             mask_rules[m].range(p, s, pos, lo, hi);
@@ -1484,6 +1509,10 @@ static const size_rule size_rules[] = { /* int64_t fields */
     SIZE_RULE(kv_rows.ring, 0, MOST),
     SIZE_RULE(kv_rows.page_size, 0, MOST),
     SIZE_RULE(kv_rows.num_pages, 0, MOST),
+    SIZE_RULE(part.row_begin, 0, MOST),
+    SIZE_RULE(part.row_count, 0, MOST),
+    SIZE_RULE(part.key_begin, 0, MOST),
+    SIZE_RULE(part.key_count, 0, MOST),
     SIZE_RULE(auto_naive_keys, 0, INT64_MAX),
 };
 
@@ -1616,6 +1645,79 @@ static attn_status check_rows(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
+/* Rows or keys of a part: its three fields and the one that bounds them. */
+typedef struct part_rule {
+    const char *flag, *begin_name, *count_name, *whole_name;
+    int on;
+    int64_t begin, count, whole;
+} part_rule;
+
+static attn_status check_part_rule(const part_rule *rule, text *why)
+{
+    if (!rule->on && (rule->begin || rule->count)) {
+        put_field(why, rule->begin ? rule->begin_name : rule->count_name,
+                  rule->begin ? rule->begin : rule->count);
+        put(why, " is set, but ");
+        put(why, rule->flag);
+        return bad(why, ATTN_ERR_ARG, " is 0");
+    }
+    if (!rule->on || rule->begin + rule->count <= rule->whole)
+        return ATTN_OK;
+    put_field(why, rule->begin_name, rule->begin);
+    put(why, " + ");
+    put_field(why, rule->count_name, rule->count);
+    put(why, " must be at most ");
+    put_field(why, rule->whole_name, rule->whole);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_part(const attn_params *p, text *why)
+{
+    const attn_part *part = &p->part;
+    const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
+                             part->rows, part->row_begin, part->row_count, p->seq_len_q };
+    const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
+                             part->keys, part->key_begin, part->key_count, p->seq_len_kv };
+    attn_status status = check_part_rule(&rows, why);
+    if (!status)
+        status = check_part_rule(&keys, why);
+    if (!status && part->continued && !(part->keys && p->partial))
+        return bad_field(why, ATTN_ERR_ARG, "part.continued", part->continued,
+                         " needs part.keys and partial");
+    if (status || (!part->rows && !part->keys))
+        return status;
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
+    if (p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive) takes no part of a call");
+    return ATTN_OK;
+}
+
+/* The keys of a part that is continued lie in one chunk. */
+static attn_status check_continued(const attn_params *p, text *why)
+{
+    int64_t b;
+    for (b = 0; p->part.continued && b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
+        if (first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
+            continue;
+        put(why, "part.continued: keys ");
+        put_field(why, "n", first);
+        put(why, " to ");
+        put_int(why, end - 1);
+        put(why, " of sequence ");
+        put_field(why, "b", b);
+        return bad(why, ATTN_ERR_ARG, " must lie in one chunk, between two multiples of 1024");
+    }
+    return ATTN_OK;
+}
+
 typedef struct entry_rule {
     const char *name;
     const int32_t *array;
@@ -1720,9 +1822,9 @@ static attn_status check_tensors(const attn_params *p, int need_data, text *why)
 {
     const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
     const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = p->seq_len_q, keys = rows_of_entry(p);
+    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
     const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
-    const int need_keys = need_data && p->seq_len_kv > 0;
+    const int need_keys = need_data && keys_held(p) > 0;
     const int need_values = need_keys && wants_values(p);
     attn_status status;
     status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
@@ -1811,7 +1913,7 @@ static attn_status check_arrays(const attn_params *p, text *why)
 static attn_status check_output_sizes(const attn_params *p, text *why)
 {
     static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
-    const int64_t rows = times(times(p->batch, p->num_heads_q), p->seq_len_q);
+    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
     const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
     attn_status status = ATTN_OK;
     if (p->partial)
@@ -1925,6 +2027,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_rows(&pr->p, why);
     if (!status)
+        status = check_part(&pr->p, why);
+    if (!status)
         status = check_output_strides("o", &pr->p.o, why);
     if (!status)
         status = check_output_strides("lse", &pr->p.lse, why);
@@ -1940,6 +2044,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
         status = check_output_sizes(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
+    if (!status)
+        status = check_continued(&pr->p, why);
     if (!status && need_data)
         status = check_sequences(&pr->p, why);
     if (!status && need_data)
@@ -1976,7 +2082,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
  * first key lies inside the tree. */
 static int tree_slots(const problem *pr, int64_t keys)
 {
-    const int inside = pr->p.key_base != NULL;
+    const int inside = begins_inside(&pr->p);
     int64_t chunks = ceil_div(keys, ATTN_CHUNK) + inside;
     int slots = 1 + inside;
     for (; chunks > 1; chunks = ceil_div(chunks, 2))
@@ -1986,7 +2092,7 @@ static int tree_slots(const problem *pr, int64_t keys)
 
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -2005,7 +2111,7 @@ static void plan_items(const problem *pr, plan *pl)
     if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
-        pl->tiles = ceil_div(times(p->seq_len_q, group), item_rows(pl));
+        pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
@@ -2125,7 +2231,8 @@ static int wants_split(const problem *pr, const plan *pl)
     const int alike = pl->tiles == 1 && !has_batch_arrays(p);
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
     return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
-           pl->items > 0 && pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
+           !p->part.continued && pl->items > 0 &&
+           pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(alike && pl->items % p->num_workers == 0) && work >= pr->tuning.split_work;
 }
 
@@ -2189,7 +2296,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
-    const int moved = pr->p.key_base != NULL; /* the first key may lie inside a chunk, or a node */
+    const int moved = begins_inside(&pr->p);
     const int64_t chunks = ceil_div(pr->max_kv_len, ATTN_CHUNK) + moved;
     const int64_t state = aligned(times(pl->state_floats, sizeof(float)));
     const int64_t bytes = pr->p.num_workers * split_bytes(pr, pl, state);
@@ -3047,6 +3154,28 @@ static void finish_lanes(tile *t, float *state, float *lse)
     }
 }
 
+/* The chunk that part.continued goes on with, as write_partial left it. */
+static void continue_state(tile *t)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int64_t d;
+    int r;
+    if (!p->part.continued)
+        return;
+    t->state = begin_state(t);
+    for (r = 0; r < rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = at->used ? state_row(p, &t->s, at->head, at->i) : 0;
+        if (!at->used)
+            continue;
+        t->state[r] = p->state.m[row];
+        state_l(t, t->state)[r] = p->state.l[row];
+        for (d = 0; d < p->head_dim_v; d++)
+            state_o(t, t->state)[d * rows + r] = p->state.o[row * p->head_dim_v + d];
+    }
+}
+
 static void write_partial(const tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
@@ -3338,6 +3467,7 @@ static float *tiled_state(tile *t, int values)
     if (values && needs_redo(t, root)) {
         give_state(t, root);
         t->dead = ATTN_DEAD;
+        continue_state(t);
         tiled_pass(&t, 1, 0, INT64_MAX, values);
         root = take_root(t);
     }
@@ -3384,8 +3514,8 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     int64_t b;
     row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
     t->s = sequence_of(&c->pr.p, b);
-    choice.first += (int64_t)g * c->pl.rows;
-    choice.count = t->s.q_len;
+    choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
+    choice.count = t->s.row_to;
     set_rows(t, &choice);
     return t;
 }
@@ -3415,6 +3545,9 @@ static void tiled_item(const call *c, char *slot, int64_t index)
 {
     tile *tiles[ITEM_TILES];
     const int count = open_item(c, slot, index, tiles);
+    int g;
+    for (g = 0; g < count; g++)
+        continue_state(tiles[g]);
     finish_item(tiles, count, 0);
 }
 
@@ -3462,7 +3595,7 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
 {
     const int level = t->pl->split.level;
     const int64_t base = t->s.key_base, keys = (int64_t)ATTN_CHUNK << level;
-    *node = base / keys + part;
+    *node = (base + t->s.key_from) / keys + part;
     *from = max64(*node * keys - base, t->lo);
     *to = min64((*node + 1) * keys - base, t->hi);
     return *from < *to;
@@ -3718,6 +3851,7 @@ static const char *never_shared(const problem *pr)
         { choose_impl(p) == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
         { p->batch < 2, "batch is below 2" },
         { p->cu_seqlens_q != NULL, "cu_seqlens_q is given" },
+        { p->part.rows || p->part.keys, "the call is a part" },
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
@@ -4430,6 +4564,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
+    pr->p.part.row_count = min64(asked->part.row_count, 1);
     pr->max_q_len = min64(pr->max_q_len, 1);
     pr->p.kernels = asked->kernels;
     pr->p.tile_keys = asked->tile_keys;
@@ -4556,8 +4691,8 @@ static double sequence_pairs(const attn_params *p, int64_t b)
     double pairs = 0;
     int64_t i, lo, hi;
     if (!has_range_rule(p))
-        return (double)s.q_len * (double)s.kv_len;
-    for (i = 0; i < s.q_len; i++) {
+        return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
+    for (i = s.row_from; i < s.row_to; i++) {
         visible_range(p, &s, i + s.offset, &lo, &hi);
         pairs += (double)(hi - lo);
     }
@@ -4584,12 +4719,12 @@ static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows
 static double call_bytes(const attn_params *p)
 {
     const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, p->seq_len_q, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, p->seq_len_kv, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, p->seq_len_kv, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, p->seq_len_q,
-                        p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, p->seq_len_q, p->lse.data ? 1 : 0);
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
+           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
+           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
+           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
+           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
 }
 
 static void explain_impl(const problem *pr, const plan *pl, text *why)
@@ -4766,7 +4901,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);
         for (head = 0; head < pr.p.num_heads_q; head++)
-            for (i = 0; i < s.q_len; i++)
+            for (i = s.row_from; i < s.row_to; i++)
                 finish_row(&pr, &s, head, i, state);
     }
     return status;

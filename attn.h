@@ -283,6 +283,25 @@ typedef struct attn_state {
     float *m, *l, *o;
 } attn_state;
 
+/* A part of a call, for sequences that do not lie in one memory: shards on other machines, keys
+ * that come from a file. Everything else in attn_params describes the whole call: lengths, positions,
+ * masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of attn_backward.h) hold
+ * only rows row_begin .. row_begin + row_count - 1 where `rows` is set, k and v (dk, dv) only keys
+ * key_begin .. key_begin + key_count - 1, in the caller's columns, where `keys` is: their first row
+ * is that row or key, and packed strides and the numbers of states go by these counts. Rows have
+ * the bits of the whole call. Of a part of the keys the raw state is wanted (p.partial), to be
+ * merged with those of the others: attn_state_merge says when that is canonical. Not with
+ * cu_seqlens, kv_rows, logits, impl naive. */
+typedef struct attn_part {
+    int rows, keys; /* nonzero: the two fields below count; 0 = all rows, all keys */
+    int continued;  /* nonzero, with keys and partial: p.state holds what earlier parts of the same
+                     * chunk of 1024 keys (by n) left, in the beginning (-inf, 0, 0), and this part
+                     * goes on from there. Canonical if all but the last end where n is a multiple
+                     * of 16. The keys in use of a sequence must lie in one chunk */
+    int64_t row_begin, row_count;
+    int64_t key_begin, key_count;
+} attn_part;
+
 typedef struct attn_kernels attn_kernels; /* a set of kernels for one instruction set */
 typedef struct attn_backend attn_backend; /* a device; see the end of this file */
 
@@ -411,6 +430,9 @@ typedef struct attn_params {
     void *parallel_user;
     attn_log_fn log;            /* NULL = silent */
     void *log_user;
+
+    /* ---- a part of the call: some of its rows, some of its keys */
+    attn_part part;
 } attn_params;
 
 /* ---------------------------------------------------------------------------------------------
@@ -561,7 +583,7 @@ struct attn_backend {
                                  size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 5
+#define ATTN_KERNEL_ABI 6
 
 #ifdef __cplusplus
 }
@@ -1585,8 +1607,10 @@ typedef struct problem {
 /* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
 typedef struct sequence {
     int64_t b;
-    int64_t q_row, q_len;   /* first row along the seq axis of q, o, lse; rows in use */
+    int64_t q_row, q_len;   /* of row 0 along the seq axis of q, o, lse; rows in use */
     int64_t kv_row, kv_len; /* the same for k and v, before ring and pages: see key_at */
+    int64_t row_from, row_to; /* those of the rows in use that the call computes; */
+    int64_t key_from, key_to; /* those of the keys that enter: p.part */
     int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
     int64_t offset;         /* pos(i) = i + offset */
     int64_t key_base;       /* n(j) = key_base + j */
@@ -1597,12 +1621,22 @@ typedef struct sequence {
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
-    if (p->cu_seqlens_q)
-        return head * p->seq_len_q + s->q_row + i;
-    return (s->b * p->num_heads_q + head) * p->seq_len_q + i;
+    const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
+    return (entry + head) * rows_held(p) + s->q_row + i;
 }
 
 static inline float sink_of(const attn_params *p, int64_t head)

@@ -106,13 +106,14 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 static void resolve_gradients(const attn_params *p, attn_gradients *g)
 {
     const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, p->seq_len_q, 1);
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
     if (varlen)
         g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim_v);
+    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
+    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
+    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ static const size_rule gradient_rules[] = { /* int fields */
 /* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
-    if (p->batch == 0 || p->seq_len_q == 0)
+    if (p->batch == 0 || rows_held(p) == 0)
         return ATTN_OK;
     if (!g->dout.data)
         return bad(why, ATTN_ERR_ARG, "dout.data is NULL: the gradient of the loss by o, zeros if "
@@ -186,9 +187,14 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
     return check_bias_strides(d, why);
 }
 
-static attn_status check_unsupported(const attn_params *p, text *why)
+static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
+    if ((p->part.rows || p->part.keys) && g->dbias.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
+    if (p->part.keys && g->dsinks)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "part.keys and dsinks: give one of them");
     if (p->partial)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
                          " has no gradients: use o and lse");
@@ -232,11 +238,11 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
         const attn_tensor *tensor;
         int64_t heads, rows, columns;
     } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, p->seq_len_q, p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, p->seq_len_q, 1 },
-        { "dq", &dq, p->num_heads_q, p->seq_len_q, p->head_dim },
-        { "dk", &dk, p->num_heads_kv, p->seq_len_kv, p->head_dim },
-        { "dv", &dv, p->num_heads_kv, p->seq_len_kv, p->head_dim_v },
+        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
+        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
+        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
+        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
+        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
     };
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     attn_status status = ATTN_OK;
@@ -464,7 +470,7 @@ static int64_t plan_desk(const problem *pr, layout *lay)
 /* Rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
-    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), p->seq_len_q);
+    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
 /* Items of the longest list. */
@@ -1189,9 +1195,10 @@ static void head_item(const call *c, char *slot, int64_t index)
     w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_kv);
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
-    a.i0 = a.from = 0;
-    a.i1 = w->seq.q_len;
-    a.to = w->seq.kv_len;
+    a.i0 = w->seq.row_from;
+    a.i1 = w->seq.row_to;
+    a.from = w->seq.key_from;
+    a.to = w->seq.key_to;
     a.bias_end = INT64_MAX;
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
@@ -1209,11 +1216,11 @@ static void rows_item(const call *c, char *slot, int64_t index)
     w->seq = w->back->core->sequence_of(&pr->p, index / pr->p.num_heads_q);
     a.head0 = index % pr->p.num_heads_q;
     a.head1 = a.head0 + 1;
-    a.i0 = at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w->seq.q_len);
+    a.i0 = w->seq.row_from + at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
     a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
-    a.from = 0;
-    a.to = w->seq.kv_len;
+    a.from = w->seq.key_from;
+    a.to = w->seq.key_to;
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
@@ -1232,10 +1239,10 @@ static void keys_item(const call *c, char *slot, int64_t index)
     kv_head = index % pr->p.num_heads_kv;
     a.head0 = kv_head * pr->group;
     a.head1 = a.head0 + pr->group;
-    a.i0 = 0;
-    a.i1 = w->seq.q_len;
-    a.from = at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w->seq.kv_len);
+    a.i0 = w->seq.row_from;
+    a.i1 = w->seq.row_to;
+    a.from = w->seq.key_from + at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
     w->kv_head = kv_head;
     if (a.from < a.to)
         take_part(w, w->lay->want & WANT_KEYS, &a);
@@ -1275,8 +1282,8 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w->seq = w->back->core->sequence_of(p, index / p->num_heads_q);
     w->head = index % p->num_heads_q;
     w->kv_head = w->head / c->pr.group;
-    for (i = 0; i < w->seq.q_len; i += w->lay->rows) {
-        grad_tile *row = pack_rows(w, 0, i, w->seq.q_len);
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+        grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
         w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
@@ -1297,9 +1304,9 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     (void)slot;
     for (b = 0; b < p->batch; b++) {
         const sequence s = back->core->sequence_of(p, b);
-        for (i = 0; i < s.q_len; i = end) {
+        for (i = s.row_from; i < s.row_to; i = end) {
             float chunk = 0.0f;
-            for (end = min64(i + ATTN_CHUNK, s.q_len); i < end; i++)
+            for (end = min64((i / ATTN_CHUNK + 1) * ATTN_CHUNK, s.row_to); i < end; i++)
                 chunk = chunk + back->sink_terms[state_row(p, &s, head, i)];
             total = total + chunk;
         }
@@ -1349,9 +1356,10 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = w->back->core->sequence_of(p, b);
-        j0 = max64(0, from[3] - w->seq.column); /* items take columns of the caller's */
-        j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.kv_len);
-        sweep(w, from[1], to[1], from[2], min64(to[2], w->seq.q_len), j0, j1);
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
+        sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
+              j1);
     }
     store_elements(a, from, to, 0);
 }
@@ -1709,7 +1717,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, why) : ATTN_OK; /* nothing that is set then helps */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
     if (!status)
         status = core->validate(p, pr, need_data, why);
     if (status)

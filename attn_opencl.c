@@ -1268,6 +1268,7 @@ static const char *refuse_plan(const problem *pr, const device_limits *limits,
     const int naive = runs(pl, PART_NAIVE);
     const int64_t most = most_memory(limits);
     const refusal refusals[] = {
+        { p->part.rows || p->part.keys, "a part of a call" },
         { p->score != NULL, "score is a callback" },
         { p->mask != NULL, "mask is a callback" },
         { naive && p->partial, "naive on a device has no raw states" },
