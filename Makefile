@@ -52,8 +52,8 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
 TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c \
-           tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/dropout.c tests/poison.c \
-           tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
+           tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/parts.c tests/dropout.c \
+           tests/poison.c tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
            tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
            tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
            tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \

@@ -591,6 +591,86 @@ static void law_chunks(int round)
     }
 }
 
+/* ---- parts of a call --------------------------------------------------------------------------- */
+
+/* An array of rows of the whole call, of `rows` rows of `dim` elements, becomes one of those from
+ * row `begin` on. */
+static void move_rows(int dtype, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *seq, void *data,
+                      int64_t heads, int64_t rows, int64_t dim, int64_t begin)
+{
+    char *at;
+    memcpy(&at, data, sizeof at);
+    *batch = *batch != 0 ? *batch : (ptrdiff_t)(heads * rows * dim);
+    *head = *head != 0 ? *head : (ptrdiff_t)(rows * dim);
+    *seq = *seq != 0 ? *seq : (ptrdiff_t)dim;
+    if (at != NULL && *seq != ATTN_STRIDE_BROADCAST)
+        at += (ptrdiff_t)begin * *seq * (ptrdiff_t)dtype_size(dtype);
+    memcpy(data, &at, sizeof at);
+}
+
+#define MOVE_ROWS(x, heads, rows, dim, begin)                                                      \
+    move_rows((x).dtype, &(x).stride_batch, &(x).stride_head, &(x).stride_seq, &(x).data, heads,   \
+              rows, dim, begin)
+
+/* dQ of a part of the rows, or dK and dV of a part of the keys, where those of the whole go. */
+static int run_gradient_part(const gradients_case *whole, int by_rows, int64_t begin, int64_t count)
+{
+    gradients_case part = *whole;
+    attn_params *p = &part.t.p;
+    attn_gradients *g = &part.g;
+    attn_status status;
+    char text[300];
+    g->dbias.data = g->dsinks = g->dslopes = NULL; /* sums over all pairs are not divided */
+    if (by_rows) {
+        const int64_t heads = p->num_heads_q, rows = p->seq_len_q;
+        slice_part_rows(p, &whole->t, begin, count);
+        MOVE_ROWS(g->dout, heads, rows, p->head_dim_v, begin);
+        MOVE_ROWS(g->dlse, heads, rows, 1, begin);
+        MOVE_ROWS(g->dq, heads, rows, p->head_dim, begin);
+        g->dk.data = g->dv.data = NULL;
+    } else {
+        const int64_t heads = p->num_heads_kv, rows = p->seq_len_kv;
+        slice_part_keys(p, &whole->t, begin, count);
+        MOVE_ROWS(g->dk, heads, rows, p->head_dim, begin);
+        MOVE_ROWS(g->dv, heads, rows, p->head_dim_v, begin);
+        g->dq.data = NULL;
+    }
+    if (g->dq.data == NULL && g->dk.data == NULL && g->dv.data == NULL)
+        return 1;
+    random_way(&part);
+    status = backward_run(p, g);
+    return CHECK(status == ATTN_OK, "a part of the %s: %s", by_rows ? "rows" : "keys",
+                 attn_backward_check(p, g, NULL, 0, text, sizeof text));
+}
+
+static void law_parts(int round)
+{
+    static const char *const banned[] = {"varlen", "logits", NULL};
+    gradients_case whole, parts;
+    int ok = 1;
+    if (!(round % 4 == 0 ? make_chunks(&whole, round / 4) : make_call(&whole, NULL, banned)) ||
+        whole.t.p.cu_seqlens_q != NULL)
+        return;
+    whole.t.p.impl = ATTN_IMPL_TILED;
+    whole.g.dbias.data = whole.g.dsinks = whole.g.dslopes = NULL;
+    memset(&whole.t.p.logits, 0, sizeof whole.t.p.logits);
+    if (whole.t.p.num_heads_kv == 0)
+        whole.t.p.num_heads_kv = whole.t.p.num_heads_q;
+    gradients_twin(&whole, &parts);
+    parts.g.dbias.data = parts.g.dsinks = parts.g.dslopes = NULL;
+    if ((!whole.g.dq.data && !whole.g.dk.data && !whole.g.dv.data) || !gradients_run(&whole))
+        return;
+    for (int by_rows = 0; by_rows < 2; by_rows++) {
+        const int64_t all = by_rows ? whole.t.p.seq_len_q : whole.t.p.seq_len_kv;
+        for (int64_t i = 0, count; i < all && ok; i += count) {
+            count = rng_chance(30) ? all - i : rng_int(1, all - i);
+            ok = run_gradient_part(&parts, by_rows, i, count);
+        }
+    }
+    if (ok)
+        gradients_same(&whole, &parts, "parts of the call");
+}
+
 /* ---- the group ------------------------------------------------------------------------------- */
 
 static const struct {
@@ -612,6 +692,7 @@ static const struct {
     {"batch entries one by one", law_batch, 60},
     {"GQA and repeated heads", law_gqa, 30},
     {"chunks one by one", law_chunks, 24},
+    {"parts of the call", law_parts, 60},
 };
 
 void backward_laws(void)

@@ -19,6 +19,7 @@ static struct {
 /* Refusals that are expected, by a word of the reason. */
 static const char *const expected[] = {
     "callback",              /* a device cannot call the host */
+    "a part of a call",
     "naive on a device has no raw states",
     "naive gradients are the CPU's",
     "nothing to do",         /* batch 0 */

@@ -49,7 +49,7 @@ enum {
     PLAIN = 0, LENGTHS = 1, VARLEN = 2, WINDOW = 4, OFFSET = 8, SEGMENTS = 16, TREE = 32,
     BITMAP = 64, CSR = 128, LOGITS = 256, PARTIAL = 512, ROWS = 1024, NO_OUTPUT = 2048,
     BASE = 4096,
-    RING = 16384, PAGES = 32768,
+    RING = 16384, PAGES = 32768, PART_ROWS = 65536, PART_KEYS = 131072, CONTINUED = 262144,
     LATE = 8192 /* only attn_forward and attn_check look: data need not be there to ask for sizes */
 };
 
@@ -126,6 +126,17 @@ static void add_outputs(attn_params *p, int with)
         p->logits.num_rows = 2;
         p->logits.rows = list.rows;
     }
+    if (with & PART_ROWS) {
+        p->part.rows = 1;
+        p->part.row_begin = 1;
+        p->part.row_count = SEQ_Q - 1;
+    }
+    if (with & PART_KEYS) {
+        p->part.keys = 1;
+        p->part.key_begin = 2;
+        p->part.key_count = SEQ_KV - 2;
+    }
+    p->part.continued = with & CONTINUED ? 1 : 0;
     if (with & PARTIAL) {
         p->partial = 1;
         p->state.m = out.m, p->state.l = out.l, p->state.o = out.state_o;
@@ -213,6 +224,25 @@ static const row rows[] = {
     {FIELD(kv_begin), AT_I32, 1, 8, LENGTHS, ARG, NULL},
     {FIELD(cu_seqlens_q), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_q"},
     {FIELD(cu_seqlens_kv), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
+    {FIELD(part.row_begin), TO_I64, 0, -1, PART_ROWS, ARG, NULL},
+    {FIELD(part.row_begin), TO_I64, 0, 2, PART_ROWS, ARG, "seq_len_q"},
+    {FIELD(part.row_begin), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0"},
+    {FIELD(part.row_count), TO_I64, 0, -1, PART_ROWS, ARG, NULL},
+    {FIELD(part.row_count), TO_I64, 0, SEQ_Q, PART_ROWS, ARG, "seq_len_q"},
+    {FIELD(part.row_count), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0"},
+    {FIELD(part.key_begin), TO_I64, 0, -1, PART_KEYS, ARG, NULL},
+    {FIELD(part.key_begin), TO_I64, 0, 3, PART_KEYS, ARG, "seq_len_kv"},
+    {FIELD(part.key_count), TO_I64, 0, 2, PLAIN, ARG, "part.keys is 0"},
+    {FIELD(part.key_count), TO_I64, 0, MUCH, PART_KEYS, OVER, NULL},
+    {FIELD(part.continued), TO_INT, 0, 1, PART_KEYS, ARG, NULL},
+    {FIELD(part.continued), TO_INT, 0, 1, PARTIAL, ARG, NULL},
+    {FIELD(key_base), AT_I64, 1, 1020, BASE | PART_KEYS | PARTIAL | CONTINUED, ARG,
+     "n (1022) to 1026 of sequence b (1)"},
+    {FIELD(impl), TO_INT, 0, ATTN_IMPL_NAIVE, PART_ROWS, ATTN_ERR_UNSUPPORTED, NULL},
+    {FIELD(part.rows), TO_INT, 0, 1, VARLEN, ATTN_ERR_UNSUPPORTED, "cu_seqlens_q"},
+    {FIELD(part.rows), TO_INT, 0, 1, RING, ATTN_ERR_UNSUPPORTED, "kv_rows"},
+    {FIELD(part.keys), TO_INT, 0, 1, PAGES, ATTN_ERR_UNSUPPORTED, "kv_rows"},
+    {FIELD(part.keys), TO_INT, 0, 1, LOGITS, ATTN_ERR_UNSUPPORTED, "logits"},
     {FIELD(kv_rows.ring), TO_I64, 0, -1, PLAIN, ARG, NULL},
     {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len"},
     {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv"},

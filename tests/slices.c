@@ -194,6 +194,32 @@ void slice_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t co
     p->kv_segments = moved(p->kv_segments, begin);
 }
 
+/* ---- parts of a call --------------------------------------------------------------------------- */
+
+void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
+{
+    explicit_input(&p->q, &t->q);
+    explicit_output(&p->o, &t->o);
+    explicit_output(&p->lse, &t->lse);
+    move_input(&p->q, (ptrdiff_t)begin * t->q.step_seq);
+    move_output(&p->o, (ptrdiff_t)begin * t->o.step_seq);
+    move_output(&p->lse, (ptrdiff_t)begin * t->lse.step_seq);
+    p->part.rows = 1;
+    p->part.row_begin = begin;
+    p->part.row_count = count;
+}
+
+void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
+{
+    explicit_input(&p->k, &t->k);
+    explicit_input(&p->v, &t->v);
+    move_input(&p->k, (ptrdiff_t)begin * t->k.step_seq);
+    move_input(&p->v, (ptrdiff_t)begin * t->v.step_seq);
+    p->part.keys = 1;
+    p->part.key_begin = begin;
+    p->part.key_count = count;
+}
+
 /* ---- rows of each entry, copied -------------------------------------------------------------- */
 
 /* The rows of a cut; most: of one entry; room: the same with the row that nobody uses. */

@@ -20,6 +20,10 @@ void slice_head(attn_params *p, const test_problem *t, int64_t h);
 void slice_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
 /* Only keys begin .. begin + count - 1 of the caller's columns, at their old numbers. */
 void slice_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
+/* The same rows, and columns of keys, by p.part: nothing else is cut, so that every mask, callback
+ * and modifier may be on. */
+void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
+void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count);
 /* Rows begin[b] .. begin[b] + count[b] - 1 of each batch entry b as a call of its own, in which all
  * that is told by row is a copy: so every mask, callback and modifier can be cut, and each entry at
  * another row. The rows before begin[b] of a tree must be a chain, as they are in a text. Outputs

@@ -1,0 +1,256 @@
+/* parts.c - parts of the rows and keys of a call (p.part) against the whole call.
+ * SPDX-License-Identifier: MIT
+ */
+#include "laws.h"
+#include "pool.h"
+#include "slices.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What takes no part of a call, or writes what a part would write elsewhere. */
+static const char *const banned[] = {"varlen", "paged", "ring", "paged_ring", "partial", "logits",
+                                     NULL};
+
+static int is_naive(void)
+{
+    if (T.impl == ATTN_IMPL_NAIVE)
+        SKIP("naive takes no part of a call");
+    return T.impl == ATTN_IMPL_NAIVE;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static int64_t piece_of(int64_t left)
+{
+    return rng_chance(30) ? left : rng_chance(20) ? 0 : rng_int(1, left);
+}
+
+/* Written where the whole call would write them. */
+void law_row_parts(int round)
+{
+    test_problem a, b;
+    if (is_naive())
+        return;
+    make_background(&a, round % 3 == 0 ? "dropout" : round % 3 == 1 ? "tree" : NULL, 1, banned);
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    for (int64_t i = 0, count; i < b.p.seq_len_q; i += count) {
+        attn_params part = b.p;
+        count = piece_of(b.p.seq_len_q - i);
+        slice_part_rows(&part, &b, i, count);
+        if (!run_part(&part, "a part of the rows"))
+            return;
+    }
+    CHECK(problem_same_bits(&a, &b), "parts of the rows");
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* A call whose keys are cut, rows 0 .. rows-1 of it in states. */
+typedef struct key_cut {
+    const test_problem *t;
+    int64_t shift;     /* n of column 0, the same for all entries */
+    int64_t row_begin, row_count, rows, dim_v;
+    int failed;
+} key_cut;
+
+static attn_state empty_state(const key_cut *c)
+{
+    attn_state s;
+    memset(&s, 0, sizeof s);
+    s.num_rows = c->rows;
+    s.head_dim_v = c->dim_v;
+    s.m = test_alloc((size_t)c->rows * sizeof(float));
+    s.l = test_alloc((size_t)c->rows * sizeof(float));
+    s.o = test_alloc((size_t)(c->rows * c->dim_v) * sizeof(float));
+    for (int64_t r = 0; r < c->rows; r++)
+        s.m[r] = -HUGE_VALF;
+    memset(s.l, 0, (size_t)c->rows * sizeof(float));
+    memset(s.o, 0, (size_t)(c->rows * c->dim_v) * sizeof(float));
+    return s;
+}
+
+/* Workers divide the keys, where they may. */
+static void divide(attn_params *p, pool *workers)
+{
+    p->tuning = "attn-tuning 1 split_work 1 end";
+    p->num_workers = workers->workers;
+    p->parallel_for = pool_for;
+    p->parallel_user = workers;
+}
+
+/* Columns begin..end-1 into *state. */
+static void run_keys(key_cut *c, int64_t begin, int64_t end, const attn_state *state, int continued)
+{
+    pool workers = pool_of((int)rng_int(2, 4), (int)rng_int(0, POOL_ORDERS - 1), 0);
+    attn_params p = c->t->p;
+    slice_part_rows(&p, c->t, c->row_begin, c->row_count);
+    slice_part_keys(&p, c->t, begin, end - begin);
+    memset(&p.o, 0, sizeof p.o);
+    memset(&p.lse, 0, sizeof p.lse);
+    p.partial = 1;
+    p.state = *state;
+    p.part.continued = continued;
+    if (rng_chance(40))
+        divide(&p, &workers);
+    c->failed |= !run_part(&p, continued ? "a chunk continued" : "a part of the keys");
+}
+
+/* All columns of a chunk, begin..end-1, in pieces that end at blocks of n. */
+static attn_state continued_chunk(key_cut *c, int64_t begin, int64_t end)
+{
+    const attn_state state = empty_state(c);
+    for (int64_t at = begin, next; at < end; at = next) {
+        const int64_t n = c->shift + at + rng_int(1, end - at);
+        next = (n + ATTN_BLOCK - 1) / ATTN_BLOCK * ATTN_BLOCK - c->shift;
+        next = next < end ? next : end;
+        run_keys(c, at, next, &state, 1);
+    }
+    return state;
+}
+
+/* Chunk numbers low..high-1, a node or what the sequence has of it. */
+static attn_state node_of(key_cut *c, int64_t low, int64_t high)
+{
+    const int64_t first = low * ATTN_CHUNK - c->shift, last = high * ATTN_CHUNK - c->shift;
+    const int64_t begin = first > 0 ? first : 0;
+    const int64_t end = last < c->t->p.seq_len_kv ? last : c->t->p.seq_len_kv;
+    attn_state a, b;
+    if (begin >= end)
+        return empty_state(c);
+    if (rng_chance(40) || (high - low == 1 && rng_chance(50))) {
+        a = empty_state(c);
+        run_keys(c, begin, end, &a, 0);
+        return a;
+    }
+    if (high - low == 1)
+        return continued_chunk(c, begin, end);
+    a = node_of(c, low, (low + high) / 2);
+    b = node_of(c, (low + high) / 2, high);
+    CHECK(attn_state_merge(&a, &b, &a) == ATTN_OK, "attn_state_merge");
+    return a;
+}
+
+/* The chunks of all keys, in a tree whose root is chunk 0 on. */
+static attn_state root_of(key_cut *c)
+{
+    const int64_t end = c->shift + c->t->p.seq_len_kv;
+    int64_t chunks = 1;
+    while (chunks * ATTN_CHUNK < end)
+        chunks *= 2;
+    return node_of(c, 0, chunks);
+}
+
+/* A few rows and thousands of keys. */
+static void make_long(test_problem *t)
+{
+    test_shape s = {.batch = 1, .heads_kv = 1};
+    s.heads_q = rng_int(1, 3);
+    s.seq_q = rng_int(1, 5);
+    s.seq_kv = rng_int(1500, 7000);
+    s.dim = rng_int(1, 12);
+    s.dim_v = rng_int(1, 6);
+    s.factor_q = 4;
+    problem_make(t, &s);
+    t->p.causal = rng_chance(50);
+    t->p.softmax1 = rng_chance(30);
+}
+
+/* A call whose entries number their columns alike, so that one cut suits all. */
+static void make_alike(test_problem *t, key_cut *c, int round)
+{
+    static const char *const none[] = {"varlen", "paged", "ring", "paged_ring", "partial",
+                                       "logits", "key_base", NULL};
+    static const int64_t shifts[] = {0, 1000, 1021, 2040, 3000, 16, 1};
+    static int64_t base[8];
+    if (round % 4 == 2)
+        make_long(t);
+    else
+        make_background(t, round % 4 == 0 ? "dropout" : round % 4 == 1 ? "csr" : NULL, 1, none);
+    memset(c, 0, sizeof *c);
+    c->t = t;
+    c->shift = RNG_PICK(shifts);
+    for (int64_t b = 0; b < t->p.batch; b++)
+        base[b] = c->shift + (t->p.kv_begin != NULL ? t->p.kv_begin[b] : 0);
+    if (c->shift != 0 || t->p.kv_begin != NULL || rng_chance(30))
+        t->p.key_base = base;
+    c->dim_v = t->o.dim;
+}
+
+/* Merged, finished, for some rows at a time. */
+void law_key_parts(int round)
+{
+    test_problem a, b;
+    key_cut c;
+    if (is_naive())
+        return;
+    make_alike(&a, &c, round);
+    twin(&a, &b);
+    if (!problem_run(&a))
+        return;
+    for (int64_t i = 0; i < b.p.seq_len_q; i += c.row_count) {
+        attn_params part = test_params(&b.p);
+        attn_state root;
+        attn_status status;
+        c.row_begin = i;
+        c.row_count = rng_chance(60) ? b.p.seq_len_q - i : rng_int(1, b.p.seq_len_q - i);
+        c.rows = b.p.batch * b.p.num_heads_q * c.row_count;
+        root = root_of(&c);
+        slice_part_rows(&part, &b, i, c.row_count);
+        status = attn_state_finish(&part, &root);
+        CHECK(status == ATTN_OK, "attn_state_finish: %s", attn_status_string(status));
+        if (c.failed)
+            return;
+    }
+    CHECK(problem_same_bits(&a, &b), "parts of the keys, merged");
+}
+
+static int same_states(const attn_state *a, const attn_state *b)
+{
+    const size_t rows = (size_t)a->num_rows, values = rows * (size_t)a->head_dim_v;
+    return memcmp(a->m, b->m, rows * sizeof(float)) == 0 &&
+           memcmp(a->l, b->l, rows * sizeof(float)) == 0 &&
+           memcmp(a->o, b->o, values * sizeof(float)) == 0;
+}
+
+/* Any range of many keys: as a part, as a part that workers divide, and as a call with these keys
+ * alone. */
+void law_key_range(int round)
+{
+    test_problem t;
+    key_cut c;
+    attn_state part, divided, alone;
+    attn_params p;
+    pool workers = pool_of((int)rng_int(2, 4), (int)rng_int(0, POOL_ORDERS - 1), 0);
+    int64_t begin, count;
+    if (is_naive())
+        return;
+    make_alike(&t, &c, 2);
+    c.row_count = t.p.seq_len_q;
+    c.rows = t.p.num_heads_q * c.row_count;
+    begin = rng_int(0, t.p.seq_len_kv - 1);
+    count = round % 2 == 0 ? t.p.seq_len_kv - begin : rng_int(1, t.p.seq_len_kv - begin);
+    part = empty_state(&c);
+    divided = empty_state(&c);
+    alone = empty_state(&c);
+    run_keys(&c, begin, begin + count, &part, 0);
+    p = t.p;
+    memset(&p.o, 0, sizeof p.o);
+    memset(&p.lse, 0, sizeof p.lse);
+    p.partial = 1;
+    p.state = divided;
+    slice_part_keys(&p, &t, begin, count);
+    divide(&p, &workers);
+    c.failed |= !run_part(&p, "a part of the keys, divided");
+    p = t.p;
+    slice_keys(&p, &t, begin, count);
+    memset(&p.o, 0, sizeof p.o);
+    memset(&p.lse, 0, sizeof p.lse);
+    p.partial = 1;
+    p.state = alone;
+    c.failed |= !run_part(&p, "the keys of a part alone");
+    if (!c.failed)
+        CHECK(same_states(&part, &divided) && same_states(&part, &alone), "a range of keys");
+}
