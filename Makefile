@@ -39,8 +39,9 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c
-HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_opencl.h
+PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c \
+            attn_resume.c
+HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_resume.h attn_opencl.h
 # Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
@@ -62,7 +63,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
            tests/finite_differences.c tests/backward.c tests/backward_poison.c \
            tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
-           tests/opencl_plan.c tests/opencl_programs.c
+           tests/opencl_plan.c tests/opencl_programs.c tests/resume.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
@@ -76,7 +77,7 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
-            train multi_expert opencl
+            train multi_expert opencl out_of_core
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \

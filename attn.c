@@ -1698,14 +1698,15 @@ static attn_status check_part(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* The keys of a part that is continued lie in one chunk. */
+/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
     for (b = 0; p->part.continued && b < p->batch; b++) {
         const sequence s = sequence_of(p, b);
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
-        if (first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
+        if (s.row_from == s.row_to || first >= end ||
+            first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
             continue;
         put(why, "part.continued: keys ");
         put_field(why, "n", first);
@@ -4954,10 +4955,11 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 
 ATTN_API const attn_core *attn_core_get(void)
 {
-    static const attn_core core = { validate,       settle_workers, choose_impl, sequence_of,
-                                    has_modifier,   set_rows,       tile_class,  lanes_in_range,
-                                    change_logits,  hide_dead,      apply_score, drop_keys,
-                                    copy_key_tile,  write_lanes,    run_items };
+    static const attn_core core = { validate,       settle_workers, choose_impl,    sequence_of,
+                                    visible_range,  check_call,     has_modifier,   set_rows,
+                                    tile_class,     lanes_in_range, change_logits,  hide_dead,
+                                    apply_score,    drop_keys,      copy_key_tile,  write_lanes,
+                                    run_items };
     return &core;
 }
 

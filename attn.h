@@ -297,7 +297,8 @@ typedef struct attn_part {
     int continued;  /* nonzero, with keys and partial: p.state holds what earlier parts of the same
                      * chunk of 1024 keys (by n) left, in the beginning (-inf, 0, 0), and this part
                      * goes on from there. Canonical if all but the last end where n is a multiple
-                     * of 16. The keys in use of a sequence must lie in one chunk */
+                     * of 16. The keys in use of a sequence with rows must lie in one
+                     * chunk */
     int64_t row_begin, row_count;
     int64_t key_begin, key_count;
 } attn_part;
@@ -1822,6 +1823,9 @@ typedef struct attn_core {
     void (*settle_workers)(attn_params *p);
     int (*choose_impl)(const attn_params *p);
     sequence (*sequence_of)(const attn_params *p, int64_t b);
+    void (*visible_range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi);
+    attn_status (*check_call)(const attn_params *p, const void *workspace, size_t bytes, text *why);
     int (*has_modifier)(const attn_params *p);
     int (*set_rows)(tile *t, const row_choice *choice);
     int (*tile_class)(tile *t, int64_t j0, int n);

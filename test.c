@@ -38,6 +38,7 @@ static const test_group groups[] = {
     {"backward", test_backward, 1, "gradients against the oracle; NaN and Inf; the same bits"},
     {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
     {"cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse"},
+    {"resume", test_resume, 0, "keys that come tile by tile: the bits of one call, every misuse"},
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
     {"gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse"},
     {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},

@@ -11,7 +11,7 @@
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
 # attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
-# attn.c and attn_rope.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose bytes are
+# attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose bytes are
 # made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
@@ -207,6 +207,44 @@ int main(void)
     return 0;
 }
 END
+cat > resume.c <<'END'
+#include "attn_resume.h"
+#include <stdio.h>
+
+static int fetch(void *user, const attn_fetch *tile)
+{
+    float *k = (float *)tile->k, *v = (float *)tile->v;
+    int64_t j;
+    (void)user;
+    for (j = 0; j < tile->count; j++) {
+        k[j] = 0.0f;
+        v[j] = (float)(tile->first + j);
+    }
+    return 0;
+}
+
+/* The mean of 0 .. 3000. */
+int main(void)
+{
+    static char memory[1 << 19];
+    static attn_resumable r;
+    float q = 1, o = 0;
+    attn_params p = {0};
+    p.batch = p.num_heads_q = p.seq_len_q = p.head_dim = 1;
+    p.seq_len_kv = 3001;
+    p.q.data = &q;
+    p.o.data = &o;
+    if (attn_resume_begin(&r, &p, 16, fetch, NULL, memory, sizeof memory) != ATTN_OK)
+        return 1;
+    while (r.done < r.total)
+        if (attn_resume_step(&r, 7) != ATTN_OK)
+            return 1;
+    if (attn_resume_end(&r) != ATTN_OK)
+        return 1;
+    printf("%.9g\n", (double)o);
+    return 0;
+}
+END
 cat > opencl.c <<'END'
 #include "attn_opencl.h"
 #include <stdio.h>
@@ -350,6 +388,7 @@ words.c|attn.h attn.c attn_text.c|3 impl              naive
 rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
 cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
 backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
+resume.c|attn.h attn.c attn_merge.c attn_resume.h attn_resume.c|1500
 opencl.c|attn.h attn.c attn_backward.h attn_opencl.h attn_opencl.c kernels.cl|4 no OpenCL library: /none
 TABLE
 }

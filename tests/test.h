@@ -70,6 +70,7 @@ void test_kernels(void);    /* tests/kernels.c   */
 void test_explain(void);    /* tests/explain.c   */
 void test_cascade(void);    /* tests/cascade.c   */
 void test_cache(void);      /* tests/cache.c     */
+void test_resume(void);     /* tests/resume.c    */
 void test_numerics(void);   /* tests/numerics.c  */
 void test_tuning(void);     /* tests/tuning.c    */
 void test_rope(void);       /* tests/rope.c      */
