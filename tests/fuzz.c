@@ -146,6 +146,19 @@ static void set_lengths(attn_params *p)
     }
 }
 
+/* Some of the rows, some of the keys. */
+static void set_part(attn_params *p)
+{
+    attn_part *const part = &p->part;
+    part->rows = rng_chance(10);
+    part->keys = rng_chance(10);
+    part->row_begin = part->rows ? rng_int(0, p->seq_len_q) : 0;
+    part->row_count = part->rows ? rng_int(0, p->seq_len_q - part->row_begin) : 0;
+    part->key_begin = part->keys ? rng_int(0, p->seq_len_kv) : 0;
+    part->key_count = part->keys ? rng_int(0, p->seq_len_kv - part->key_begin) : 0;
+    part->continued = part->keys && p->partial && rng_chance(50);
+}
+
 static int mask_pairs(void *user, const attn_pair *at)
 {
     (void)user;
@@ -298,11 +311,13 @@ static const size_t wide_fields[] = {
     AT(batch), AT(num_heads_q), AT(num_heads_kv), AT(seq_len_q), AT(seq_len_kv), AT(head_dim),
     AT(head_dim_v), AT(window_left), AT(window_right), AT(chunk_size), AT(block_mask.block_q),
     AT(block_mask.block_k), AT(logits.num_rows), AT(auto_naive_keys), AT(shared_keys),
+    AT(part.row_begin), AT(part.row_count), AT(part.key_begin), AT(part.key_count),
 };
 static const size_t int_fields[] = {
     AT(q.dtype), AT(k.dtype), AT(v.dtype), AT(o.dtype), AT(lse.dtype), AT(bias.dtype),
     AT(alignment), AT(causal), AT(window), AT(softmax1), AT(partial), AT(logits.stage), AT(impl),
     AT(naive_whole), AT(tile_keys), AT(force_redo), AT(num_workers), AT(bool_mask.invert),
+    AT(part.rows), AT(part.keys), AT(part.continued),
 };
 static const size_t float_fields[] = {AT(scale), AT(softcap), AT(dropout_p)};
 static const size_t stride_fields[] = {
@@ -379,6 +394,7 @@ static attn_params random_call(void)
     set_sizes(&p);
     set_tensors(&p);
     set_lengths(&p);
+    set_part(&p);
     set_range_masks(&p);
     set_table_masks(&p);
     set_modifiers(&p);
@@ -425,12 +441,17 @@ static void name_bytes(const void *at, ptrdiff_t first, size_t count)
         memset(named + begin, 1, count);
 }
 
+static int64_t rows_of(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
 /* Where packed, the order is [b, h, s, d], or [token, h, d] with cu_seqlens. */
 static void name_output(const attn_params *p, const attn_output *t, int64_t dim, int is_lse)
 {
     const int varlen = p->cu_seqlens_q != NULL;
     const size_t size = dtype_size(t->dtype);
-    const ptrdiff_t d = (ptrdiff_t)dim, rows = (ptrdiff_t)p->seq_len_q;
+    const ptrdiff_t d = (ptrdiff_t)dim, rows = (ptrdiff_t)rows_of(p);
     const ptrdiff_t heads = (ptrdiff_t)p->num_heads_q;
     ptrdiff_t step[3] = {heads * rows * d, rows * d, d};
     if (varlen && !is_lse)
@@ -440,7 +461,7 @@ static void name_output(const attn_params *p, const attn_output *t, int64_t dim,
     step[2] = t->stride_seq != 0 ? t->stride_seq : step[2];
     for (int64_t b = 0; t->data != NULL && b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
-            for (int64_t s = 0; s < p->seq_len_q; s++)
+            for (int64_t s = 0; s < rows_of(p); s++)
                 name_bytes(t->data, (b * step[0] + h * step[1] + s * step[2]) * (ptrdiff_t)size,
                            (size_t)dim * size);
 }
@@ -448,7 +469,7 @@ static void name_output(const attn_params *p, const attn_output *t, int64_t dim,
 static void name_outputs(const attn_params *p)
 {
     const int64_t dim = p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
-    const size_t rows = (size_t)(p->batch * p->num_heads_q * p->seq_len_q);
+    const size_t rows = (size_t)(p->batch * p->num_heads_q * rows_of(p));
     const size_t asked = (size_t)(p->batch * p->num_heads_q * p->seq_len_kv) *
                          (size_t)(p->logits.num_rows != 0 ? p->logits.num_rows : p->seq_len_q);
     memset(named, 0, sizeof named);
