@@ -42,6 +42,8 @@ static const test_group groups[] = {
     {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
     {"gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse"},
     {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},
+    {"patterns", test_patterns, 0, "block-sparse patterns against their definition"},
+    {"dilated", test_dilated, 0, "dilated attention and its gradients against two definitions"},
     {"opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size"},
     {"opencl_programs", test_opencl_programs, 0, "programs of a device: first use, kept, given back"},
     {"opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads"},

@@ -76,6 +76,8 @@ void test_tuning(void);     /* tests/tuning.c    */
 void test_rope(void);       /* tests/rope.c      */
 void test_gradients(void);  /* tests/finite_differences.c */
 void test_backward(void);   /* tests/backward.c  */
+void test_dilated(void);    /* tests/dilated.c   */
+void test_patterns(void);   /* tests/patterns.c  */
 void test_opencl(void);     /* tests/opencl.c    */
 void test_opencl_programs(void); /* tests/opencl_programs.c */
 void test_opencl_plan(void); /* tests/opencl_plan.c */

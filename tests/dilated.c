@@ -1,0 +1,557 @@
+/* dilated.c - dilated attention against its definition.
+ * SPDX-License-Identifier: MIT
+ *
+ * Two definitions, both in double. One softmax: the oracle with a bias that holds, for every pair,
+ * the log of the number of branches that show the key to the row (of the sum of their ALiBi factors),
+ * -inf where none does. And the published one: each branch a softmax of its own, merged by its
+ * denominators, or their mean. Here a position takes part in a branch if its remainder by segment
+ * and dilation says so: nothing of the lattices of attn_long.c.
+ */
+#include "../attn_long.h"
+#include "dilated.h"
+#include "features.h"
+#include "laws.h"
+#include "oracle.h"
+#include "pool.h"
+#include "slices.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 1500, LAWS = 300 };
+
+/* ---- random calls ---------------------------------------------------------------------------- */
+
+static const char *const usable[] = {
+    "gqa", "f16", "bf16", "mixed", "bshd", "qkv", "negative", "shared", "odd_dims", "kv_len",
+    "causal", "window", "bool", "bool_inv", "scale", "softcap", "bias_f32", "bias_f16", "bias_bf16",
+    "alibi", "alibi_bh", "sinks",
+};
+
+static int slot_taken(const int *list, int count, int f)
+{
+    for (int n = 0; n < count; n++)
+        if (strcmp(features[list[n]].slot, features[f].slot) == 0)
+            return 1;
+    return 0;
+}
+
+static int pick_features(int *list, int most, int mean)
+{
+    int count = 0;
+    for (int n = 0; n < most; n++) {
+        const int f = feature_find(usable[rng_int(0, (int)(sizeof usable / sizeof *usable) - 1)]);
+        const char *name = features[f].name;
+        if (mean && strcmp(name, "sinks") == 0)
+            continue;
+        if (!slot_taken(list, count, f))
+            list[count++] = f;
+    }
+    for (int a = 1; a < count; a++) /* in the order of the table */
+        for (int b = a; b > 0 && list[b] < list[b - 1]; b--) {
+            const int f = list[b];
+            list[b] = list[b - 1];
+            list[b - 1] = f;
+        }
+    return count;
+}
+
+/* Packed sequences: rows are the last positions of each. */
+static void cut_sequences(attn_params *p)
+{
+    int32_t *q = test_alloc((size_t)(p->batch + 1) * sizeof *q);
+    q[0] = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t keys = p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b];
+        const int64_t most = keys < p->seq_len_q - q[b] ? keys : p->seq_len_q - q[b];
+        q[b + 1] = q[b] + (int32_t)(rng_chance(60) ? most : rng_int(0, most));
+    }
+    p->cu_seqlens_q = q;
+}
+
+static void cut_rows(attn_params *p)
+{
+    int32_t *rows = test_alloc((size_t)p->batch * sizeof *rows);
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t keys = oracle_keys(p, b);
+        const int64_t most = oracle_rows(p, b) < keys ? oracle_rows(p, b) : keys;
+        rows[b] = (int32_t)(rng_chance(70) ? most : rng_int(0, most));
+    }
+    p->q_len = rows;
+}
+
+static void random_branch(attn_dilated_branch *branch, int64_t positions, int64_t heads)
+{
+    static const int64_t dilations[] = {0, 1, 1, 2, 3, 4, 5, 8, 16, 40};
+    memset(branch, 0, sizeof *branch);
+    branch->segment = rng_chance(15) ? 0 : rng_int(1, rng_chance(50) ? positions + 5 : 20);
+    branch->dilation = RNG_PICK(dilations);
+    branch->rotate = rng_chance(50);
+    branch->offset = rng_int(0, branch->dilation > 1 ? branch->dilation - 1 : 0);
+    if (rng_chance(30))
+        branch->head_begin = rng_int(0, heads - 1);
+    if (rng_chance(30))
+        branch->head_count = rng_int(1, heads - branch->head_begin);
+}
+
+void dilated_branches(dilated_case *c)
+{
+    c->d.num_branches = (int)rng_int(1, DILATED_BRANCHES);
+    c->d.branches = c->branches;
+    for (int n = 0; n < c->d.num_branches; n++)
+        random_branch(&c->branches[n], c->t.p.seq_len_kv, c->t.p.num_heads_q);
+}
+
+void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
+{
+    int list[16], count;
+    test_shape s;
+    memset(c, 0, sizeof *c);
+    memset(&s, 0, sizeof s);
+    c->d.merge = rng_chance(25) ? ATTN_DILATED_MEAN : ATTN_DILATED_LSE;
+    s.batch = rng_int(1, 2);
+    s.heads_q = s.heads_kv = rng_int(1, 3);
+    if (rng_chance(40))
+        s.heads_q *= rng_int(2, 5);
+    s.seq_kv = rng_int(1, most_positions);
+    s.seq_q = rng_chance(50) ? s.seq_kv : rng_int(1, s.seq_kv);
+    s.dim = rng_int(1, 20);
+    s.dim_v = rng_chance(50) ? 0 : rng_int(1, 20);
+    s.factor_q = rng_chance(30) ? 4 : 1;
+    s.no_lse = c->d.merge == ATTN_DILATED_MEAN || rng_chance(10);
+    count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN);
+    if (rng_chance(20)) {
+        s.varlen = 1;
+        s.batch = rng_int(1, 3);
+        s.seq_q = s.seq_kv;
+    }
+    features_make(&c->t, s, list, count);
+    c->t.p.alignment = 0;
+    c->t.p.q_offset = NULL;
+    if (c->t.p.cu_seqlens_q != NULL)
+        cut_sequences(&c->t.p);
+    if (c->t.p.kv_len != NULL || rng_chance(30))
+        cut_rows(&c->t.p);
+    c->t.p.softmax1 = c->d.merge == ATTN_DILATED_LSE && c->t.p.sinks == NULL && rng_chance(10);
+    dilated_branches(c);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static attn_params params_of(const attn_params *p)
+{
+    attn_params with = test_params(p);
+    with.backend = NULL;
+    return with;
+}
+
+int dilated_run(const attn_params *p, const attn_dilated *d)
+{
+    const attn_params with = params_of(p);
+    char text[300];
+    size_t need = 0;
+    attn_status status = attn_dilated_workspace_size(&with, d, &need);
+    void *workspace = test_alloc(need);
+    if (status == ATTN_OK)
+        status = attn_dilated_forward(&with, d, workspace, need);
+    return CHECK(status == ATTN_OK, "%s: %s", attn_status_string(status),
+                 attn_dilated_check(&with, d, workspace, need, text, sizeof text)) &&
+           CHECK(test_margins() == 0, "an array was overrun");
+}
+
+static int run_case(dilated_case *c)
+{
+    if (!dilated_run(&c->t.p, &c->d))
+        return 0;
+    return CHECK(tensor_unchanged(&c->t.q) && tensor_unchanged(&c->t.k) &&
+                     tensor_unchanged(&c->t.v), "an input was changed") &&
+           CHECK(tensor_gaps_unchanged(&c->t.o) && problem_padding_untouched(&c->t),
+                 "an output was written outside its rows");
+}
+
+/* ---- the definition -------------------------------------------------------------------------- */
+
+/* The number of position x in its segment among those that take part; -1 if it does not. */
+static int64_t number_in(const attn_dilated_branch *b, int64_t h, int64_t x, int64_t *segment)
+{
+    const int64_t r = b->dilation != 0 ? b->dilation : 1;
+    const int64_t place = b->segment != 0 ? x % b->segment : x;
+    const int64_t first = (b->offset + (b->rotate ? h : 0)) % r;
+    *segment = b->segment != 0 ? x / b->segment : 0;
+    return place % r == first ? place / r : -1;
+}
+
+static int has_branch(const attn_dilated_branch *b, int64_t h)
+{
+    return h >= b->head_begin && (b->head_count == 0 || h < b->head_begin + b->head_count);
+}
+
+/* Whether branch b shows key j to row i; then *distance is theirs in it. */
+static int sees(const dilated_case *c, const attn_dilated_branch *b, int64_t h, int64_t position,
+                int64_t j, int64_t *distance)
+{
+    const attn_params *p = &c->t.p;
+    int64_t segment_i, segment_j;
+    const int64_t i = number_in(b, h, position, &segment_i), k = number_in(b, h, j, &segment_j);
+    if (!has_branch(b, h) || i < 0 || k < 0 || segment_i != segment_j)
+        return 0;
+    *distance = i - k;
+    if (p->causal && k > i)
+        return 0;
+    if (p->window && p->window_left >= 0 && i - k > p->window_left)
+        return 0;
+    return !(p->window && p->window_right >= 0 && k - i > p->window_right);
+}
+
+static double slope_of(const attn_params *p, int64_t b, int64_t h)
+{
+    return p->alibi_slopes != NULL ? (double)p->alibi_slopes[b * p->alibi_stride + h] : 0;
+}
+
+static double bias_of(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const attn_bias *bias = &p->bias;
+    if (bias->data == NULL)
+        return 0;
+    return oracle_load(bias->dtype, bias->data,
+                       (ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
+                           (ptrdiff_t)i * bias->stride_q + (ptrdiff_t)j * bias->stride_kv);
+}
+
+/* The log of what all branches together say of a pair. */
+static double pair_bias(const dilated_case *c, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const attn_params *p = &c->t.p;
+    const int64_t position = oracle_keys(p, b) - oracle_rows(p, b) + i;
+    double sum = 0;
+    for (int n = 0; n < c->d.num_branches; n++) {
+        int64_t distance;
+        if (sees(c, &c->branches[n], h, position, j, &distance))
+            sum += exp(-slope_of(p, b, h) * (double)llabs(distance));
+    }
+    return log(sum) + bias_of(p, b, h, i, j);
+}
+
+attn_params dilated_one_softmax(const dilated_case *c)
+{
+    attn_params p = c->t.p;
+    const int64_t rows = p.seq_len_q, keys = p.seq_len_kv, heads = p.num_heads_q;
+    float *bias = test_alloc((size_t)(p.batch * heads * rows * keys) * sizeof *bias);
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < oracle_rows(&p, b); i++)
+                for (int64_t j = 0; j < oracle_keys(&p, b); j++)
+                    bias[((b * heads + h) * rows + i) * keys + j] =
+                        (float)pair_bias(c, b, h, i, j);
+    memset(&p.bias, 0, sizeof p.bias);
+    p.bias.data = bias;
+    p.bias.stride_kv = 1;
+    p.bias.stride_q = (ptrdiff_t)keys;
+    p.bias.stride_head = (ptrdiff_t)(rows * keys);
+    p.bias.stride_batch = (ptrdiff_t)(heads * rows * keys);
+    p.causal = p.window = 0;
+    p.alibi_slopes = NULL;
+    return p;
+}
+
+/* One row by the published definition, o [dim_v] in double. */
+typedef struct published {
+    const dilated_case *c;
+    attn_params plain; /* without what branches count for themselves */
+    int64_t b, h, i, dim_v;
+    double *o, weight, top; /* sums so far, denominators times 2^-top */
+    double most_logit, most_value;
+} published;
+
+static double value_at(const published *at, int64_t j, int64_t d)
+{
+    const attn_params *p = &at->c->t.p;
+    const int64_t group = p->num_heads_q / oracle_heads_kv(p);
+    return oracle_load(p->v.dtype, p->v.data,
+                       oracle_key_offset(p, &p->v, at->dim_v, at->b, at->h / group, j) +
+                           (ptrdiff_t)d);
+}
+
+/* The branch's own softmax into mine[dim_v]; returns its denominator times e^-top, *top. */
+static double branch_row(published *at, const attn_dilated_branch *branch, double *mine,
+                         double *top)
+{
+    const attn_params *p = &at->c->t.p;
+    const int64_t keys = oracle_keys(p, at->b), position = keys - oracle_rows(p, at->b) + at->i;
+    double sum = 0;
+    *top = -HUGE_VAL;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t j = 0; j < keys; j++) {
+            int64_t distance;
+            double x, w;
+            if (!sees(at->c, branch, at->h, position, j, &distance) ||
+                !oracle_visible(&at->plain, at->b, at->h, at->i, j))
+                continue;
+            x = oracle_logit(&at->plain, at->b, at->h, at->i, j, ATTN_LOGITS_BIAS, NULL) -
+                slope_of(p, at->b, at->h) * (double)llabs(distance);
+            if (pass == 0) {
+                *top = fmax(*top, x);
+                continue;
+            }
+            w = x > -HUGE_VAL ? exp(x - *top) : 0;
+            sum += w;
+            at->most_logit = fmax(at->most_logit, w > 0 ? fabs(x) : 0);
+            for (int64_t d = 0; d < at->dim_v; d++) {
+                mine[d] += w * value_at(at, j, d);
+                at->most_value = fmax(at->most_value, fabs(value_at(at, j, d)));
+            }
+        }
+    for (int64_t d = 0; d < at->dim_v; d++)
+        mine[d] = sum > 0 ? mine[d] / sum : 0;
+    return sum;
+}
+
+/* Adds a part of weight w e^top. */
+static void weigh(published *at, const double *mine, double w, double top)
+{
+    const double most = fmax(at->top, top);
+    const double old = at->weight > 0 ? exp(at->top - most) : 0, new = w > 0 ? exp(top - most) : 0;
+    for (int64_t d = 0; d < at->dim_v; d++)
+        at->o[d] = at->o[d] * old + (mine != NULL ? mine[d] * w * new : 0);
+    at->weight = at->weight * old + w * new;
+    at->top = most;
+}
+
+static void published_row(published *at)
+{
+    const attn_dilated *d = &at->c->d;
+    double *mine = test_alloc_at((size_t)at->dim_v * sizeof *mine, PLACE_HEAP);
+    const double sink = oracle_sink(&at->c->t.p, at->h);
+    int count = 0;
+    memset(at->o, 0, (size_t)at->dim_v * sizeof *at->o);
+    at->weight = 0, at->top = -HUGE_VAL, at->most_logit = at->most_value = 0;
+    for (int n = 0; n < d->num_branches; n++) {
+        double top, sum;
+        if (!has_branch(&d->branches[n], at->h))
+            continue;
+        memset(mine, 0, (size_t)at->dim_v * sizeof *mine);
+        sum = branch_row(at, &d->branches[n], mine, &top);
+        if (d->merge == ATTN_DILATED_MEAN)
+            weigh(at, mine, 1, 0);
+        else if (sum > 0)
+            weigh(at, mine, sum, top);
+        count++;
+    }
+    if (d->merge == ATTN_DILATED_LSE && sink > -HUGE_VAL)
+        weigh(at, NULL, 1, sink);
+    for (int64_t x = 0; x < at->dim_v; x++)
+        at->o[x] = at->weight > 0 ? at->o[x] / at->weight : 0;
+}
+
+/* The worst difference of o, in units of what rounding may make of it. */
+static double published_units(published *at)
+{
+    const attn_params *p = &at->c->t.p;
+    const attn_tensor o = {p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
+                           p->o.data};
+    const ptrdiff_t place = oracle_row_offset(p, &o, at->dim_v, at->b, at->h, at->i);
+    double worst = 0;
+    published_row(at);
+    for (int64_t d = 0; d < at->dim_v; d++) {
+        const double allowed = 1e-6 * (4 + at->most_logit) * at->most_value +
+                               oracle_storage_error(o.dtype, fabs(at->o[d]) * 1.01);
+        const double value = oracle_load(o.dtype, o.data, place + (ptrdiff_t)d);
+        worst = fmax(worst, tolerance_units(value, at->o[d], allowed));
+        if (!is_stored_form(o.dtype, o.data, place + (ptrdiff_t)d))
+            worst = HUGE_VAL;
+    }
+    return worst;
+}
+
+static void check_published(const dilated_case *c)
+{
+    published at;
+    double worst = 0;
+    const int mark = test_mark();
+    memset(&at, 0, sizeof at);
+    at.c = c;
+    at.plain = c->t.p;
+    at.plain.causal = at.plain.window = 0;
+    at.plain.alibi_slopes = NULL;
+    at.dim_v = oracle_dim_v(&c->t.p);
+    at.o = test_alloc_at((size_t)at.dim_v * sizeof *at.o, PLACE_HEAP);
+    for (at.b = 0; at.b < c->t.p.batch; at.b++)
+        for (at.h = 0; at.h < c->t.p.num_heads_q; at.h++)
+            for (at.i = 0; at.i < oracle_rows(&c->t.p, at.b); at.i++)
+                worst = fmax(worst, published_units(&at));
+    test_release_to(mark);
+    CHECK(worst <= 1, "%.3g times what may differ from the published definition", worst);
+}
+
+static void check_definitions(const dilated_case *c)
+{
+    if (c->d.merge == ATTN_DILATED_LSE) {
+        const attn_params once = dilated_one_softmax(c);
+        compare_with_oracle(&once);
+    }
+    check_published(c);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* The way to compute, of which no bit depends. */
+static void random_way(dilated_case *c)
+{
+    static const int64_t tiles[] = {0, 0, 16, 32, 64, 256};
+    c->t.p.tile_keys = (int)RNG_PICK(tiles);
+    c->d.block_rows = rng_chance(30) ? 0 : rng_int(1, 60);
+}
+
+static void random_index(dilated_case *c)
+{
+    const int64_t positions = c->t.p.seq_len_kv + (rng_chance(50) ? rng_int(0, 40) : 0);
+    const int64_t entries = attn_dilated_index_size(&c->d, positions);
+    int32_t *index = test_alloc((size_t)entries * sizeof *index);
+    CHECK(attn_dilated_index(&c->d, positions, index, entries) == ATTN_OK, "attn_dilated_index");
+    c->d.index = index;
+    c->d.index_positions = positions;
+}
+
+static void run_definitions(void)
+{
+    for (int n = 0; n < ROUNDS; n++) {
+        dilated_case c, other;
+        if (!begin_case("definition, %d", n))
+            continue;
+        dilated_make(&c, n % 4 == 0 ? 0 : 6, n % 50 == 49 ? 300 : 70);
+        random_way(&c);
+        if (!run_case(&c))
+            continue;
+        check_definitions(&c);
+        other = c, other.d.branches = other.branches;
+        twin(&c.t, &other.t);
+        other.d.variant = ATTN_DILATED_GATHERED;
+        if (rng_chance(50))
+            random_index(&other);
+        if (!run_case(&other))
+            continue;
+        if (c.d.merge == ATTN_DILATED_MEAN)
+            CHECK(problem_same_bits(&c.t, &other.t), "a mean, strided and gathered");
+        else
+            check_definitions(&other);
+    }
+}
+
+/* Branches and segments that are the whole sequence: attn_forward's bits. */
+static void run_whole(void)
+{
+    for (int n = 0; n < LAWS; n++) {
+        dilated_case c, once;
+        if (!begin_case("one branch of all positions, %d", n))
+            continue;
+        dilated_make(&c, 6, 200);
+        random_way(&c);
+        c.d.merge = ATTN_DILATED_LSE;
+        c.d.num_branches = 1;
+        memset(&c.branches[0], 0, sizeof c.branches[0]);
+        once = c, once.d.branches = once.branches;
+        twin(&c.t, &once.t);
+        if (run_case(&c) && problem_run(&once.t) && T.impl != ATTN_IMPL_NAIVE)
+            CHECK(problem_same_bits(&c.t, &once.t), "not the bits of attn_forward");
+    }
+}
+
+/* Rows of chunks of a prompt, of one token at last, are rows of one call, bit for bit. */
+static void run_chunks(void)
+{
+    for (int n = 0; n < LAWS; n++) {
+        dilated_case c, parts;
+        int64_t at = 0;
+        if (!begin_case("chunks, %d", n))
+            continue;
+        do
+            dilated_make(&c, 5, 120);
+        while (c.t.p.cu_seqlens_q != NULL || c.t.p.kv_len != NULL || c.t.p.q_len != NULL);
+        random_way(&c);
+        parts = c, parts.d.branches = parts.branches;
+        twin(&c.t, &parts.t);
+        if (!run_case(&c))
+            continue;
+        while (at < c.t.p.seq_len_q) {
+            const int64_t left = c.t.p.seq_len_q - at, count = rng_chance(30) ? 1 : rng_int(1, left);
+            attn_params p = parts.t.p;
+            int32_t *keys = test_alloc((size_t)p.batch * sizeof *keys);
+            /* without a causal mask the rows need all keys: only the last ones can be a call */
+            const int64_t end = p.causal ? at + count : c.t.p.seq_len_q;
+            for (int64_t b = 0; b < p.batch; b++)
+                keys[b] = (int32_t)(p.seq_len_kv - p.seq_len_q + end);
+            slice_rows(&p, &parts.t, at, end - at);
+            p.alignment = 0;
+            p.q_offset = NULL;
+            p.kv_len = keys;
+            if (!dilated_run(&p, &c.d))
+                break;
+            at += count;
+        }
+        CHECK(problem_same_bits(&c.t, &parts.t), "rows of chunks are not those of one call");
+    }
+}
+
+static void run_threads(void)
+{
+    for (int n = 0; n < LAWS; n++) {
+        dilated_case c, other;
+        pool threads = pool_of((int)rng_int(2, 5), (int)rng_int(0, POOL_ORDERS - 1), n % 4 == 0);
+        if (!begin_case("threads, %d", n))
+            continue;
+        dilated_make(&c, 4, 120);
+        random_way(&c);
+        other = c, other.d.branches = other.branches;
+        twin(&c.t, &other.t);
+        other.t.p.num_workers = threads.workers;
+        other.t.p.parallel_for = pool_for;
+        other.t.p.parallel_user = &threads;
+        random_way(&other);
+        other.d.variant = c.d.variant = n % 5 == 0;
+        if (run_case(&c) && run_case(&other))
+            CHECK(problem_same_bits(&c.t, &other.t) && threads.wrong == 0, "other bits");
+    }
+}
+
+/* Less than asked for: fewer workers, to the last byte that one needs. */
+static void run_small(void)
+{
+    for (int n = 0; n < 40; n++) {
+        dilated_case c, other;
+        pool workers = pool_of(4, POOL_SHUFFLED, 0);
+        attn_params p;
+        size_t most = 0, least = 0;
+        char text[200];
+        if (!begin_case("workspace, %d", n))
+            continue;
+        dilated_make(&c, 3, 120);
+        other = c, other.d.branches = other.branches;
+        twin(&c.t, &other.t);
+        other.d.variant = c.d.variant = n % 2;
+        p = params_of(&other.t.p);
+        p.parallel_for = pool_for;
+        p.parallel_user = &workers;
+        p.num_workers = 4;
+        if (!run_case(&c) || attn_dilated_workspace_size(&p, &c.d, &most) != ATTN_OK)
+            continue;
+        attn_dilated_check(&p, &c.d, text, 0, text, sizeof text);
+        if (strncmp(text, "workspace_bytes (0) must be at least ", 37) == 0)
+            least = (size_t)strtoull(text + 37, NULL, 10);
+        CHECK(least > 0 && least <= most, "%s", text);
+        for (size_t need = least; need <= most; need += (most - least) / 3 + 1)
+            CHECK(attn_dilated_forward(&p, &c.d, test_alloc(need), need) == ATTN_OK &&
+                      problem_same_bits(&c.t, &other.t), "%zu of %zu bytes", need, most);
+        CHECK(attn_dilated_forward(&p, &c.d, test_alloc(least - 1), least - 1) ==
+                  ATTN_ERR_WORKSPACE, "a byte less than the least");
+    }
+}
+
+void test_dilated(void)
+{
+    run_definitions();
+    run_whole();
+    run_chunks();
+    run_threads();
+    run_small();
+}
