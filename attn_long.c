@@ -451,6 +451,7 @@ static attn_status check_refused(const attn_params *p, text *why)
         { "score", p->score != NULL },
         { "dropout_p", !(p->dropout_p == 0.0f) },
         { "partial", p->partial != 0 },
+        { "part", p->part.rows != 0 || p->part.keys != 0 },
         { "logits", p->logits.data != NULL },
         { "backend", p->backend != NULL },
     };
