@@ -1058,11 +1058,16 @@ static int has_batch_arrays(const attn_params *p)
 /* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels, tuning *t)
 {
+    const int64_t cell = p->block_mask.block_k;
     text none = text_in(NULL, 0);
+    int keys;
     read_tuning(p->tuning, kernels->name, t, &none);
     if (p->tile_keys || t->tile_keys)
         return p->tile_keys ? p->tile_keys : (int)t->tile_keys;
-    return kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
+    keys = kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
+    if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
+        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+    return keys;
 }
 
 /* The kernel set and the sizes that the caller leaves open. */
@@ -1380,8 +1385,9 @@ static void cells_row(cell_fn cell, const attn_params *p, const sequence *s, con
         const int64_t column = (j0 + t) / size;
         const int64_t end = min64(n, (column + 1) * size - j0);
         const int visible = cell(p, s->b, at->head, row, column);
-        for (; t < end; t++)
-            alive[t * step] &= (uint8_t)visible;
+        for (; t < end && !visible; t++)
+            alive[t * step] = 0;
+        t = (int)end;
     }
 }
 
@@ -2718,13 +2724,14 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive[key][lane] from the ranges alone. */
+/* alive[key][lane] from the ranges alone; of unused lanes 0. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
     int begin, end, j, r;
     t->alive_from = j0;
-    for (r = 0; r < rows; r++) {
+    memset(t->alive, 1, (size_t)(n * rows));
+    for (r = 0; r < rows && !(all_see(t, j0, n) && t->used == rows); r++) {
         lane_range(t, r, j0, n, &begin, &end);
         for (j = 0; j < n; j++)
             t->alive[j * rows + r] = j >= begin && j < end;
@@ -2733,11 +2740,9 @@ static void fill_ranges(tile *t, int64_t j0, int n)
 
 static int count_class(const tile *t, int n)
 {
-    const int rows = t->pl->rows;
-    int j, r, seen = 0;
-    for (j = 0; j < n; j++)
-        for (r = 0; r < rows; r++)
-            seen += t->lanes[r].used & t->alive[j * rows + r];
+    int k, seen = 0;
+    for (k = 0; k < n * t->pl->rows; k++)
+        seen += t->alive[k];
     if (seen == 0)
         return ATTN_TILE_EMPTY;
     return seen == n * t->used ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
@@ -2796,7 +2801,24 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* Cuts the tile of keys j0..j0+n-1 into its canonical blocks. */
+/* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
+static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
+{
+    const int rows = t->pl->rows;
+    const uint8_t *alive = t->alive + (from - t->alive_from) * rows;
+    uint8_t any[ATTN_KERNEL_MAX_ROWS] = { 0 };
+    attn_lanes lanes = { 0, 0 };
+    int j, r;
+    for (j = 0; j < n; j++)
+        for (r = 0; r < rows; r++)
+            any[r] |= alive[j * rows + r];
+    for (r = 0; r < rows; r++)
+        if (any[r])
+            widen_lanes(&lanes, r);
+    return lanes;
+}
+
+/* Cuts the tile of keys j0..j0+n-1, of which tile_class has told, into its canonical blocks. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -2806,7 +2828,8 @@ static void set_blocks(tile *t, int64_t j0, int n)
         end = end < n ? end : n;
         b->end = end;
         b->raised = 0;
-        b->lanes = lanes_in_range(t, j0 + begin, end - begin);
+        b->lanes = t->by_pair ? lanes_alive(t, j0 + begin, end - begin)
+                              : lanes_in_range(t, j0 + begin, end - begin);
     }
 }
 
