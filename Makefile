@@ -60,7 +60,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
            tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
            tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
-           tests/operators_grad.c tests/dilated.c tests/patterns.c tests/oracle_backward.c tests/gradients.c \
+           tests/operators_grad.c tests/dilated.c \
+           tests/dilated_backward.c tests/dilated_errors.c tests/patterns.c tests/oracle_backward.c tests/gradients.c \
            tests/finite_differences.c tests/backward.c tests/backward_poison.c \
            tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
            tests/opencl_plan.c tests/opencl_programs.c tests/resume.c

@@ -522,6 +522,7 @@ typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
     int64_t rows, positions; /* of the longest sequence */
     int64_t workers;
+    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
     int empty;
 } outline;
 
@@ -562,6 +563,7 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
     out->rows = pr.max_q_len;
     out->positions = pr.max_kv_len;
     out->workers = pr.p.num_workers;
+    out->kernels = pr.p.kernels;
     out->empty = pr.p.batch == 0 || pr.p.seq_len_q == 0;
     return ATTN_OK;
 }
@@ -1384,4 +1386,395 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
             index += fill_index(&l, positions, index);
     }
     return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 9  Backward: a branch's gradients are those of attn_backward, which computes probabilities from
+ *    the LSE it is given: that of all branches. With a mean, branches have an o and lse of their
+ *    own, computed again, and the gradient of o divided by their number.
+ * --------------------------------------------------------------------------------------------- */
+
+enum { GRAD_Q, GRAD_K, GRAD_V };
+
+static attn_status check_wanted(const attn_dilated *d, const attn_gradients *g, text *why)
+{
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    if (g->dbias.data || g->dslopes)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone");
+    if (d->merge == ATTN_DILATED_MEAN && g->dlse.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dlse.data is set, but a mean of branches has no lse");
+    return ATTN_OK;
+}
+
+/* What attn_backward says of the caller's arrays. */
+static attn_status ask_backward(const attn_params *p, const attn_gradients *g, int need_data,
+                                text *why)
+{
+    size_t bytes;
+    attn_status status;
+    if (!need_data)
+        return attn_backward_workspace_size(p, g, &bytes);
+    status = attn_backward(p, g, NULL, 0);
+    if (status == ATTN_ERR_WORKSPACE)
+        return ATTN_OK;
+    attn_backward_check(p, g, why, SIZE_MAX, why->at, why->left);
+    return status;
+}
+
+/* A mean needs o and lse as little as the textbook does. */
+OWN_FRAME static attn_status ask_mean(const attn_params *asked, const attn_gradients *g,
+                                      int need_data, text *why)
+{
+    attn_params p = *asked;
+    p.impl = ATTN_IMPL_NAIVE;
+    return ask_backward(&p, g, need_data, why);
+}
+
+static attn_status check_arrays_of(const attn_params *p, const attn_dilated *d,
+                                   const attn_gradients *g, int need_data, text *why)
+{
+    return d->merge == ATTN_DILATED_MEAN ? ask_mean(p, g, need_data, why)
+                                         : ask_backward(p, g, need_data, why);
+}
+
+static int grad_wanted(const attn_gradients *g, int which)
+{
+    return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
+}
+
+/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
+                           dilated_layout *lay)
+{
+    const int64_t rows = times(out->group, out->rows), keys = out->positions;
+    const int64_t mean_rows = d->merge == ATTN_DILATED_MEAN ? rows : 0;
+    const int64_t floats[3] = { times(rows, out->dim), times(keys, out->dim),
+                                times(keys, out->dim_v) };
+    int64_t at = 0;
+    int which;
+    place(&at, 1, sizeof(dilated_slot));
+    lay->slopes = place(&at, out->group, sizeof(float));
+    for (which = GRAD_Q; which <= GRAD_V; which++) {
+        const int64_t count = grad_wanted(g, which) ? floats[which] : 0;
+        lay->sum_grads[which] = place(&at, count, sizeof(float));
+        lay->part_grads[which] = place(&at, count, sizeof(float));
+    }
+    lay->part = place_rows(&at, mean_rows, out->dim_v);
+    lay->dout = place(&at, times(mean_rows, out->dim_v), sizeof(float));
+    lay->inner = at;
+}
+
+/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
+                                           const outline *out, const attn_gradients *g, int n,
+                                           size_t *bytes)
+{
+    attn_params p = *asked;
+    attn_gradients part;
+    int64_t segments_most;
+    memset(&part, 0, sizeof part);
+    part.dsinks = n == d->num_branches ? g->dsinks : NULL;
+    *bytes = 0;
+    if (n == d->num_branches && !g->dsinks)
+        return ATTN_OK;
+    if (n < d->num_branches) {
+        const lattice l = lattice_of(&d->branches[n], 0, out->positions);
+        part = *g;
+        part.dsinks = NULL;
+        memset(&part.dlse, 0, sizeof part.dlse);
+        part.dlse.data = g->dlse.data;
+        part.dout.stride_batch = part.dout.stride_head = part.dout.stride_seq = 0;
+        part.dq.stride_batch = part.dq.stride_head = part.dq.stride_seq = 0;
+        part.dk.stride_batch = part.dk.stride_head = part.dk.stride_seq = 0;
+        part.dv.stride_batch = part.dv.stride_head = part.dv.stride_seq = 0;
+        segments_most = max64(1, out->positions / l.segment);
+        largest_call(&p, d, out, 0, n);
+        strip_call(&p);
+        p.batch = segments_most;
+        p.kernels = out->kernels;
+    }
+    p.num_workers = 1;
+    p.parallel_for = NULL;
+    return attn_backward_workspace_size(&p, &part, bytes);
+}
+
+static attn_status plan_backward_calls(const attn_params *p, const attn_dilated *d,
+                                       const outline *out, const attn_gradients *g,
+                                       dilated_layout *lay, text *why)
+{
+    int n;
+    for (n = 0; n <= d->num_branches; n++) {
+        size_t bytes = 0, forward = 0;
+        attn_status status = size_backward(p, d, out, g, n, &bytes);
+        if (!status && n < d->num_branches && d->merge == ATTN_DILATED_MEAN)
+            status = size_forward(p, d, out, 0, n, &forward);
+        if (status)
+            return bad(why, ATTN_ERR_OVERFLOW,
+                       "the workspace of a branch exceeds the address space");
+        lay->inner_bytes = max64(lay->inner_bytes, (int64_t)(bytes > forward ? bytes : forward));
+    }
+    lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
+    lay->blocks = 1;
+    lay->items = times(out->batch, out->heads);
+    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+    return ATTN_OK;
+}
+
+static attn_status check_dilated_backward(const attn_params *p, const attn_dilated *d,
+                                          const attn_gradients *g, int need_data, int64_t have,
+                                          dilated_layout *lay, int *empty, text *why)
+{
+    outline out;
+    attn_status status = outline_of(p, d, need_data, &out, why);
+    *empty = 0;
+    if (!status)
+        status = check_wanted(d, g, why);
+    if (!status)
+        status = check_arrays_of(p, d, g, need_data, why);
+    if (status)
+        return status;
+    memset(lay, 0, sizeof *lay);
+    plan_sum_grads(d, &out, g, lay);
+    status = plan_backward_calls(p, d, &out, g, lay, why);
+    return status ? status : check_dilated_room(lay, have, why);
+}
+
+/* ---- a call */
+
+static void run_backward_call(dilated_slot *w)
+{
+    const attn_status status =
+        attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+    w->status = w->status ? w->status : status;
+}
+
+static attn_output packed_output(float *data)
+{
+    attn_output o;
+    memset(&o, 0, sizeof o);
+    o.data = data;
+    return o;
+}
+
+/* An output of the caller's that the call only reads. */
+static attn_output view_output(const dilated_slot *w, const attn_output *t)
+{
+    const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
+    attn_output o = *t;
+    o.data = t->data ? (char *)t->data + ((const char *)view.data - (const char *)t->data) : NULL;
+    o.stride_batch = w->at.count > 1 ? view.stride_batch : 0;
+    o.stride_head = w->heads > 1 ? view.stride_head : 0;
+    o.stride_seq = view.stride_seq;
+    return o;
+}
+
+/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
+{
+    const attn_tensor *dout = &w->run->g.dout;
+    const int64_t head = w->head + h * w->step, dim = w->asked->head_dim_v;
+    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
+    const int64_t at = ROW_AT(*dout, &w->s, head, w->s.q_row + position - w->before);
+    const float count = (float)branches_of_head(&w->run->d, head);
+    float *to = SLOT_FLOATS(w, w->run->lay.dout) + row * dim;
+    int64_t d;
+    load_run(w->asked->kernels, dout->dtype, to, dout->data, at, dim);
+    for (d = 0; d < dim; d++)
+        to[d] = to[d] / count;
+}
+
+static void prepare_mean(dilated_slot *w)
+{
+    int64_t e, h, i, row = 0;
+    w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
+    ask_results(w, 1);
+    run_call(w);
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++)
+                prepare_mean_row(w, e, h, i, row++);
+    memset(&w->g.dout, 0, sizeof w->g.dout);
+    w->g.dout.data = SLOT_FLOATS(w, w->run->lay.dout);
+}
+
+/* n floats from part number `row` to sum number `sum`. */
+static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
+{
+    const dilated_layout *lay = &w->run->lay;
+    float *to = SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n;
+    const float *from = SLOT_FLOATS(w, lay->part_grads[which]) + row * n;
+    int64_t d;
+    for (d = 0; d < n; d++)
+        to[d] = to[d] + from[d];
+}
+
+static void add_dq(dilated_slot *w, int64_t sum, int64_t row)
+{
+    add_row(w, GRAD_Q, sum, row, w->asked->head_dim);
+}
+
+static void add_keys_of(dilated_slot *w, int which, int64_t n)
+{
+    int64_t e, j, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (j = 0; j < w->at.keys; j++)
+            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
+}
+
+static void backward_call(dilated_slot *w)
+{
+    const dilated_layout *lay = &w->run->lay;
+    const attn_gradients *g = &w->run->g;
+    open_call(w);
+    memset(&w->g, 0, sizeof w->g);
+    w->g.gemms = g->gemms;
+    if (w->run->d.merge == ATTN_DILATED_MEAN) {
+        prepare_mean(w);
+    } else {
+        w->g.dout = view_rows(w, &g->dout);
+        w->g.dlse = view_rows(w, &g->dlse);
+        w->p.o = view_output(w, &w->asked->o);
+        w->p.lse = view_output(w, &w->asked->lse);
+    }
+    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+    if (g->dq.data)
+        w->g.dq = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_Q]));
+    if (g->dk.data)
+        w->g.dk = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_K]));
+    if (g->dv.data)
+        w->g.dv = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_V]));
+    run_backward_call(w);
+    if (g->dq.data)
+        each_row(w, add_dq);
+    if (g->dk.data)
+        add_keys_of(w, GRAD_K, w->asked->head_dim);
+    if (g->dv.data)
+        add_keys_of(w, GRAD_V, w->asked->head_dim_v);
+}
+
+/* ---- an item */
+
+/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
+                        int64_t first_row, int64_t from, int64_t rows, int64_t n)
+{
+    const float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
+    int64_t i;
+    for (i = 0; i < rows; i++)
+        attn_convert(element_of_output(to, ROW_AT(*to, &w->s, head, first_row + i)), to->dtype,
+                     sums + i * n, ATTN_F32, (size_t)n);
+}
+
+static void clear_grads(const dilated_slot *w, int which, int64_t floats)
+{
+    memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)floats * sizeof(float));
+}
+
+static void backward_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w = open_slot(c, base, index / c->pr.p.num_heads_kv,
+                                index % c->pr.p.num_heads_kv);
+    const attn_params *p = w->asked;
+    const attn_gradients *g = &w->run->g;
+    const int64_t group = c->pr.group, rows = w->s.q_len, keys = w->s.kv_len;
+    int64_t h;
+    int n;
+    if (g->dq.data)
+        clear_grads(w, GRAD_Q, group * rows * p->head_dim);
+    if (g->dk.data)
+        clear_grads(w, GRAD_K, keys * p->head_dim);
+    if (g->dv.data)
+        clear_grads(w, GRAD_V, keys * p->head_dim_v);
+    for (n = 0; n < w->run->d.num_branches && (g->dq.data || g->dk.data || g->dv.data); n++)
+        each_call(w, n, backward_call);
+    for (h = 0; h < group && g->dq.data; h++)
+        store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
+                    p->head_dim);
+    if (g->dk.data)
+        store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
+    if (g->dv.data)
+        store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+}
+
+/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
+{
+    dilated_slot *w = (dilated_slot *)(void *)run->c.slots;
+    if (!g->dsinks)
+        return ATTN_OK;
+    w->p = *p;
+    w->p.num_workers = 1;
+    w->p.parallel_for = NULL;
+    memset(&w->g, 0, sizeof w->g);
+    w->g.dout = g->dout;
+    w->g.dlse = g->dlse;
+    w->g.dsinks = g->dsinks;
+    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner,
+                         (size_t)run->lay.inner_bytes);
+}
+
+/* Strides of g as attn_backward takes them. */
+static void resolve_wanted(const attn_params *p, attn_gradients *g)
+{
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
+    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, p->seq_len_q, 1);
+    if (varlen)
+        g->dlse.stride_batch = 0;
+    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
+    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim);
+    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim_v);
+}
+
+ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
+                                           const attn_gradients *g, void *workspace,
+                                           size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    dilated_run *run;
+    int empty;
+    attn_status status = check_dilated_backward(
+        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
+    if (status)
+        return status;
+    run = open_run(p, d, &lay, workspace, workspace_bytes);
+    run->g = *g;
+    resolve_wanted(&run->c.pr.p, &run->g);
+    status = attn_core_get()->run_items(&run->c, lay.items, backward_item);
+    status = status_of_run(run, status);
+    return status ? status : run_sinks(run, p, g);
+}
+
+ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
+                                                          const attn_dilated *d,
+                                                          const attn_gradients *g, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    attn_status status;
+    int empty;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_dilated_backward(p, d, g, 0, ADDRESS_LIMIT, &lay, &empty, &why);
+    *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    return status;
+}
+
+ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
+                                                 const attn_gradients *g, const void *workspace,
+                                                 size_t workspace_bytes, char *buffer,
+                                                 size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_layout lay;
+    int empty;
+    const attn_status status = check_dilated_backward(
+        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }

@@ -554,4 +554,6 @@ void test_dilated(void)
     run_chunks();
     run_threads();
     run_small();
+    dilated_gradients();
+    dilated_errors();
 }

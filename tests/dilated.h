@@ -24,4 +24,8 @@ int dilated_run(const attn_params *p, const attn_dilated *d);
 /* The call of attn_forward that is the same softmax: its bias holds all that branches say. */
 attn_params dilated_one_softmax(const dilated_case *c);
 
+/* tests/dilated_backward.c, tests/dilated_errors.c */
+void dilated_gradients(void);
+void dilated_errors(void);
+
 #endif
