@@ -1653,19 +1653,21 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
  * 11  Run
  * --------------------------------------------------------------------------------------------- */
 
-/* The lists of a call, one after the other. */
-static attn_status run_backward(backward *back)
+typedef struct grad_list {
+    int active;
+    int64_t items;
+    void (*item)(const call *c, char *slot, int64_t index);
+} grad_list;
+
+/* List number i of a call; 0 = there are no more. */
+OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
     const attn_params *p = &pr->p;
     const layout *lay = &back->lay;
     const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
     const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
-    const struct list {
-        int active;
-        int64_t items;
-        void (*item)(const call *c, char *slot, int64_t index);
-    } lists[] = {
+    const grad_list lists[] = {
         { naive && !one, heads, textbook_item },
         { naive && one, 1, textbook_sums_item },
         { !naive, p->batch * p->num_heads_q, statistics_item },
@@ -1679,11 +1681,21 @@ static attn_status run_backward(backward *back)
         { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
         { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
     };
+    if (i == COUNT_OF(lists))
+        return 0;
+    *list = lists[i];
+    return 1;
+}
+
+/* The lists, one after the other. */
+static attn_status run_backward(backward *back)
+{
     attn_status status = ATTN_OK;
+    grad_list list;
     int i;
-    for (i = 0; i < COUNT_OF(lists) && !status; i++)
-        if (lists[i].active)
-            status = back->core->run_items(&back->c, lists[i].items, lists[i].item);
+    for (i = 0; !status && take_list(back, i, &list); i++)
+        if (list.active)
+            status = back->core->run_items(&back->c, list.items, list.item);
     return status;
 }
 
@@ -1879,25 +1891,23 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
-                                   size_t workspace_bytes)
+/* A call that has passed its checks, in its workspace. */
+OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
+                                         void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
     char *base = (char *)workspace;
     float **arrays[3];
     backward *back;
     int i;
-    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
-        return status;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
     back = (backward *)(void *)base;
     back->core = attn_core_get();
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed above, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
-    back->c.slot_count = workers_in(&back->c.pl, workspace_bytes);
+    back->c.slot_count = workers_in(&back->c.pl, bytes);
     base += aligned((int64_t)sizeof *back);
     arrays[0] = &back->lse2;
     arrays[1] = &back->delta;
@@ -1905,7 +1915,24 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     for (i = 0; i < 3; i++, base += back->c.pl.shared_bytes / 3)
         *arrays[i] = (float *)(void *)base;
     back->c.slots = base;
-    return run_backward(back);
+    return back;
+}
+
+static attn_status backward_cpu(const attn_params *p, const attn_gradients *g, void *workspace,
+                                size_t bytes)
+{
+    backward *back = open_backward(p, g, workspace, bytes);
+    return back->c.slot_count ? run_backward(back) : ATTN_ERR_WORKSPACE;
+}
+
+ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
+                                   size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
+    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
+        return status;
+    return backward_cpu(p, g, workspace, workspace_bytes);
 }
 
 /* From attn_explain, without a backend: one may try its kernels of attn_forward when asked. */
@@ -1948,4 +1975,20 @@ ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const at
     status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
     *bytes = status ? 0 : info.workspace_bytes;
     return status;
+}
+
+/* ---- what the files that build on this one borrow */
+
+static int64_t least_bytes(const problem *pr, const attn_gradients *g, const attn_params *asked)
+{
+    layout lay;
+    plan pl;
+    plan_backward(pr, g, asked, &lay, &pl);
+    return backward_bytes(&pl, 1);
+}
+
+ATTN_API const attn_backward_core *attn_backward_core_get(void)
+{
+    static const attn_backward_core core = { validate_backward, least_bytes, backward_cpu };
+    return &core;
 }

@@ -54,6 +54,7 @@
 #define attn_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_backward_workspace_size)
 #define attn_backward_check ATTN_JOIN(ATTN_PREFIX, attn_backward_check)
 #define attn_backward_explain ATTN_JOIN(ATTN_PREFIX, attn_backward_explain)
+#define attn_backward_core_get ATTN_JOIN(ATTN_PREFIX, attn_backward_core_get)
 #endif
 
 #ifdef __cplusplus
@@ -146,6 +147,19 @@ typedef struct attn_gradient_call {
     attn_sum_axes bias, slopes;
     attn_backward_fn backward; /* attn_backward, to compare with: nobody else need link it */
 } attn_gradient_call;
+
+/* What attn_backward.c lends to the files that build on it. validate: p may be &pr->p. */
+typedef struct attn_backward_core {
+    attn_status (*validate)(const attn_params *p, const attn_gradients *g, int need_data,
+                            problem *pr, attn_gradients *resolved, text *why);
+    /* Bytes of workspace that one worker needs for a problem, asked for as *asked. */
+    int64_t (*least_bytes)(const problem *pr, const attn_gradients *g, const attn_params *asked);
+    /* A call that is known to be right, in at least so many bytes. */
+    attn_status (*backward_cpu)(const attn_params *p, const attn_gradients *g, void *workspace,
+                                size_t bytes);
+} attn_backward_core;
+
+ATTN_API const attn_backward_core *attn_backward_core_get(void);
 
 #endif
 

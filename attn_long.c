@@ -547,25 +547,29 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
     return status;
 }
 
+static void fill_outline(const problem *pr, outline *out)
+{
+    out->batch = pr->p.batch;
+    out->heads = pr->p.num_heads_kv;
+    out->group = pr->group;
+    out->dim = pr->p.head_dim;
+    out->dim_v = pr->p.head_dim_v;
+    out->rows = pr->max_q_len;
+    out->positions = pr->max_kv_len;
+    out->workers = pr->p.num_workers;
+    out->kernels = pr->p.kernels;
+    out->empty = pr->p.batch == 0 || pr->p.seq_len_q == 0;
+}
+
 OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated *d, int need_data,
                                         outline *out, text *why)
 {
     problem pr;
     const attn_status status = validate_dilated(p, d, need_data, &pr, why);
     memset(out, 0, sizeof *out);
-    if (status)
-        return status;
-    out->batch = pr.p.batch;
-    out->heads = pr.p.num_heads_kv;
-    out->group = pr.group;
-    out->dim = pr.p.head_dim;
-    out->dim_v = pr.p.head_dim_v;
-    out->rows = pr.max_q_len;
-    out->positions = pr.max_kv_len;
-    out->workers = pr.p.num_workers;
-    out->kernels = pr.p.kernels;
-    out->empty = pr.p.batch == 0 || pr.p.seq_len_q == 0;
-    return ATTN_OK;
+    if (!status)
+        fill_outline(&pr, out);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -680,10 +684,14 @@ static void strip_call(attn_params *p)
 OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
                                           const outline *out, int64_t most, int n, size_t *bytes)
 {
-    attn_params p = *asked;
-    largest_call(&p, d, out, most, n);
-    strip_call(&p);
-    return attn_workspace_size(&p, bytes);
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    pr.p = *asked;
+    largest_call(&pr.p, d, out, most, n);
+    strip_call(&pr.p);
+    status = attn_core_get()->validate(&pr.p, &pr, 0, &why);
+    return status ? status : attn_core_get()->size_of_call(asked, &pr, &why, bytes);
 }
 
 /* States of `rows` rows, or o and lse of them: one array. */
@@ -746,6 +754,7 @@ typedef struct dilated_run {
     const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
     int tile_keys;
     attn_gradients g; /* backward: strides explicit */
+    int calls;        /* something but dsinks is asked for */
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -821,27 +830,34 @@ static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
     return head * rows_of_item(w) + position - w->from;
 }
 
-/* All calls of branch n: by classes of heads, then by segments. */
-static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
+/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
+ * the same positions. 0 = there are no more. */
+static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
     const int64_t group = w->run->c.pr.group, first = w->kv_head * group;
     const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
     const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
-    int64_t class;
     w->n = n;
     w->step = branch->rotate ? max64(branch->dilation, 1) : 1;
-    for (class = 0; class < w->step && begin + class < end; class++) {
-        int64_t at = w->from;
-        w->head = begin + class;
-        w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
-        w->l = lattice_of(branch, w->head, w->s.kv_len);
-        while (at < w->to) {
+    w->head = begin + class;
+    if (class >= w->step || w->head >= end)
+        return 0;
+    w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
+    w->l = lattice_of(branch, w->head, w->s.kv_len);
+    return 1;
+}
+
+/* All calls of branch n: by classes of heads, then by segments. */
+static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
+{
+    int64_t class, at;
+    for (class = 0; open_class(w, n, class); class++)
+        for (at = w->from; at < w->to;) {
             at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
             if (w->at.rows)
                 take(w);
         }
-    }
 }
 
 /* ---- what a call sees of the caller's arrays */
@@ -935,7 +951,8 @@ static void open_call(dilated_slot *w)
 
 static void run_call(dilated_slot *w)
 {
-    const attn_status status = attn_forward(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
+    const attn_status status =
+        attn_core_get()->forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
     w->status = w->status ? w->status : status;
 }
 
@@ -1329,8 +1346,10 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d,
     return run;
 }
 
-static attn_status status_of_run(const dilated_run *run, attn_status status)
+static attn_status run_list(dilated_run *run,
+                            void (*item)(const call *c, char *slot, int64_t index))
 {
+    attn_status status = attn_core_get()->run_items(&run->c, run->lay.items, item);
     int i;
     for (i = 0; i < run->c.slot_count && !status; i++)
         status = ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))
@@ -1338,21 +1357,27 @@ static attn_status status_of_run(const dilated_run *run, attn_status status)
     return status;
 }
 
-ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
-                                          void *workspace, size_t workspace_bytes)
+/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
+                                             void *workspace, size_t bytes, dilated_run **run)
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    dilated_run *run;
     int empty;
-    attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
-    if (status || empty)
+    const attn_status status =
+        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
+    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    return status;
+}
+
+ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
+                                          void *workspace, size_t workspace_bytes)
+{
+    dilated_run *run;
+    const attn_status status = prepare_forward(p, d, workspace, workspace_bytes, &run);
+    if (!run)
         return status;
-    run = open_run(p, d, &lay, workspace, workspace_bytes);
-    status = attn_core_get()->run_items(
-        &run->c, lay.items, d->variant == ATTN_DILATED_STRIDED ? strided_item : gathered_item);
-    return status_of_run(run, status);
+    return run_list(run, d->variant == ATTN_DILATED_STRIDED ? strided_item : gathered_item);
 }
 
 ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t positions)
@@ -1409,35 +1434,36 @@ static attn_status check_wanted(const attn_dilated *d, const attn_gradients *g, 
     return ATTN_OK;
 }
 
-/* What attn_backward says of the caller's arrays. */
-static attn_status ask_backward(const attn_params *p, const attn_gradients *g, int need_data,
-                                text *why)
+/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
+ * little as the textbook does. */
+static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
+                                      const attn_gradients *g, int need_data, problem *pr,
+                                      attn_gradients *resolved, text *why)
 {
-    size_t bytes;
-    attn_status status;
-    if (!need_data)
-        return attn_backward_workspace_size(p, g, &bytes);
-    status = attn_backward(p, g, NULL, 0);
-    if (status == ATTN_ERR_WORKSPACE)
-        return ATTN_OK;
-    attn_backward_check(p, g, why, SIZE_MAX, why->at, why->left);
+    attn_status status = validate_dilated(p, d, need_data, pr, why);
+    if (!status)
+        status = check_wanted(d, g, why);
+    if (status)
+        return status;
+    pr->p = *p;
+    if (d->merge == ATTN_DILATED_MEAN)
+        pr->p.impl = ATTN_IMPL_NAIVE;
+    status = attn_backward_core_get()->validate(&pr->p, g, need_data, pr, resolved, why);
+    pr->p.impl = p->impl;
     return status;
 }
 
-/* A mean needs o and lse as little as the textbook does. */
-OWN_FRAME static attn_status ask_mean(const attn_params *asked, const attn_gradients *g,
-                                      int need_data, text *why)
+OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, int need_data, outline *out,
+                                              text *why)
 {
-    attn_params p = *asked;
-    p.impl = ATTN_IMPL_NAIVE;
-    return ask_backward(&p, g, need_data, why);
-}
-
-static attn_status check_arrays_of(const attn_params *p, const attn_dilated *d,
-                                   const attn_gradients *g, int need_data, text *why)
-{
-    return d->merge == ATTN_DILATED_MEAN ? ask_mean(p, g, need_data, why)
-                                         : ask_backward(p, g, need_data, why);
+    attn_gradients resolved;
+    problem pr;
+    const attn_status status = validate_gradients(p, d, g, need_data, &pr, &resolved, why);
+    memset(out, 0, sizeof *out);
+    if (!status)
+        fill_outline(&pr, out);
+    return status;
 }
 
 static int grad_wanted(const attn_gradients *g, int which)
@@ -1467,38 +1493,47 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     lay->inner = at;
 }
 
+/* A tensor or output packed, where strides do not matter. */
+#define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
+
+/* What calls of a branch ask for, as far as sizes depend on it. */
+static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
+{
+    *part = *g;
+    part->dsinks = NULL;
+    PACK_STRIDES(part->dout);
+    PACK_STRIDES(part->dlse);
+    PACK_STRIDES(part->dq);
+    PACK_STRIDES(part->dk);
+    PACK_STRIDES(part->dv);
+}
+
 /* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
 OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
                                            const outline *out, const attn_gradients *g, int n,
                                            size_t *bytes)
 {
-    attn_params p = *asked;
+    text why = text_in(NULL, 0);
     attn_gradients part;
-    int64_t segments_most;
+    problem pr;
+    attn_status status;
+    pr.p = *asked;
     memset(&part, 0, sizeof part);
-    part.dsinks = n == d->num_branches ? g->dsinks : NULL;
-    *bytes = 0;
-    if (n == d->num_branches && !g->dsinks)
-        return ATTN_OK;
+    part.dsinks = g->dsinks;
     if (n < d->num_branches) {
-        const lattice l = lattice_of(&d->branches[n], 0, out->positions);
-        part = *g;
-        part.dsinks = NULL;
-        memset(&part.dlse, 0, sizeof part.dlse);
-        part.dlse.data = g->dlse.data;
-        part.dout.stride_batch = part.dout.stride_head = part.dout.stride_seq = 0;
-        part.dq.stride_batch = part.dq.stride_head = part.dq.stride_seq = 0;
-        part.dk.stride_batch = part.dk.stride_head = part.dk.stride_seq = 0;
-        part.dv.stride_batch = part.dv.stride_head = part.dv.stride_seq = 0;
-        segments_most = max64(1, out->positions / l.segment);
-        largest_call(&p, d, out, 0, n);
-        strip_call(&p);
-        p.batch = segments_most;
-        p.kernels = out->kernels;
+        part_of_wanted(&part, g);
+        largest_call(&pr.p, d, out, 0, n);
+        strip_call(&pr.p);
+        pr.p.batch = max64(1, out->positions / lattice_of(&d->branches[n], 0,
+                                                          out->positions).segment);
+        pr.p.kernels = out->kernels;
     }
-    p.num_workers = 1;
-    p.parallel_for = NULL;
-    return attn_backward_workspace_size(&p, &part, bytes);
+    pr.p.num_workers = 1;
+    pr.p.parallel_for = NULL;
+    status = attn_core_get()->validate(&pr.p, &pr, 0, &why);
+    if (!status)
+        *bytes = (size_t)attn_backward_core_get()->least_bytes(&pr, &part, asked);
+    return status;
 }
 
 static attn_status plan_backward_calls(const attn_params *p, const attn_dilated *d,
@@ -1508,7 +1543,9 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
     int n;
     for (n = 0; n <= d->num_branches; n++) {
         size_t bytes = 0, forward = 0;
-        attn_status status = size_backward(p, d, out, g, n, &bytes);
+        attn_status status = n < d->num_branches || g->dsinks
+                                 ? size_backward(p, d, out, g, n, &bytes)
+                                 : ATTN_OK;
         if (!status && n < d->num_branches && d->merge == ATTN_DILATED_MEAN)
             status = size_forward(p, d, out, 0, n, &forward);
         if (status)
@@ -1525,15 +1562,10 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
 
 static attn_status check_dilated_backward(const attn_params *p, const attn_dilated *d,
                                           const attn_gradients *g, int need_data, int64_t have,
-                                          dilated_layout *lay, int *empty, text *why)
+                                          dilated_layout *lay, text *why)
 {
     outline out;
-    attn_status status = outline_of(p, d, need_data, &out, why);
-    *empty = 0;
-    if (!status)
-        status = check_wanted(d, g, why);
-    if (!status)
-        status = check_arrays_of(p, d, g, need_data, why);
+    attn_status status = outline_backward(p, d, g, need_data, &out, why);
     if (status)
         return status;
     memset(lay, 0, sizeof *lay);
@@ -1546,17 +1578,9 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
 
 static void run_backward_call(dilated_slot *w)
 {
-    const attn_status status =
-        attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+    const attn_status status = attn_backward_core_get()->backward_cpu(
+        &w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     w->status = w->status ? w->status : status;
-}
-
-static attn_output packed_output(float *data)
-{
-    attn_output o;
-    memset(&o, 0, sizeof o);
-    o.data = data;
-    return o;
 }
 
 /* An output of the caller's that the call only reads. */
@@ -1596,8 +1620,6 @@ static void prepare_mean(dilated_slot *w)
         for (h = 0; h < w->heads; h++)
             for (i = 0; i < w->at.rows; i++)
                 prepare_mean_row(w, e, h, i, row++);
-    memset(&w->g.dout, 0, sizeof w->g.dout);
-    w->g.dout.data = SLOT_FLOATS(w, w->run->lay.dout);
 }
 
 /* n floats from part number `row` to sum number `sum`. */
@@ -1624,28 +1646,37 @@ static void add_keys_of(dilated_slot *w, int which, int64_t n)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
 }
 
-static void backward_call(dilated_slot *w)
+/* The call's gradients, of which o and lse are there. */
+OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
     const attn_gradients *g = &w->run->g;
-    open_call(w);
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = g->gemms;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
-        prepare_mean(w);
+        w->g.dout.data = SLOT_FLOATS(w, lay->dout);
     } else {
         w->g.dout = view_rows(w, &g->dout);
         w->g.dlse = view_rows(w, &g->dlse);
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
     }
-    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
     if (g->dq.data)
-        w->g.dq = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_Q]));
+        w->g.dq.data = SLOT_FLOATS(w, lay->part_grads[GRAD_Q]);
     if (g->dk.data)
-        w->g.dk = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_K]));
+        w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
     if (g->dv.data)
-        w->g.dv = packed_output(SLOT_FLOATS(w, lay->part_grads[GRAD_V]));
+        w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
+    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+}
+
+static void backward_call(dilated_slot *w)
+{
+    const attn_gradients *g = &w->run->g;
+    open_call(w);
+    if (w->run->d.merge == ATTN_DILATED_MEAN)
+        prepare_mean(w);
+    ask_gradients_of(w);
     run_backward_call(w);
     if (g->dq.data)
         each_row(w, add_dq);
@@ -1668,28 +1699,27 @@ static void store_grads(const dilated_slot *w, int which, const attn_output *to,
                      sums + i * n, ATTN_F32, (size_t)n);
 }
 
-static void clear_grads(const dilated_slot *w, int which, int64_t floats)
+static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
 {
-    memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)floats * sizeof(float));
+    if (grad_wanted(&w->run->g, which))
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
+               (size_t)(rows * n) * sizeof(float));
 }
 
-static void backward_item(const call *c, char *base, int64_t index)
+static void clear_item(const dilated_slot *w)
 {
-    dilated_slot *w = open_slot(c, base, index / c->pr.p.num_heads_kv,
-                                index % c->pr.p.num_heads_kv);
+    const attn_params *p = w->asked;
+    clear_grads(w, GRAD_Q, w->run->c.pr.group * w->s.q_len, p->head_dim);
+    clear_grads(w, GRAD_K, w->s.kv_len, p->head_dim);
+    clear_grads(w, GRAD_V, w->s.kv_len, p->head_dim_v);
+}
+
+static void store_item(const dilated_slot *w)
+{
     const attn_params *p = w->asked;
     const attn_gradients *g = &w->run->g;
-    const int64_t group = c->pr.group, rows = w->s.q_len, keys = w->s.kv_len;
+    const int64_t group = w->run->c.pr.group, rows = w->s.q_len, keys = w->s.kv_len;
     int64_t h;
-    int n;
-    if (g->dq.data)
-        clear_grads(w, GRAD_Q, group * rows * p->head_dim);
-    if (g->dk.data)
-        clear_grads(w, GRAD_K, keys * p->head_dim);
-    if (g->dv.data)
-        clear_grads(w, GRAD_V, keys * p->head_dim_v);
-    for (n = 0; n < w->run->d.num_branches && (g->dq.data || g->dk.data || g->dv.data); n++)
-        each_call(w, n, backward_call);
     for (h = 0; h < group && g->dq.data; h++)
         store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
                     p->head_dim);
@@ -1697,6 +1727,17 @@ static void backward_item(const call *c, char *base, int64_t index)
         store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
     if (g->dv.data)
         store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+}
+
+static void backward_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w = open_slot(c, base, index / c->pr.p.num_heads_kv,
+                                index % c->pr.p.num_heads_kv);
+    int n;
+    clear_item(w);
+    for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
+        each_call(w, n, backward_call);
+    store_item(w);
 }
 
 /* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
@@ -1712,40 +1753,33 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
     w->g.dsinks = g->dsinks;
-    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner,
-                         (size_t)run->lay.inner_bytes);
+    return attn_backward_core_get()->backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner,
+                                                  (size_t)run->lay.inner_bytes);
 }
 
-/* Strides of g as attn_backward takes them. */
-static void resolve_wanted(const attn_params *p, attn_gradients *g)
+OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, void *workspace,
+                                              size_t bytes, dilated_run **run)
 {
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, p->seq_len_q, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, p->seq_len_q, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, p->seq_len_q, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, p->seq_len_kv, p->head_dim_v);
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    const attn_status status =
+        check_dilated_backward(p, d, g, 1, bytes_given(workspace, bytes), &lay, &why);
+    if (status)
+        return status;
+    *run = open_run(p, d, &lay, workspace, bytes);
+    (*run)->calls = g->dq.data || g->dk.data || g->dv.data;
+    return validate_gradients(p, d, g, 1, &(*run)->c.pr, &(*run)->g, &why);
 }
 
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes)
 {
-    text why = text_in(NULL, 0);
-    dilated_layout lay;
     dilated_run *run;
-    int empty;
-    attn_status status = check_dilated_backward(
-        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
-    if (status)
-        return status;
-    run = open_run(p, d, &lay, workspace, workspace_bytes);
-    run->g = *g;
-    resolve_wanted(&run->c.pr.p, &run->g);
-    status = attn_core_get()->run_items(&run->c, lay.items, backward_item);
-    status = status_of_run(run, status);
+    attn_status status = prepare_backward(p, d, g, workspace, workspace_bytes, &run);
+    if (!status)
+        status = run_list(run, backward_item);
     return status ? status : run_sinks(run, p, g);
 }
 
@@ -1756,10 +1790,9 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
     text why = text_in(NULL, 0);
     dilated_layout lay;
     attn_status status;
-    int empty;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_dilated_backward(p, d, g, 0, ADDRESS_LIMIT, &lay, &empty, &why);
+    status = check_dilated_backward(p, d, g, 0, ADDRESS_LIMIT, &lay, &why);
     *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
     return status;
 }
@@ -1771,9 +1804,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    int empty;
     const attn_status status = check_dilated_backward(
-        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
+        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);

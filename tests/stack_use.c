@@ -10,6 +10,7 @@
 #include "../attn_backward.h"
 #include "../attn_resume.h"
 #include "../attn_cache.h"
+#include "../attn_long.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -173,6 +174,43 @@ static void run_resume(void)
     free(room);
 }
 
+/* Branches in both merges and variants, and their gradients. */
+static void run_dilated(void)
+{
+    static attn_dilated_branch branches[2];
+    static attn_dilated d;
+    static attn_params p;
+    static attn_gradients g;
+    size_t bytes, back;
+    void *room;
+    if (params.batch != 1)
+        return;
+    p = params;
+    p.dropout_p = 0;
+    branches[0].segment = 40;
+    branches[1].dilation = 3;
+    d.num_branches = 2;
+    d.branches = branches;
+    for (d.merge = 0; d.merge < 2; d.merge++)
+        for (d.variant = 0; d.variant < 2; d.variant++) {
+            p.lse.data = d.merge ? NULL : states[0];
+            p.softmax1 = !d.merge;
+            g.dout.data = everything[0];
+            g.dq.data = g.dk.data = g.dv.data = states[1];
+            if (attn_dilated_workspace_size(&p, &d, &bytes) != ATTN_OK ||
+                attn_dilated_backward_workspace_size(&p, &d, &g, &back) != ATTN_OK)
+                abort();
+            bytes = bytes > back ? bytes : back;
+            room = malloc(bytes);
+            attn_dilated_check(&p, &d, room, bytes, text, sizeof text);
+            attn_dilated_backward_check(&p, &d, &g, room, bytes, text, sizeof text);
+            if (attn_dilated_forward(&p, &d, room, bytes) != ATTN_OK ||
+                attn_dilated_backward(&p, &d, &g, room, bytes) != ATTN_OK)
+                abort();
+            free(room);
+        }
+}
+
 static void *start(void *call)
 {
     (*(void (**)(void))call)();
@@ -254,6 +292,7 @@ int main(int argc, char **argv)
                   { "attn_rope_apply", run_rope },
                   { "attn_cache", run_cache },
                   { "attn_backward", run_backward },
+                  { "attn_dilated", run_dilated },
                   { "attn_resume", run_resume } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
