@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * Two definitions, both in double. One softmax: the oracle with a bias that holds, for every pair,
- * the log of the number of branches that show the key to the row (of the sum of their ALiBi factors),
- * -inf where none does. And the published one: each branch a softmax of its own, merged by its
+ * the log of the number of branches that show the key to the row (of the sum of their ALiBi
+ * factors), -inf where none does. And the published one: each branch a softmax of its own, merged by its
  * denominators, or their mean. Here a position takes part in a branch if its remainder by segment
  * and dilation says so: nothing of the lattices of attn_long.c.
  */
@@ -474,7 +474,8 @@ static void run_chunks(void)
         if (!run_case(&c))
             continue;
         while (at < c.t.p.seq_len_q) {
-            const int64_t left = c.t.p.seq_len_q - at, count = rng_chance(30) ? 1 : rng_int(1, left);
+            const int64_t left = c.t.p.seq_len_q - at;
+            const int64_t count = rng_chance(30) ? 1 : rng_int(1, left);
             attn_params p = parts.t.p;
             int32_t *keys = test_alloc((size_t)p.batch * sizeof *keys);
             /* without a causal mask the rows need all keys: only the last ones can be a call */

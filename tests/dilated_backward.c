@@ -1,9 +1,8 @@
 /* dilated_backward.c - gradients of dilated attention.
  * SPDX-License-Identifier: MIT
  *
- * Of one softmax: oracle_backward of the call whose bias holds what all branches say. Of a mean: the
- * sum over branches of the same for one branch alone, dout divided by the branches of the head. And
- * differences of the forward call itself, in one direction.
+ * Of one softmax: oracle_backward of the call whose bias holds what all branches say. Of a mean:
+ * the sum over branches of the same for one branch alone, dout divided by the branches of the head.
  */
 #include "dilated.h"
 #include "gradients.h"

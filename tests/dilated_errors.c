@@ -1,5 +1,5 @@
-/* dilated_errors.c - every sentence of dilated attention: one wrong thing in a right call. The status
- * is that of the size query, the run and attn_dilated_check's sentence; nothing is written.
+/* dilated_errors.c - every sentence of dilated attention: one wrong thing in a right call. Size
+ * query and run have the same status, the check its sentence; nothing is written.
  * SPDX-License-Identifier: MIT
  */
 #include "dilated.h"

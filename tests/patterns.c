@@ -1,8 +1,8 @@
 /* patterns.c - block-sparse patterns against their definition.
  * SPDX-License-Identifier: MIT
  *
- * The definition goes over rows and keys, not cells: a cell is visible if a part shows any pair of
- * it, where a part of cells is told by the columns that hold a key at a position of the cell's rows.
+ * The definition finds the diagonal position by position, and says of every single cell whether a
+ * part shows it.
  */
 #include "../attn_long.h"
 #include "laws.h"
@@ -299,11 +299,11 @@ static void run_errors(void)
     CHECK(attn_pattern_measure(NULL, &info, why, sizeof why) == ATTN_ERR_ARG &&
               strcmp(why, "pattern is NULL") == 0, "%s", why);
     CHECK(attn_pattern_build(&t, offsets, 2, columns, 4, why, sizeof why) == ATTN_ERR_WORKSPACE &&
-              strcmp(why, "num_offsets (2) must be at least 3; attn_pattern_measure says how many") ==
-                  0, "%s", why);
+              strcmp(why, "num_offsets (2) must be at least 3; attn_pattern_measure says how "
+                          "many") == 0, "%s", why);
     CHECK(attn_pattern_build(&t, offsets, 4, columns, 3, why, sizeof why) == ATTN_ERR_WORKSPACE &&
-              strcmp(why, "num_columns (3) must be at least 4; attn_pattern_measure says how many") ==
-                  0, "%s", why);
+              strcmp(why, "num_columns (3) must be at least 4; attn_pattern_measure says how "
+                          "many") == 0, "%s", why);
     CHECK(columns[0] == 0x55555555, "written");
     t.stride = -1;
     CHECK(attn_pattern_measure(&t, &info, why, sizeof why) == ATTN_ERR_ARG &&

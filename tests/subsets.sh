@@ -11,8 +11,9 @@
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
 # attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
-# attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose bytes are
-# made as its header says.
+# attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c with attn.c,
+# attn_merge.c and attn_backward.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose
+# bytes are made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -207,6 +208,41 @@ int main(void)
     return 0;
 }
 END
+cat > long.c <<'END'
+#include "attn_long.h"
+#include <stdio.h>
+int main(void)
+{
+    static float x[24], o[24], lse[3], dq[24];
+    static char workspace[1 << 20];
+    attn_pattern t = attn_pattern_longformer(1, 0);
+    attn_pattern_info info;
+    attn_dilated_branch branches[2] = {{0}};
+    attn_dilated d = {0};
+    attn_params p = {0};
+    attn_gradients g = {0};
+    int i;
+    for (i = 0; i < 24; i++)
+        x[i] = (float)(i % 5);
+    t.seq_len_q = t.seq_len_kv = 1000;
+    p.batch = p.num_heads_q = p.causal = 1;
+    p.seq_len_q = p.seq_len_kv = 3;
+    p.head_dim = 8;
+    p.q.data = p.k.data = p.v.data = g.dout.data = x;
+    p.o.data = o;
+    p.lse.data = lse;
+    g.dq.data = dq;
+    branches[1].dilation = 2;
+    d.num_branches = 2;
+    d.branches = branches;
+    if (attn_pattern_measure(&t, &info, NULL, 0) != ATTN_OK ||
+        attn_dilated_forward(&p, &d, workspace, sizeof workspace) != ATTN_OK ||
+        attn_dilated_backward(&p, &d, &g, workspace, sizeof workspace) != ATTN_OK)
+        return 1;
+    printf("%d %.9g %.9g", (int)info.num_columns, (double)o[17], (double)dq[17]);
+    return 0;
+}
+END
 cat > resume.c <<'END'
 #include "attn_resume.h"
 #include <stdio.h>
@@ -389,6 +425,7 @@ rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
 cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
 backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
 resume.c|attn.h attn.c attn_merge.c attn_resume.h attn_resume.c|1500
+long.c|attn.h attn.c attn_merge.c attn_backward.h attn_backward.c attn_long.h attn_long.c|46 1.99823678 0.00871064328
 opencl.c|attn.h attn.c attn_backward.h attn_opencl.h attn_opencl.c kernels.cl|4 no OpenCL library: /none
 TABLE
 }
