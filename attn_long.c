@@ -501,7 +501,7 @@ static attn_status check_mean(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_index(const attn_dilated *d, int64_t positions, text *why)
+static attn_status check_index_length(const attn_dilated *d, int64_t positions, text *why)
 {
     if (d->variant != ATTN_DILATED_GATHERED)
         return ATTN_OK;
@@ -541,7 +541,7 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
     if (!status && d->merge == ATTN_DILATED_MEAN)
         status = check_mean(p, why);
     if (!status)
-        status = check_index(d, pr->max_kv_len, why);
+        status = check_index_length(d, pr->max_kv_len, why);
     if (!status)
         core->settle_workers(&pr->p);
     return status;

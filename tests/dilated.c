@@ -457,6 +457,93 @@ static void run_whole(void)
     }
 }
 
+/* ---- the order of docs/canon.md: root states of the branches, merged in list order ----------- */
+
+/* The states of one branch, segment by segment on copies, go where the rows of the sequence are. */
+static void branch_states(const test_problem *t, const attn_dilated_branch *branch, attn_state *to)
+{
+    const int64_t keys = t->p.seq_len_kv, dim = t->p.head_dim;
+    const int64_t w = branch->segment != 0 ? branch->segment : keys;
+    const int64_t r = branch->dilation != 0 ? branch->dilation : 1;
+    float *copies[3], *m = test_alloc((size_t)keys * 4), *l = test_alloc((size_t)keys * 4);
+    float *o = test_alloc((size_t)(keys * dim) * 4);
+    for (int x = 0; x < 3; x++)
+        copies[x] = test_alloc((size_t)(keys * dim) * sizeof(float));
+    for (int64_t begin = 0; begin < keys; begin += w) {
+        const int64_t end = begin + w < keys ? begin + w : keys;
+        attn_params p = t->p;
+        int64_t n = 0;
+        for (int64_t at = begin + branch->offset; at < end; at += r, n++)
+            for (int64_t d = 0; d < dim; d++) {
+                copies[0][n * dim + d] = tensor_get(&t->q, 0, 0, at, d);
+                copies[1][n * dim + d] = tensor_get(&t->k, 0, 0, at, d);
+                copies[2][n * dim + d] = tensor_get(&t->v, 0, 0, at, d);
+            }
+        p.seq_len_q = p.seq_len_kv = n;
+        p.q.data = copies[0], p.k.data = copies[1], p.v.data = copies[2];
+        p.o.data = p.lse.data = NULL;
+        p.sinks = NULL;
+        p.partial = 1;
+        p.state.m = m, p.state.l = l, p.state.o = o;
+        CHECK(test_run(&p) == ATTN_OK, "a segment");
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t row = begin + branch->offset + i * r;
+            to->m[row] = m[i], to->l[row] = l[i];
+            memcpy(to->o + row * dim, o + i * dim, (size_t)dim * sizeof *o);
+        }
+    }
+}
+
+static attn_state empty_states(int64_t rows, int64_t dim)
+{
+    attn_state s;
+    s.num_rows = rows;
+    s.head_dim_v = dim;
+    s.m = test_alloc((size_t)rows * sizeof(float));
+    s.l = test_alloc((size_t)rows * sizeof(float));
+    s.o = test_alloc((size_t)(rows * dim) * sizeof(float));
+    memset(s.l, 0, (size_t)rows * sizeof(float));
+    memset(s.o, 0, (size_t)(rows * dim) * sizeof(float));
+    for (int64_t i = 0; i < rows; i++)
+        s.m[i] = -HUGE_VALF;
+    return s;
+}
+
+static void run_order(void)
+{
+    for (int n = 0; n < 100 && T.impl != ATTN_IMPL_NAIVE; n++) {
+        dilated_case c;
+        test_problem once;
+        test_shape s;
+        attn_state sum;
+        float sink = 1;
+        if (!begin_case("order, %d", n))
+            continue;
+        memset(&c, 0, sizeof c);
+        memset(&s, 0, sizeof s);
+        s.batch = s.heads_q = s.heads_kv = 1;
+        s.seq_q = s.seq_kv = rng_int(1, n < 90 ? 150 : 2500);
+        s.dim = rng_int(1, 8);
+        s.factor_q = 4;
+        problem_make(&c.t, &s);
+        c.t.p.causal = rng_chance(50);
+        c.t.p.sinks = rng_chance(50) ? &sink : NULL;
+        twin(&c.t, &once);
+        dilated_branches(&c);
+        sum = empty_states(s.seq_q, s.dim);
+        for (int b = 0; b < c.d.num_branches; b++) {
+            attn_state part = empty_states(s.seq_q, s.dim);
+            branch_states(&c.t, &c.branches[b], &part);
+            attn_state_merge(&sum, &part, &sum);
+        }
+        CHECK(attn_state_finish(&once.p, &sum) == ATTN_OK, "attn_state_finish");
+        if (run_case(&c))
+            CHECK(problem_same_bits(&c.t, &once), "not the order of docs/canon.md");
+    }
+}
+
+/* ---- laws ------------------------------------------------------------------------------------ */
+
 /* Rows of chunks of a prompt, of one token at last, are rows of one call, bit for bit. */
 static void run_chunks(void)
 {
@@ -552,6 +639,7 @@ void test_dilated(void)
 {
     run_definitions();
     run_whole();
+    run_order();
     run_chunks();
     run_threads();
     run_small();

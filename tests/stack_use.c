@@ -147,33 +147,6 @@ static void run_backward(void)
     }
 }
 
-static int fetch(void *user, const attn_fetch *tile)
-{
-    (void)user;
-    memset(tile->k, 0, (size_t)(tile->count * DIM) * sizeof(float));
-    memset(tile->v, 0, (size_t)(tile->count * DIM) * sizeof(float));
-    return 0;
-}
-
-static void run_resume(void)
-{
-    static attn_resumable r;
-    static attn_params p;
-    size_t bytes;
-    void *room;
-    if (params.batch != 1 || params.impl == ATTN_IMPL_NAIVE)
-        return;
-    p = params;
-    if (attn_resume_memory(&p, 0, &bytes) != ATTN_OK)
-        abort();
-    room = malloc(bytes);
-    attn_resume_check(&p, 0, fetch, room, bytes, text, sizeof text);
-    if (attn_resume_begin(&r, &p, 0, fetch, NULL, room, bytes) != ATTN_OK ||
-        attn_resume_step(&r, ROWS) != ATTN_OK || attn_resume_end(&r) != ATTN_OK)
-        abort();
-    free(room);
-}
-
 /* Branches in both merges and variants, and their gradients. */
 static void run_dilated(void)
 {
@@ -209,6 +182,33 @@ static void run_dilated(void)
                 abort();
             free(room);
         }
+}
+
+static int fetch(void *user, const attn_fetch *tile)
+{
+    (void)user;
+    memset(tile->k, 0, (size_t)(tile->count * DIM) * sizeof(float));
+    memset(tile->v, 0, (size_t)(tile->count * DIM) * sizeof(float));
+    return 0;
+}
+
+static void run_resume(void)
+{
+    static attn_resumable r;
+    static attn_params p;
+    size_t bytes;
+    void *room;
+    if (params.batch != 1 || params.impl == ATTN_IMPL_NAIVE)
+        return;
+    p = params;
+    if (attn_resume_memory(&p, 0, &bytes) != ATTN_OK)
+        abort();
+    room = malloc(bytes);
+    attn_resume_check(&p, 0, fetch, room, bytes, text, sizeof text);
+    if (attn_resume_begin(&r, &p, 0, fetch, NULL, room, bytes) != ATTN_OK ||
+        attn_resume_step(&r, ROWS) != ATTN_OK || attn_resume_end(&r) != ATTN_OK)
+        abort();
+    free(room);
 }
 
 static void *start(void *call)
@@ -292,8 +292,8 @@ int main(int argc, char **argv)
                   { "attn_rope_apply", run_rope },
                   { "attn_cache", run_cache },
                   { "attn_backward", run_backward },
-                  { "attn_dilated", run_dilated },
-                  { "attn_resume", run_resume } };
+                  { "attn_resume", run_resume },
+                  { "attn_dilated", run_dilated } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;
