@@ -40,8 +40,9 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
 PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c \
-            attn_resume.c attn_long.c
-HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_resume.h attn_long.h attn_opencl.h
+            attn_resume.c attn_long.c attn_ring.c
+HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_resume.h attn_long.h attn_ring.h \
+            attn_opencl.h
 # Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
@@ -64,7 +65,8 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/finite_differences.c tests/backward.c tests/backward_poison.c \
            tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
            tests/opencl_plan.c tests/opencl_programs.c tests/resume.c \
-           tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c
+           tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c \
+           tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c

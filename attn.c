@@ -4982,7 +4982,8 @@ ATTN_API const attn_core *attn_core_get(void)
                                     visible_range,  check_call,     has_modifier,   set_rows,
                                     tile_class,     lanes_in_range, change_logits,  hide_dead,
                                     apply_score,    drop_keys,      copy_key_tile,  write_lanes,
-                                    run_items,      size_of_call,   forward_cpu };
+                                    run_items,      size_of_call,   forward_cpu,
+                                    visible_pairs };
     return &core;
 }
 

@@ -1841,6 +1841,7 @@ typedef struct attn_core {
                              void (*item)(const call *c, char *slot, int64_t index));
     attn_status (*size_of_call)(const attn_params *asked, problem *pr, text *why, size_t *bytes);
     attn_status (*forward_cpu)(const attn_params *p, void *workspace, size_t bytes);
+    double (*visible_pairs)(const attn_params *p);
 } attn_core;
 
 ATTN_API const attn_core *attn_core_get(void);

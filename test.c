@@ -47,6 +47,7 @@ static const test_group groups[] = {
     {"opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size"},
     {"opencl_programs", test_opencl_programs, 0, "programs of a device: first use, kept, given back"},
     {"opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads"},
+    {"ring", test_ring, 0, "one sequence over ranks: bits, bounds, faults, every misuse"},
     {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
     {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},
 };

@@ -81,6 +81,8 @@ void test_patterns(void);   /* tests/patterns.c  */
 void test_opencl(void);     /* tests/opencl.c    */
 void test_opencl_programs(void); /* tests/opencl_programs.c */
 void test_opencl_plan(void); /* tests/opencl_plan.c */
+void test_ring(void);       /* tests/ring.c      */
+void test_ring_errors(void); /* tests/ring_errors.c; of the group ring */
 
 /* Opens a device for --impl opencl (exact), opencl_free or opencl_naive: T.backend, T.exact,
  * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name,

@@ -1,0 +1,27 @@
+/* virtual_ranks.h - the ranks of attn_ring.h as POSIX threads of one process: a transport to try
+ * things with, and the model of one.
+ * SPDX-License-Identifier: MIT
+ *
+ *     static void body(void *arg, const attn_transport *transport) { ... }   // one rank
+ *
+ *     virtual_ranks_run(4, body, arg);         // four threads; 0 when all have come to an end
+ *
+ * A message is copied once, by its receiver, in `end`.
+ */
+#ifndef ATTN_EXAMPLES_VIRTUAL_RANKS_H
+#define ATTN_EXAMPLES_VIRTUAL_RANKS_H
+
+#include "../attn_ring.h"
+
+enum { VIRTUAL_RANKS_MAX = 64 };
+
+/* Nonzero: threads could not be started, or size is not from 1 to VIRTUAL_RANKS_MAX; body may have
+ * run on some ranks all the same, and was told so by a transport that fails. Without POSIX threads
+ * only size 1 works. */
+int virtual_ranks_run(int size, void (*body)(void *arg, const attn_transport *transport),
+                      void *arg);
+
+/* The largest size that works here. */
+int virtual_ranks_most(void);
+
+#endif

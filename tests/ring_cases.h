@@ -1,0 +1,72 @@
+/* ring_cases.h - random calls of attn_ring.h, for ranks that are threads (tests/ring.c) or
+ * processes (tests/mpi.c).
+ * SPDX-License-Identifier: MIT
+ *
+ *     ring_case c;
+ *     if (ring_case_make(&c, seed, ranks, RING_ALIGNED)) {    // the same on every rank
+ *         ring_case_run(&c, transport, NULL, &outcome);       // each rank; any number of threads
+ *         puts(outcome.why);                                  // "" = all is well
+ *     }
+ *     ring_case_free(&c);
+ *
+ * Every rank makes the whole problem and its answer by one call of attn_forward, takes its own
+ * positions, and compares. It shares nothing with the harness of test.c, which knows one thread.
+ */
+#ifndef ATTN_TESTS_RING_CASES_H
+#define ATTN_TESTS_RING_CASES_H
+
+#include "../attn_ring.h"
+#include "oracle_backward.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum ring_case_kind {
+    RING_ALIGNED = 0, /* cut between chunks of 1024 keys: the bits of one process */
+    RING_SMALL,       /* up to 120 positions, cut anywhere, gradients: the bounds of the oracle */
+    RING_MIXED,       /* up to 3000 positions, cut anywhere */
+    RING_FAULTY       /* as RING_SMALL, every rank with something to do */
+} ring_case_kind;
+
+typedef struct ring_case {
+    char name[200];
+    int ranks, kind;
+    attn_params p;       /* the whole problem; o and lse by one process */
+    attn_gradients g;
+    attn_ring ring;      /* without a transport */
+    double pairs;        /* that ranks may compute, in all */
+    int spread;          /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    int fetches;         /* keys and values come by ring.fetch */
+    uint64_t random;
+    void *memory[40];
+    int blocks;
+    oracle_gradient expected[ORACLE_GRADIENTS];
+} ring_case;
+
+/* What fails, where. */
+typedef enum ring_fault_kind {
+    RING_FAULT_NONE = 0, RING_FAULT_BEGIN, RING_FAULT_END, RING_FAULT_FETCH, RING_FAULT_COMPUTE,
+    RING_FAULT_WORKSPACE, RING_FAULT_ARGUMENT, RING_FAULT_KINDS
+} ring_fault_kind;
+
+typedef struct ring_fault {
+    int kind, rank, at; /* at: the call of that callback that fails, from 0 on */
+    int backward;
+} ring_fault;
+
+typedef struct ring_outcome {
+    char why[400];
+    attn_ring_stats stats, backward;
+    double worst; /* error in units of its tolerance */
+} ring_outcome;
+
+/* 0 = no memory, or the call is wrong; name then says which. */
+int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind);
+void ring_case_free(ring_case *c);
+
+/* This rank's part. With a fault every rank must return what it leads to, with all outputs as they
+ * were. */
+void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault *fault,
+                   ring_outcome *out);
+
+#endif
