@@ -619,7 +619,7 @@ typedef struct ring_entry {
     int level, slot; /* slot: -1 = an empty state */
 } ring_entry;
 
-static void plan_forward(ring_plan *pl)
+static void plan_ring_forward(ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
     pl->rows = times(s->entries_q, pl->length);
@@ -633,7 +633,7 @@ static void plan_forward(ring_plan *pl)
     pl->gathered = place(&pl->bytes, pl->cut.ring->gather ? shard_bytes(s, pl->cut.length) : 0, 1);
 }
 
-static void plan_backward(ring_plan *pl)
+static void plan_ring_backward(ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
     const int64_t gift = gift_floats(s, pl->longest);
@@ -665,9 +665,9 @@ static attn_status plan_ring(const attn_params *p, const attn_gradients *g, cons
     pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
     pl->bytes = head_bytes;
     if (g)
-        plan_backward(pl);
+        plan_ring_backward(pl);
     else
-        plan_forward(pl);
+        plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
     return pl->bytes < ADDRESS_LIMIT ? ATTN_OK : ATTN_ERR_OVERFLOW;
@@ -1171,7 +1171,7 @@ static ring_message forward_message(const ring_call *c, int step)
     return m;
 }
 
-static attn_status write_rows(ring_call *c)
+static attn_status write_outputs(ring_call *c)
 {
     attn_ring_range range;
     attn_status status = ATTN_OK;
@@ -1194,7 +1194,7 @@ static attn_status write_rows(ring_call *c)
     return status;
 }
 
-static attn_status run_forward(ring_call *c)
+static attn_status ring_attention(ring_call *c)
 {
     const ring_cut *cut = &c->pl.cut;
     attn_status status = load_own(c);
@@ -1219,7 +1219,7 @@ static attn_status run_forward(ring_call *c)
     if (!status && cut->ring->gather)
         status = compute_gathered(c);
     status = agree_on_status(c->t, c->stats, status);
-    return status ? status : write_rows(c);
+    return status ? status : write_outputs(c);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1385,7 +1385,7 @@ static void join_gifts(ring_call *c, int t)
         add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
 }
 
-static attn_status run_backward(ring_call *c)
+static attn_status ring_gradients(ring_call *c)
 {
     const ring_cut *cut = &c->pl.cut;
     const int exchanges = cut->ranks > 1;
@@ -1570,7 +1570,7 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int b
                                call_hash(p, backward, ring, ring->transport->size));
     if (!status) {
         c = open_call(p, g, ring, &stats, workspace);
-        status = g ? run_backward(c) : run_forward(c);
+        status = g ? ring_gradients(c) : ring_attention(c);
     }
     if (ring->stats)
         *ring->stats = stats;
