@@ -495,6 +495,28 @@ typedef struct ring_plan {
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
+typedef struct ring_entry {
+    int64_t index;
+    int level, slot; /* slot: -1 = an empty state */
+} ring_entry;
+
+/* One call on one rank, at the beginning of its workspace. */
+typedef struct ring_call {
+    attn_params p;           /* of the part that is computed */
+    attn_gradients g;
+    attn_params own;         /* of the rank's tensors: strides explicit */
+    attn_gradients own_g;
+    ring_plan pl;
+    const attn_transport *t;
+    attn_ring_stats *stats;
+    const attn_core *core;
+    char *base;              /* what the plan's offsets count from */
+    ring_entry *entries;
+    int64_t entry_count;
+} ring_call;
+
+#define RING_HEAD aligned((int64_t)sizeof(ring_call))
+
 static ring_shape shape_of(const attn_params *p)
 {
     const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
@@ -545,14 +567,19 @@ static void plan_lengths(ring_plan *pl)
 
 /* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
  * the first keys are as many as any others. */
-OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_plan *pl,
-                                                size_t *bytes)
+OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c,
+                                                int rank, size_t *bytes)
 {
     attn_params part = *p;
+    int64_t longest;
+    int r;
     part.part.rows = 1;
-    part.part.row_count = pl->row_range;
-    part.part.keys = !pl->cut.ring->gather;
-    part.part.key_count = part.part.keys ? pl->key_range : 0;
+    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.keys = !c->ring->gather;
+    for (r = 0; part.part.keys && r < c->ranks; r++) {
+        held_by(c, r, NULL, &longest);
+        part.part.key_count = max64(part.part.key_count, longest);
+    }
     part.partial = 1;
     part.kv_begin = NULL;
     return attn_workspace_size(&part, bytes);
@@ -590,7 +617,7 @@ static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
 /* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
  * lengths those of the same counts need the same. */
 OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
-                                                 const ring_plan *pl, size_t *bytes)
+                                                 const ring_cut *c, int own, size_t *bytes)
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
@@ -599,11 +626,11 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     int64_t cursor = 0, at, row_count = -1, key_count = -1;
     int rank;
     part.part.rows = part.part.keys = 1;
-    while (!status && next_range(&pl->cut, pl->rank, &cursor, &rows)) {
+    while (!status && next_range(c, own, &cursor, &rows)) {
         part.part.row_begin = rows.begin;
         part.part.row_count = rows.count;
         rank = 0;
-        for (at = 0; !status && next_keys(&pl->cut, &rank, &at, &part.part);) {
+        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
             if (!lengths && rows.count == row_count && part.part.key_count == key_count)
                 continue;
             status = gradients_bytes(&part, g, bytes);
@@ -613,11 +640,6 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     }
     return status;
 }
-
-typedef struct ring_entry {
-    int64_t index;
-    int level, slot; /* slot: -1 = an empty state */
-} ring_entry;
 
 static void plan_ring_forward(ring_plan *pl)
 {
@@ -649,53 +671,65 @@ static void plan_ring_backward(ring_plan *pl)
                         sizeof(float));
 }
 
-static attn_status plan_ring(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
-                             int64_t head_bytes, ring_plan *pl)
+/* Workspace of the parts. */
+static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
+                                 const attn_ring *ring, size_t *bytes)
 {
-    attn_status status;
-    size_t work = 0;
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    *bytes = 0;
+    return g ? backward_part_bytes(p, g, &c, ring->transport->rank, bytes)
+             : forward_part_bytes(p, &c, ring->transport->rank, bytes);
+}
+
+/* With so many bytes for the parts. */
+static void plan_ring(const attn_params *p, int backward, const attn_ring *ring, size_t work,
+                      ring_plan *pl)
+{
     memset(pl, 0, sizeof *pl);
     pl->rank = ring->transport->rank;
     pl->cut = cut_of(p, ring, ring->transport->size);
     pl->shape = shape_of(p);
     plan_lengths(pl);
-    status = g ? backward_part_bytes(p, g, pl, &work) : forward_part_bytes(p, pl, &work);
-    if (status)
-        return status;
     pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
-    pl->bytes = head_bytes;
-    if (g)
+    pl->bytes = RING_HEAD;
+    if (backward)
         plan_ring_backward(pl);
     else
         plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
-    return pl->bytes < ADDRESS_LIMIT ? ATTN_OK : ATTN_ERR_OVERFLOW;
 }
 
-/* One call on one rank, at the beginning of its workspace. */
-typedef struct ring_call {
-    attn_params p;           /* of the part that is computed */
-    attn_gradients g;
-    attn_params own;         /* of the rank's tensors: strides explicit */
-    attn_gradients own_g;
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, int backward, const attn_ring *ring,
+                                       size_t work)
+{
     ring_plan pl;
-    const attn_transport *t;
-    attn_ring_stats *stats;
-    const attn_core *core;
-    char *base;              /* what the plan's offsets count from */
-    ring_entry *entries;
-    int64_t entry_count;
-} ring_call;
+    plan_ring(p, backward, ring, work, &pl);
+    return pl.bytes;
+}
 
-#define RING_HEAD aligned((int64_t)sizeof(ring_call))
+/* Bytes of workspace that a call needs. */
+static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
+                              int64_t *bytes)
+{
+    size_t work;
+    const attn_status status = size_of_parts(p, g, ring, &work);
+    *bytes = status ? 0 : planned_bytes(p, g != NULL, ring, work);
+    return !status && *bytes >= ADDRESS_LIMIT ? ATTN_ERR_OVERFLOW : status;
+}
+
+OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    return held_by(&c, ring->transport->rank, NULL, NULL);
+}
 
 /* Everything that can be wrong on one rank. */
-static attn_status check_ring(const attn_params *p, const attn_gradients *g, int backward,
+OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g, int backward,
                               const attn_ring *ring, const void *workspace, size_t bytes,
                               text *why)
 {
-    ring_plan pl;
+    int64_t need;
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
@@ -705,20 +739,18 @@ static attn_status check_ring(const attn_params *p, const attn_gradients *g, int
         status = check_ring_gradients(p, g, ring, why);
     if (status)
         return status;
-    pl.cut = cut_of(p, ring, ring->transport->size);
-    status = check_tensors_held(p, g, ring, held_by(&pl.cut, ring->transport->rank, NULL, NULL),
-                                why);
+    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
     if (!status)
-        status = plan_ring(p, g, ring, RING_HEAD, &pl);
+        status = ring_bytes(p, g, ring, &need);
     if (status == ATTN_ERR_OVERFLOW && why->left)
         bad_field(why, status, "seq_len_kv", p->seq_len_kv,
                   ": the workspace of a ring would exceed the address space");
-    if (status || (workspace && bytes >= (size_t)pl.bytes))
+    if (status || (workspace && bytes >= (size_t)need))
         return status;
     put(why, "workspace_bytes (");
     put_int(why, workspace ? (int64_t)bytes : 0);
     put(why, ") must be at least ");
-    put_int(why, pl.bytes);
+    put_int(why, need);
     return bad(why, ATTN_ERR_WORKSPACE,
                "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
 }
@@ -1464,7 +1496,7 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
                              const attn_ring *ring, size_t *bytes)
 {
     text why = text_in(NULL, 0);
-    ring_plan pl;
+    int64_t need = 0;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
@@ -1477,9 +1509,8 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
     if (!status && backward)
         status = check_ring_gradients(p, g, ring, &why);
     if (!status)
-        status = plan_ring(p, g, ring, RING_HEAD, &pl);
-    if (!status)
-        *bytes = (size_t)pl.bytes;
+        status = ring_bytes(p, g, ring, &need);
+    *bytes = status ? 0 : (size_t)need;
     return status;
 }
 
@@ -1529,10 +1560,12 @@ OWN_FRAME static ring_call *open_call(const attn_params *p, const attn_gradients
 {
     char *base = (char *)workspace;
     ring_call *c;
+    size_t work;
     base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
-    plan_ring(p, g, ring, RING_HEAD, &c->pl); /* cannot fail: it has passed before */
+    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    plan_ring(p, g != NULL, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;
     c->stats = stats;

@@ -8,9 +8,10 @@
 #define _DEFAULT_SOURCE
 #define ATTN_KERNEL_API
 #include "../attn_backward.h"
-#include "../attn_resume.h"
 #include "../attn_cache.h"
 #include "../attn_long.h"
+#include "../attn_resume.h"
+#include "../attn_ring.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -211,6 +212,69 @@ static void run_resume(void)
     free(room);
 }
 
+/* Two ranks, of which the other one sends what it gets and finds all well. */
+static int echo_agree(void *user, int value)
+{
+    (void)user;
+    return value;
+}
+
+static int echo_begin(void *user, const void *send, size_t send_bytes, void *receive,
+                      size_t receive_bytes)
+{
+    (void)user;
+    memcpy(receive, send, send_bytes < receive_bytes ? send_bytes : receive_bytes);
+    return 0;
+}
+
+static int echo_end(void *user)
+{
+    (void)user;
+    return 0;
+}
+
+static void echo_cancel(void *user)
+{
+    (void)user;
+}
+
+static void in_workspace(const attn_params *p, const attn_gradients *g, const attn_ring *ring)
+{
+    size_t bytes = 0;
+    void *room;
+    if (g ? attn_ring_backward_workspace_size(p, g, ring, &bytes)
+          : attn_ring_workspace_size(p, ring, &bytes))
+        abort();
+    room = malloc(bytes);
+    if (g)
+        attn_ring_backward_check(p, g, ring, room, bytes, text, sizeof text);
+    else
+        attn_ring_check(p, ring, room, bytes, text, sizeof text);
+    if (g ? attn_ring_backward(p, g, ring, room, bytes) : attn_ring_forward(p, ring, room, bytes))
+        abort();
+    free(room);
+}
+
+static void run_ring(void)
+{
+    static const attn_transport echo = { 2,        0, NULL, echo_agree, echo_begin, echo_end,
+                                         echo_cancel, NULL };
+    static attn_params p;
+    static attn_gradients g;
+    static attn_ring ring;
+    if (params.batch != 1 || params.impl == ATTN_IMPL_NAIVE)
+        return;
+    p = params;
+    p.lse.data = everything[2];
+    ring.transport = &echo;
+    ring.shard = 10;
+    ring.layout = ATTN_RING_ZIGZAG;
+    in_workspace(&p, NULL, &ring);
+    g.dout.data = everything[0];
+    g.dq.data = g.dk.data = g.dv.data = everything[3];
+    in_workspace(&p, &g, &ring);
+}
+
 static void *start(void *call)
 {
     (*(void (**)(void))call)();
@@ -285,15 +349,17 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } calls[] = { { "attn_forward", run_forward },
-                  { "attn_check", run_check },
-                  { "attn_explain", run_explain },
-                  { "attn_state_finish", run_states },
-                  { "attn_rope_apply", run_rope },
-                  { "attn_cache", run_cache },
-                  { "attn_backward", run_backward },
-                  { "attn_resume", run_resume },
-                  { "attn_dilated", run_dilated } };
+        size_t more; /* than the limit: calls of a ring make calls of the others */
+    } calls[] = { { "attn_forward", run_forward, 0 },
+                  { "attn_check", run_check, 0 },
+                  { "attn_explain", run_explain, 0 },
+                  { "attn_state_finish", run_states, 0 },
+                  { "attn_rope_apply", run_rope, 0 },
+                  { "attn_cache", run_cache, 0 },
+                  { "attn_backward", run_backward, 0 },
+                  { "attn_resume", run_resume, 0 },
+                  { "attn_dilated", run_dilated, 0 },
+                  { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;
@@ -305,8 +371,9 @@ int main(int argc, char **argv)
                 set_params(way, kernels);
                 calls[c].run(); /* lazy binding takes stack in a first call */
                 used = measure(calls[c].run) - measure(run_nothing);
-                failed |= used > limit;
-                printf("%s %5zu bytes  %s, %s, %s\n", used > limit ? "FAILED" : "ok    ", used,
+                failed |= used > limit + calls[c].more;
+                printf("%s %5zu bytes  %s, %s, %s\n",
+                       used > limit + calls[c].more ? "FAILED" : "ok    ", used,
                        calls[c].name, ways[way], attn_kernels_name(kernels));
             }
     free(workspace);
