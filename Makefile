@@ -80,16 +80,16 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
-            train multi_expert opencl out_of_core longnet
+            train multi_expert opencl out_of_core longnet ring
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
-  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) tests/dropout_mask.c))
+  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
 CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
-          check-stack check-hot-loops check-single check-opencl check-threads check-sanitize \
+          check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
           check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
@@ -171,6 +171,7 @@ $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
 $(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
+$(BUILD)/ring: $(call objects,examples/ring_rank.c examples/virtual_ranks.c)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
 PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
@@ -313,9 +314,12 @@ opencl-gate: ## registers, spills, local memory of kernels.cl compiled for 16 GP
 # Drivers of devices are not ours to be checked, and some cannot be loaded there.
 NO_DEVICE := OCL_ICD_VENDORS=/nonexistent
 
+check-mpi: $(LIB) ## ranks that are processes: on OpenMPI and MPICH, where they are installed
+	$(Q)FLAGS='$(REQUIRED) $(WARNINGS) $(CFLAGS)' sh tests/mpi.sh $(LIB) $(BUILD)/mpi
+
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
-	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward
+	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward ring
 
 check-sanitize: ## all groups and a million random calls under ASan and UBSan
 	$(call submake,asan,$(CC),-O1 -g1 -fsanitize=address$(,)undefined $(SANITIZE),\

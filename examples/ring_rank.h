@@ -1,0 +1,23 @@
+/* ring_rank.h - what one rank of a context-parallel call does, over any transport: shared by ring.c
+ * (threads) and mpi_ring.c (processes).
+ * SPDX-License-Identifier: MIT
+ */
+#ifndef ATTN_EXAMPLES_RING_RANK_H
+#define ATTN_EXAMPLES_RING_RANK_H
+
+#include "../attn_ring.h"
+
+typedef struct ring_rank {
+    int layout;         /* an attn_ring_layout */
+    int64_t positions;  /* of the whole sequence */
+    /* ---- what came of it */
+    int64_t length;     /* positions of this rank */
+    uint64_t checksum;  /* of its rows of O; the sum over all ranks does not depend on the cut */
+    attn_ring_stats stats;
+    char why[200];      /* "ok", or what is wrong */
+} ring_rank;
+
+/* Makes this rank's q, k and v, which no other rank needs to have, and computes its rows of O. */
+void ring_rank_run(ring_rank *r, const attn_transport *transport);
+
+#endif

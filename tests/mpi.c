@@ -1,0 +1,118 @@
+/* mpi.c - attn_ring.h over attn_mpi.h: the cases of tests/ring_cases.h on processes.
+ * SPDX-License-Identifier: MIT
+ *
+ *     mpirun -n 4 build/mpi/test_mpi [SEED]
+ *
+ * Every rank prints what is wrong with its share; rank 0 prints how many cases there were. The exit
+ * status is 0 only when nothing was wrong on any rank.
+ */
+#include "../attn_mpi.h"
+#include "ring_cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct tally {
+    const attn_transport *t;
+    uint64_t seed;
+    int cases, failed, canonical[4], reordered[4], gathered; /* by layout */
+    double worst;
+} tally;
+
+static void count_outcome(tally *n, const ring_outcome *out)
+{
+    n->cases++;
+    n->failed += out->why[0] != '\0';
+    if (out->why[0] != '\0')
+        fprintf(stderr, "FAILED mpi: %s\n", out->why);
+}
+
+static void count_case(tally *n, const ring_case *c, const ring_outcome *out)
+{
+    count_outcome(n, out);
+    if (out->worst > n->worst)
+        n->worst = out->worst;
+    if (c->ring.gather)
+        n->gathered++;
+    else if (out->stats.canonical)
+        n->canonical[c->ring.layout]++;
+    else
+        n->reordered[c->ring.layout]++;
+}
+
+static void run_cases(tally *n, int kind, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        ring_case c;
+        ring_outcome out;
+        if (!ring_case_make(&c, n->seed + (uint64_t)i, n->t->size, kind)) {
+            fprintf(stderr, "FAILED mpi: %s\n", c.name);
+            n->failed++;
+        } else {
+            ring_case_run(&c, n->t, NULL, &out);
+            count_case(n, &c, &out);
+        }
+        ring_case_free(&c);
+    }
+}
+
+/* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
+static void run_faults(tally *n, int backward)
+{
+    const int size = n->t->size;
+    for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
+        for (int rank = 0; rank < size; rank++) {
+            const int by_exchange = kind == RING_FAULT_BEGIN || kind == RING_FAULT_END;
+            const int exchanges = !by_exchange ? 1 : backward && size > 1 ? size + 1 : size - 1;
+            for (int at = 0; at < exchanges; at++) {
+                const ring_fault fault = {kind, rank, at, backward};
+                ring_case c;
+                ring_outcome out;
+                if (ring_case_make(&c, 7 + (uint64_t)rank, size, RING_FAULTY)) {
+                    ring_case_run(&c, n->t, &fault, &out);
+                    count_outcome(n, &out);
+                }
+                ring_case_free(&c);
+            }
+        }
+}
+
+/* The failures of all ranks; rank 0 tells. */
+static int report(const tally *n)
+{
+    int failed = 0;
+    double worst = 0;
+    MPI_Allreduce(&n->failed, &failed, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(&n->worst, &worst, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    if (n->t->rank == 0)
+        printf("%d ranks: %d cases, %d failed; the bits of one process: %d contiguous, %d zigzag, "
+               "%d striped, %d custom, %d gathered; reordered: %d %d %d %d; worst error %.3f of "
+               "its tolerance\n",
+               n->t->size, n->cases, failed, n->canonical[0], n->canonical[1], n->canonical[2],
+               n->canonical[3], n->gathered, n->reordered[0], n->reordered[1], n->reordered[2],
+               n->reordered[3], worst);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    static tally n;
+    attn_mpi mpi;
+    int failed;
+    MPI_Init(&argc, &argv);
+    if (attn_mpi_open(&mpi, MPI_COMM_WORLD) != ATTN_OK) {
+        fprintf(stderr, "FAILED mpi: attn_mpi_open\n");
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    n.t = &mpi.transport;
+    n.seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+    run_cases(&n, RING_ALIGNED, n.t->size < 3 ? 24 : 12);
+    run_cases(&n, RING_SMALL, 48);
+    run_cases(&n, RING_MIXED, 4);
+    run_faults(&n, 0);
+    run_faults(&n, 1);
+    failed = report(&n);
+    attn_mpi_close(&mpi);
+    MPI_Finalize();
+    return failed != 0;
+}
