@@ -106,11 +106,13 @@ int main(int argc, char **argv)
     }
     n.t = &mpi.transport;
     n.seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
-    run_cases(&n, RING_ALIGNED, n.t->size < 3 ? 24 : 12);
-    run_cases(&n, RING_SMALL, 48);
+    /* MPICH's ranks wait busily, and take long where there are more of them than CPUs */
+    run_cases(&n, RING_ALIGNED, n.t->size == 2 ? 24 : 12);
+    run_cases(&n, RING_SMALL, n.t->size < 3 ? 48 : 24);
     run_cases(&n, RING_MIXED, 4);
     run_faults(&n, 0);
-    run_faults(&n, 1);
+    if (n.t->size < 4)
+        run_faults(&n, 1);
     failed = report(&n);
     attn_mpi_close(&mpi);
     MPI_Finalize();
