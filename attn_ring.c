@@ -310,15 +310,21 @@ static attn_status check_layout(const attn_ring *ring, text *why)
     return ATTN_OK;
 }
 
+static attn_status check_first_ranges(const attn_ring *ring, int ranks, text *why)
+{
+    int rank;
+    if (ring->first_range[0] < 0)
+        return bad_entry(why, "ring.first_range", 0, ring->first_range[0], " must be at least 0");
+    for (rank = 1; rank <= ranks; rank++)
+        if (ring->first_range[rank] < ring->first_range[rank - 1])
+            return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
+                             " is below the entry before it");
+    return ATTN_OK;
+}
+
 static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t length, text *why)
 {
     int64_t i, end = 0;
-    if (ring->first_range[rank] < 0)
-        return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
-                         " must be at least 0");
-    if (ring->first_range[rank + 1] < ring->first_range[rank])
-        return bad_entry(why, "ring.first_range", rank + 1, ring->first_range[rank + 1],
-                         " is below the entry before it");
     for (i = ring->first_range[rank]; i < ring->first_range[rank + 1]; i++) {
         const attn_ring_range *range = &ring->ranges[i];
         if (range->count < 0 || range->count > length)
@@ -335,7 +341,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
 /* Every position is in one range of a CUSTOM layout. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
-    attn_status status = ATTN_OK;
+    attn_status status = check_first_ranges(ring, ranks, why);
     int64_t x = 0, end, i, visited = 0, filled = 0;
     int rank;
     for (rank = 0; rank < ranks && !status; rank++)

@@ -1,9 +1,368 @@
 /* ring_errors.c - every field of attn_ring and attn_transport wrong in turn, and those of
  * attn_params that a ring does not take. Of the group ring.
  * SPDX-License-Identifier: MIT
+ *
+ * One row of the table is one wrong call. For each the call and its workspace query must agree on
+ * the status, the sentence of the check must hold the words, and no byte of an output or of the
+ * workspace may change.
  */
-#include "../attn_ring.h"
+#include "../examples/virtual_ranks.h"
 #include "test.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum { LENGTH = 9, DIM = 4, WORKSPACE = 1 << 20, PAINT = 0x5a };
+
+static float in[7][LENGTH * DIM];
+static struct outputs {
+    float o[LENGTH * DIM], lse[LENGTH], dq[LENGTH * DIM], dk[LENGTH * DIM], dv[LENGTH * DIM];
+} out;
+static unsigned char workspace[WORKSPACE];
+static int32_t lengths[2] = {0, LENGTH};
+
+/* ---- a right call of one rank out of two, of which the other one agrees with everything ------- */
+
+typedef struct whole_call {
+    attn_params p;
+    attn_gradients g;
+    attn_ring ring;
+    attn_transport t;
+    attn_ring_range ranges[4];
+    int64_t first[3];
+} whole_call;
+
+static int echo_agree(void *user, int value)
+{
+    (void)user;
+    return value;
+}
+
+static int echo_begin(void *user, const void *send, size_t send_bytes, void *receive,
+                      size_t receive_bytes)
+{
+    (void)user, (void)send, (void)send_bytes;
+    memset(receive, 0, receive_bytes);
+    return 0;
+}
+
+static int echo_end(void *user)
+{
+    (void)user;
+    return 0;
+}
+
+static void echo_cancel(void *user)
+{
+    (void)user;
+}
+
+static void make_right(whole_call *c)
+{
+    static const attn_ring_range ranges[] = {{0, 3}, {6, 3}, {3, 3}, {9, 0}};
+    memset(c, 0, sizeof *c);
+    c->p.batch = c->p.num_heads_q = 1;
+    c->p.seq_len_q = c->p.seq_len_kv = LENGTH;
+    c->p.head_dim = DIM;
+    c->p.q.data = in[0], c->p.k.data = in[1], c->p.v.data = in[2];
+    c->p.o.data = out.o, c->p.lse.data = out.lse;
+    c->g.dout.data = in[3];
+    c->g.dq.data = out.dq, c->g.dk.data = out.dk, c->g.dv.data = out.dv;
+    c->t.size = 2;
+    c->t.agree = echo_agree, c->t.begin = echo_begin;
+    c->t.end = echo_end, c->t.cancel = echo_cancel;
+    c->ring.shard = 2;
+    memcpy(c->ranges, ranges, sizeof ranges);
+    c->first[1] = 2, c->first[2] = 3;
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+typedef enum kind { TO_INT, TO_I64, TO_STRIDE, TO_NULL, TO_DATA } kind;
+enum { FORWARD = 1, BACKWARD = 2, BOTH = 3, CUSTOM = 4, /* of ring.ranges */
+       LATE = 8 /* what a workspace query does not look at */ };
+
+typedef struct row {
+    const char *field;
+    size_t at; /* its place in whole_call */
+    kind how;
+    int64_t value;
+    int when;
+    attn_status status;
+    const char *words;
+} row;
+
+#define ROW(field, how, value, when, status, words) \
+    {#field, offsetof(whole_call, field), how, value, when, ATTN_ERR_##status, words}
+
+static const row rows[] = {
+    ROW(t.size, TO_INT, 0, BOTH, ARG, "transport.size (0) must be from 1 to 4096"),
+    ROW(t.size, TO_INT, 4097, BOTH, ARG, "transport.size (4097) must be from 1 to 4096"),
+    ROW(t.rank, TO_INT, 2, BOTH, ARG, "transport.rank (2) must be from 0 to size - 1"),
+    ROW(t.rank, TO_INT, -1, BOTH, ARG, "transport.rank (-1) must be"),
+    ROW(t.agree, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
+    ROW(t.begin, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
+    ROW(t.end, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
+    ROW(t.cancel, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
+    ROW(ring.transport, TO_NULL, 0, BOTH, ARG, "ring.transport is NULL"),
+    ROW(ring.layout, TO_INT, 4, BOTH, ARG, "ring.layout (4) must be at most 3"),
+    ROW(ring.layout, TO_INT, -1, BOTH, ARG, "ring.layout (-1) must be at least 0"),
+    ROW(ring.layout, TO_INT, 3, BOTH, ARG, "ring.shard (2) is set, but ring.layout is"),
+    ROW(ring.shard, TO_I64, -1, BOTH, ARG, "ring.shard (-1) must be at least 0"),
+    ROW(ring.shard, TO_I64, INT64_MAX, BOTH, ARG, "ring.shard (9223372036854775807) must be"),
+    ROW(ring.gather, TO_INT, 1, BACKWARD, UNSUPPORTED, "ring.gather (1) has no gradients"),
+    ROW(ring.ranges, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL"),
+    ROW(ring.first_range, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL"),
+    ROW(ring.ranges, TO_DATA, 0, BOTH, ARG, "ring.layout (0) must be ATTN_RING_CUSTOM (3) when"),
+    ROW(first[0], TO_I64, -1, BOTH | CUSTOM, ARG, "ring.first_range[0] (-1) must be at least 0"),
+    ROW(first[1], TO_I64, 4, BOTH | CUSTOM, ARG, "ring.first_range[2] (3) is below the entry"),
+    ROW(ranges[1].count, TO_I64, 10, BOTH | CUSTOM, ARG, "ring.ranges.count[1] (10) must be from"),
+    ROW(ranges[1].count, TO_I64, -1, BOTH | CUSTOM, ARG, "ring.ranges.count[1] (-1) must be from"),
+    ROW(ranges[1].begin, TO_I64, 2, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (2) must follow"),
+    ROW(ranges[1].begin, TO_I64, 7, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (7) must follow"),
+    ROW(ranges[1].begin, TO_I64, INT64_MAX, BOTH | CUSTOM, ARG, "must follow the range before it"),
+    ROW(ranges[2].begin, TO_I64, 4, BOTH | CUSTOM, ARG, "ring.ranges: position (3) is in no range"),
+    ROW(ranges[2].count, TO_I64, 2, BOTH | CUSTOM, ARG, "ring.ranges: position (5) is in no range"),
+    ROW(first[2], TO_I64, 4, BOTH | CUSTOM, ARG, NULL), /* an empty range more: no error */
+    ROW(p.seq_len_q, TO_I64, 8, BOTH, UNSUPPORTED, "seq_len_q (8) must be seq_len_kv (9): a ring"),
+    ROW(p.batch, TO_I64, -1, BOTH, ARG, "batch (-1) must be at least 0"),
+    ROW(p.cu_seqlens_q, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents"),
+    ROW(p.cu_seqlens_kv, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents"),
+    ROW(p.kv_rows.ring, TO_I64, 9, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches"),
+    ROW(p.kv_rows.page_size, TO_I64, 3, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches"),
+    ROW(p.partial, TO_INT, 1, BOTH, UNSUPPORTED, "partial (1): a ring writes o and lse"),
+    ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED, "logits: not built for a ring"),
+    ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own"),
+    ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own"),
+    ROW(p.impl, TO_INT, ATTN_IMPL_NAIVE, BOTH, UNSUPPORTED, "impl (2) (naive): a ring is built"),
+    ROW(p.impl, TO_INT, 7, BOTH, ARG, "impl (7) must be at most 3"),
+    ROW(p.head_dim, TO_I64, 0, BOTH, ARG, "head_dim (0) must be at least 1"),
+    ROW(p.num_heads_kv, TO_I64, 3, BOTH, ARG, "must be a multiple of num_heads_kv (3)"),
+    ROW(p.window_left, TO_I64, 3, BOTH, ARG, "window_left (3) is set, but window is 0"),
+    ROW(p.q.stride_seq, TO_STRIDE, 0, BOTH, OVERFLOW, "q"),
+    ROW(p.q.data, TO_NULL, 0, BOTH | LATE, ARG, "q.data is NULL"),
+    ROW(p.k.data, TO_NULL, 0, BOTH | LATE, ARG, "k.data is NULL"),
+    ROW(p.v.data, TO_NULL, 0, BOTH | LATE, ARG, "v.data is NULL"),
+    ROW(p.lse.data, TO_NULL, 0, BACKWARD | LATE, ARG, "lse.data is NULL"),
+    ROW(p.o.data, TO_NULL, 0, BACKWARD, ARG, "o.data is NULL: gradients need the o of the"),
+    ROW(g.dout.data, TO_NULL, 0, BACKWARD | LATE, ARG, "dout.data is NULL"),
+    ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7"),
+    ROW(g.dbias.data, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
+    ROW(g.dsinks, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
+    ROW(g.dslopes, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
+};
+
+static void spoil(whole_call *c, const row *wrong)
+{
+    const int number = (int)wrong->value;
+    const ptrdiff_t stride = PTRDIFF_MAX / 8;
+    const void *const data = lengths, *const none = NULL;
+    void *at = (char *)c + wrong->at;
+    c->ring.transport = &c->t;
+    if (wrong->when & CUSTOM) {
+        c->ring.layout = ATTN_RING_CUSTOM;
+        c->ring.shard = 0;
+        c->ring.ranges = c->ranges;
+        c->ring.first_range = c->first;
+    }
+    switch (wrong->how) {
+    case TO_INT: memcpy(at, &number, sizeof number); break;
+    case TO_I64: memcpy(at, &wrong->value, sizeof wrong->value); break;
+    case TO_STRIDE: memcpy(at, &stride, sizeof stride); break;
+    case TO_NULL: memcpy(at, &none, sizeof none); break;
+    case TO_DATA: memcpy(at, &data, sizeof data); break;
+    }
+}
+
+/* ---- checking one call ------------------------------------------------------------------------ */
+
+static void paint(void)
+{
+    memset(&out, PAINT, sizeof out);
+    memset(workspace, PAINT, sizeof workspace);
+}
+
+static attn_status size_of(const whole_call *c, int backward, size_t *bytes)
+{
+    return backward ? attn_ring_backward_workspace_size(&c->p, &c->g, &c->ring, bytes)
+                    : attn_ring_workspace_size(&c->p, &c->ring, bytes);
+}
+
+static attn_status run_call(const whole_call *c, int backward, void *room, size_t bytes)
+{
+    return backward ? attn_ring_backward(&c->p, &c->g, &c->ring, room, bytes)
+                    : attn_ring_forward(&c->p, &c->ring, room, bytes);
+}
+
+static const char *sentence_of(const whole_call *c, int backward, const void *room, size_t bytes,
+                               char text[300])
+{
+    return backward
+               ? attn_ring_backward_check(&c->p, &c->g, &c->ring, room, bytes, text, 300)
+               : attn_ring_check(&c->p, &c->ring, room, bytes, text, 300);
+}
+
+static void expect(const whole_call *c, int backward, int late, attn_status status,
+                   const char *words)
+{
+    char text[300];
+    size_t bytes = 77;
+    attn_status got;
+    paint();
+    got = size_of(c, backward, &bytes);
+    CHECK(late ? got == ATTN_OK : got == status && bytes == 0, "workspace query: %s, %zu bytes",
+          attn_status_string(got), bytes);
+    got = run_call(c, backward, workspace, sizeof workspace);
+    CHECK(got == status, "%s", attn_status_string(got));
+    sentence_of(c, backward, workspace, sizeof workspace, text);
+    CHECK(strstr(text, words) != NULL, "says: %s", text);
+    CHECK(all_bytes(&out, sizeof out, PAINT), "an output was written");
+    CHECK(all_bytes(workspace, sizeof workspace, PAINT), "the workspace was written");
+}
+
+static void expect_ok(const whole_call *c, int backward)
+{
+    char text[300];
+    size_t bytes = 0;
+    paint();
+    CHECK(size_of(c, backward, &bytes) == ATTN_OK && bytes > 0 && bytes <= WORKSPACE, "%zu bytes",
+          bytes);
+    CHECK(strcmp(sentence_of(c, backward, workspace, bytes, text), "ok") == 0, "says: %s", text);
+    CHECK(run_call(c, backward, workspace, bytes) == ATTN_OK, "refused");
+    CHECK(!all_bytes(&out, sizeof out, PAINT), "nothing was written");
+}
+
+static void one_wrong_field(const row *wrong)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        whole_call c;
+        if (!(wrong->when & (backward ? BACKWARD : FORWARD)))
+            continue;
+        if (!begin_case("%s = %lld%s", wrong->field, (long long)wrong->value,
+                        backward ? ", backward" : ""))
+            continue;
+        make_right(&c);
+        spoil(&c, wrong);
+        if (wrong->words == NULL)
+            expect_ok(&c, backward);
+        else
+            expect(&c, backward, wrong->when & LATE, wrong->status, wrong->words);
+    }
+}
+
+/* ---- what no field tells ---------------------------------------------------------------------- */
+
+static void whole_arguments(void)
+{
+    whole_call c;
+    char text[300];
+    size_t bytes = 0;
+    if (!begin_case("missing arguments"))
+        return;
+    make_right(&c);
+    c.ring.transport = &c.t;
+    CHECK(attn_ring_forward(NULL, &c.ring, workspace, WORKSPACE) == ATTN_ERR_ARG, "params NULL");
+    CHECK(attn_ring_forward(&c.p, NULL, workspace, WORKSPACE) == ATTN_ERR_ARG, "ring NULL");
+    CHECK(attn_ring_backward(&c.p, NULL, &c.ring, workspace, WORKSPACE) == ATTN_ERR_ARG,
+          "gradients NULL");
+    CHECK(attn_ring_workspace_size(&c.p, &c.ring, NULL) == ATTN_ERR_ARG, "bytes NULL");
+    CHECK(attn_ring_workspace_size(NULL, &c.ring, &bytes) == ATTN_ERR_ARG, "params NULL");
+    CHECK(attn_ring_backward_workspace_size(&c.p, NULL, &c.ring, &bytes) == ATTN_ERR_ARG,
+          "gradients NULL");
+    CHECK(strcmp(attn_ring_check(NULL, &c.ring, NULL, 0, text, 300), "params is NULL") == 0,
+          "says: %s", text);
+    CHECK(strcmp(attn_ring_check(&c.p, NULL, NULL, 0, text, 300), "ring is NULL") == 0, "says: %s",
+          text);
+    CHECK(strcmp(attn_ring_backward_check(&c.p, NULL, &c.ring, NULL, 0, text, 300),
+                 "gradients is NULL") == 0, "says: %s", text);
+    CHECK(strcmp(attn_ring_check(&c.p, NULL, NULL, 0, NULL, 0), "bad argument") == 0,
+          "without a buffer");
+    CHECK(attn_ring_describe(&c.p, &c.ring, 0, NULL) == ATTN_ERR_ARG, "info NULL");
+}
+
+static void small_workspace(void)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        whole_call c;
+        size_t bytes = 0;
+        char text[300];
+        if (!begin_case("workspace%s", backward ? ", backward" : ""))
+            continue;
+        make_right(&c);
+        c.ring.transport = &c.t;
+        expect_ok(&c, backward);
+        size_of(&c, backward, &bytes);
+        paint();
+        CHECK(run_call(&c, backward, workspace, bytes - 1) == ATTN_ERR_WORKSPACE, "taken");
+        CHECK(run_call(&c, backward, NULL, bytes) == ATTN_ERR_WORKSPACE, "NULL taken");
+        CHECK(all_bytes(&out, sizeof out, PAINT), "an output was written");
+        sentence_of(&c, backward, workspace, bytes - 1, text);
+        CHECK(strstr(text, ") must be at least ") != NULL, "says: %s", text);
+    }
+}
+
+/* ---- ranks that disagree ---------------------------------------------------------------------- */
+
+typedef struct quarrel {
+    int field, rank; /* what is different, on which rank */
+    attn_status status[3];
+    attn_ring_stats stats[3];
+} quarrel;
+
+static void differ(whole_call *c, int field)
+{
+    switch (field) {
+    case 0: c->p.causal = 1; break;
+    case 1: c->p.scale = 0.25f; break;
+    case 2: c->ring.layout = ATTN_RING_ZIGZAG; break;
+    case 3: c->ring.shard = 3; break;
+    case 4: c->p.k.dtype = ATTN_F16; break;
+    case 5: c->p.seq_len_q = c->p.seq_len_kv = LENGTH - 1; break;
+    case 6: c->p.q_len = &lengths[0]; break;
+    default: c->p.dropout_p = 0.5f; break;
+    }
+}
+
+static void quarrel_rank(void *arg, const attn_transport *t)
+{
+    static unsigned char rooms[3][WORKSPACE / 4];
+    static struct outputs outputs[3];
+    quarrel *q = arg;
+    whole_call c;
+    make_right(&c);
+    c.p.o.data = outputs[t->rank].o;
+    c.p.lse.data = outputs[t->rank].lse;
+    c.ring.transport = t;
+    c.ring.stats = &q->stats[t->rank];
+    if (t->rank == q->rank)
+        differ(&c, q->field);
+    q->status[t->rank] = attn_ring_forward(&c.p, &c.ring, rooms[t->rank], sizeof rooms[0]);
+}
+
+/* Parameters that differ between ranks are refused on all of them. */
+static void ranks_disagree(void)
+{
+    for (int field = 0; field < 8 && virtual_ranks_most() >= 3; field++)
+        for (int rank = -1; rank < 3; rank++) {
+            quarrel q = {field, rank, {0}, {{0}}};
+            if (!begin_case("rank %d differs in %d", rank, field) ||
+                !CHECK(virtual_ranks_run(3, quarrel_rank, &q) == 0, "no threads"))
+                continue;
+            for (int r = 0; r < 3; r++)
+                CHECK(q.status[r] == (rank < 0 ? ATTN_OK : ATTN_ERR_ARG) &&
+                          q.stats[r].failed_rank == -1,
+                      "rank %d: %s", r, attn_status_string(q.status[r]));
+        }
+}
+
 void test_ring_errors(void)
 {
+    for (int i = 0; i < 7; i++)
+        for (int j = 0; j < LENGTH * DIM; j++)
+            in[i][j] = 0.25f;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        one_wrong_field(&rows[i]);
+    whole_arguments();
+    small_workspace();
+    ranks_disagree();
 }
