@@ -59,10 +59,14 @@ static void check_sums(const job *j)
         CHECK(most <= 1, "%d states with all keys gathered", most);
 }
 
+static int is_quick(void)
+{
+    return getenv("ATTN_TEST_QUICK") != NULL;
+}
+
 static void random_cases(const char *what, int kind, int rounds)
 {
-    const int quick = getenv("ATTN_TEST_QUICK") != NULL;
-    for (int i = 0; i < (quick ? rounds / 20 + 1 : rounds); i++) {
+    for (int i = 0; i < (is_quick() ? rounds / 20 + 1 : rounds); i++) {
         const int ranks = virtual_ranks_most() > 1 ? 1 + i % MOST_RANKS : 1;
         ring_case c;
         job j = {&c, NULL, {{{0}, {0}, {0}, 0}}};
@@ -113,7 +117,7 @@ static int64_t mark_ranges(const attn_params *p, const attn_ring *ring, int rank
 static void layouts_cover(void)
 {
     static const int64_t shards[] = {0, 1, 2, 7, 16, 1000, 1024, 4096};
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < (is_quick() ? 100 : 1500); i++) {
         attn_params p = {.batch = 1, .num_heads_q = 1, .head_dim = 1};
         attn_ring ring = {.layout = (int)rng_int(0, 2)};
         const attn_transport t = only_size((int)rng_int(1, 17));
@@ -270,7 +274,7 @@ static int count(counting *c, int ranks, int layout, int64_t length, int causal)
 static void few_states_wait(void)
 {
     static counting c;
-    for (int log_ranks = 1; log_ranks <= 4; log_ranks++)
+    for (int log_ranks = 1; log_ranks <= (is_quick() ? 2 : 4); log_ranks++)
         for (int64_t chunks = 1; chunks <= (log_ranks < 3 ? 2 : 1); chunks *= 2) {
             const int ranks = 1 << log_ranks;
             if (!begin_case("%d ranks of %lld chunks", ranks, (long long)chunks) ||
@@ -299,7 +303,7 @@ static void zigzag_balances(void)
 {
     static counting c;
     enum { RANKS = 4, LENGTH = 2 * RANKS * ATTN_CHUNK };
-    if (!begin_case("balance") || virtual_ranks_most() < RANKS)
+    if (!begin_case("balance") || virtual_ranks_most() < RANKS || is_quick())
         return;
     if (count(&c, RANKS, ATTN_RING_CONTIGUOUS, LENGTH, 1)) {
         CHECK(imbalance(&c, RANKS) > 6.9, "contiguous: %.3f", imbalance(&c, RANKS));
@@ -345,12 +349,14 @@ void test_ring(void)
     layouts_known();
     layouts_canonical();
     layouts_cover();
-    random_cases("aligned", RING_ALIGNED, 64);
+    random_cases("aligned", RING_ALIGNED, 56);
     random_cases("small, with gradients", RING_SMALL, 480);
     random_cases("cut anywhere", RING_MIXED, 48);
     few_states_wait();
     zigzag_balances();
     for (int ranks = 1; ranks <= most; ranks++) {
+        if (is_quick() && ranks != 3)
+            continue;
         faults(ranks, 0);
         faults(ranks, 1);
     }

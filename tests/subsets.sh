@@ -12,8 +12,8 @@
 # The files that build on the two, each level of them with exactly the files that it says it needs:
 # attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
 # attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c with attn.c,
-# attn_merge.c and attn_backward.c; attn_opencl.c with attn.c, attn_backward.h and kernels.cl, whose
-# bytes are made as its header says.
+# attn_merge.c and attn_backward.c, as attn_ring.c; attn_opencl.c with attn.c, attn_backward.h and
+# kernels.cl, whose bytes are made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -243,6 +243,59 @@ int main(void)
     return 0;
 }
 END
+cat > ring.c <<'END'
+#include "attn_ring.h"
+#include <stdio.h>
+static int agree(void *user, int value)
+{
+    (void)user;
+    return value;
+}
+static int begin(void *user, const void *send, size_t sent, void *receive, size_t received)
+{
+    (void)user, (void)send, (void)sent, (void)receive, (void)received;
+    return 1;
+}
+static int end(void *user)
+{
+    (void)user;
+    return 1;
+}
+static void cancel(void *user)
+{
+    (void)user;
+}
+int main(void)
+{
+    static float x[24], o[24], lse[3], dk[24];
+    static char workspace[1 << 20];
+    attn_params p = {0};
+    attn_gradients g = {0};
+    attn_transport alone = {0};
+    attn_ring ring = {0};
+    int i;
+    for (i = 0; i < 24; i++)
+        x[i] = (float)(i % 5);
+    alone.size = 1;
+    alone.agree = agree;
+    alone.begin = begin;
+    alone.end = end;
+    alone.cancel = cancel;
+    ring.transport = &alone;
+    p.batch = p.num_heads_q = p.causal = 1;
+    p.seq_len_q = p.seq_len_kv = 3;
+    p.head_dim = 8;
+    p.q.data = p.k.data = p.v.data = g.dout.data = x;
+    p.o.data = o;
+    p.lse.data = lse;
+    g.dk.data = dk;
+    if (attn_ring_forward(&p, &ring, workspace, sizeof workspace) != ATTN_OK ||
+        attn_ring_backward(&p, &g, &ring, workspace, sizeof workspace) != ATTN_OK)
+        return 1;
+    printf("%.9g", (double)dk[0]);
+    return 0;
+}
+END
 cat > resume.c <<'END'
 #include "attn_resume.h"
 #include <stdio.h>
@@ -426,6 +479,7 @@ cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.57397
 backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
 resume.c|attn.h attn.c attn_merge.c attn_resume.h attn_resume.c|1500
 long.c|attn.h attn.c attn_merge.c attn_backward.h attn_backward.c attn_long.h attn_long.c|46 1.99823678 0.00871064328
+ring.c|attn.h attn.c attn_merge.c attn_backward.h attn_backward.c attn_ring.h attn_ring.c|-0.0196667016
 opencl.c|attn.h attn.c attn_backward.h attn_opencl.h attn_opencl.c kernels.cl|4 no OpenCL library: /none
 TABLE
 }

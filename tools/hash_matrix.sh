@@ -74,6 +74,7 @@ library() {
     cannot_run_avx512 || simd="$simd -DATTN_SIMD_AVX512"
     for file in attn*.c; do
         [ "$file" = attn_opencl.c ] && continue # its arithmetic is the device's
+        [ "$file" = attn_mpi.c ] && continue    # needs an MPI, has no arithmetic
         [ "$file" = attn_simd_avx512.c ] && cannot_run_avx512 && continue
         $1 $2 $simd -c "$file" -o "$3.${file%.c}.o" || return 1
     done
