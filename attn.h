@@ -284,8 +284,8 @@ typedef struct attn_state {
 } attn_state;
 
 /* A part of a call, for sequences that do not lie in one memory: shards on other machines, keys
- * that come from a file. Everything else in attn_params describes the whole call: lengths, positions,
- * masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of attn_backward.h) hold
+ * that come from a file. Everything else in attn_params describes the whole call: lengths,
+ * positions, masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of attn_backward.h) hold
  * only rows row_begin .. row_begin + row_count - 1 where `rows` is set, k and v (dk, dv) only keys
  * key_begin .. key_begin + key_count - 1, in the caller's columns, where `keys` is: their first row
  * is that row or key, and packed strides and the numbers of states go by these counts. Rows have

@@ -24,8 +24,8 @@
  * What may be set in p. Everything but partial, logits, cu_seqlens, kv_rows, part.keys and impl
  *   naive; every mask, modifier and callback sees the whole call. k and v give their storage types;
  *   their data and strides are not used. shared_keys and backend change nothing.
- * Errors. A status, and a sentence from attn_resume_check. Before attn_resume_end nothing is written
- *   to o and lse. A fetch that fails ends its step with ATTN_ERR_CALLBACK and leaves everything as
+ * Errors. A status, and a sentence from attn_resume_check. Nothing is written to o and lse before
+ *   attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and leaves everything as
  *   it was before that tile: the next step asks for the same tile again, or give up. After a
  *   failure of parallel_for there is no going on: every later call returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows; fetch is called
@@ -98,8 +98,8 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
 /* Writes o and lse. ATTN_ERR_ARG before the last tile: nothing is written, go on. */
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
-/* What is wrong with the arguments of attn_resume_begin, in one English sentence, or "ok". Writes at
- * most text_bytes bytes including the terminator and returns text (or a constant string when text
+/* What is wrong with the arguments of attn_resume_begin, in one English sentence, or "ok". Writes
+ * at most text_bytes bytes including the terminator and returns text (or a constant string when text
  * is NULL or text_bytes is 0). */
 ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                        const void *memory, size_t memory_bytes, char *text,

@@ -591,7 +591,7 @@ static void law_chunks(int round)
     }
 }
 
-/* ---- parts of a call --------------------------------------------------------------------------- */
+/* ---- parts of a call -------------------------------------------------------------------------- */
 
 /* An array of rows of the whole call, of `rows` rows of `dim` elements, becomes one of those from
  * row `begin` on. */

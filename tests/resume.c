@@ -239,7 +239,7 @@ static void law_row_parts_in_steps(int round)
     CHECK(problem_same_bits(&a, &b), "parts of the rows in steps");
 }
 
-/* Tiles that no row sees are not fetched: a window's keys and at most a tile more on either side. */
+/* Tiles that no row sees are not fetched: only a window's keys are. */
 static void law_window(int round)
 {
     const test_shape s = {.batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 3, .seq_kv = 5000,

@@ -194,7 +194,7 @@ void slice_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t co
     p->kv_segments = moved(p->kv_segments, begin);
 }
 
-/* ---- parts of a call --------------------------------------------------------------------------- */
+/* ---- parts of a call -------------------------------------------------------------------------- */
 
 void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
 {

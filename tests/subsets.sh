@@ -26,7 +26,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cp attn.c attn.h "$work" || exit 1
-portable=$(ls attn*.c | grep -v -e attn_simd -e attn_opencl)
+portable=$(ls attn*.c | grep -v -e attn_simd -e attn_opencl -e attn_mpi)
 simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
