@@ -2738,14 +2738,37 @@ static void fill_ranges(tile *t, int64_t j0, int n)
     }
 }
 
+/* What `alive`, a part of t->alive, has for lanes r..r+3 of n keys, a byte a lane: in *any 1 if one
+ * of the keys is alive, in *all if every one is. Tiles have a multiple of 4 lanes. */
+static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
+                       uint32_t *all)
+{
+    int j;
+    *any = 0;
+    *all = 0x01010101u;
+    for (j = 0; j < n; j++) {
+        uint32_t four;
+        memcpy(&four, alive + j * t->pl->rows + r, sizeof four);
+        *any |= four;
+        *all &= four;
+    }
+}
+
 static int count_class(const tile *t, int n)
 {
-    int k, seen = 0;
-    for (k = 0; k < n * t->pl->rows; k++)
-        seen += t->alive[k];
-    if (seen == 0)
-        return ATTN_TILE_EMPTY;
-    return seen == n * t->used ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+    uint32_t any, all, seen = 0, missing = 0;
+    int r, i;
+    for (r = 0; r < t->pl->rows; r += 4) {
+        uint8_t used[4];
+        uint32_t wanted;
+        for (i = 0; i < 4; i++)
+            used[i] = t->lanes[r + i].used != 0;
+        memcpy(&wanted, used, sizeof wanted);
+        join_alive(t, t->alive, n, r, &any, &all);
+        seen |= any;
+        missing |= wanted & ~all;
+    }
+    return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
 
 static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
@@ -2804,17 +2827,18 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 /* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
-    const int rows = t->pl->rows;
-    const uint8_t *alive = t->alive + (from - t->alive_from) * rows;
-    uint8_t any[ATTN_KERNEL_MAX_ROWS] = { 0 };
+    const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
     attn_lanes lanes = { 0, 0 };
-    int j, r;
-    for (j = 0; j < n; j++)
-        for (r = 0; r < rows; r++)
-            any[r] |= alive[j * rows + r];
-    for (r = 0; r < rows; r++)
-        if (any[r])
-            widen_lanes(&lanes, r);
+    uint32_t any, all;
+    int r, i;
+    for (r = 0; r < t->pl->rows; r += 4) {
+        uint8_t lane_any[4];
+        join_alive(t, alive, n, r, &any, &all);
+        memcpy(lane_any, &any, sizeof any);
+        for (i = 0; i < 4 && any; i++)
+            if (lane_any[i])
+                widen_lanes(&lanes, r + i);
+    }
     return lanes;
 }
 

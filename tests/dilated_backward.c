@@ -20,11 +20,6 @@ typedef struct backward_case {
     gradients_case s;
 } backward_case;
 
-static void remember(gradients_case *s)
-{
-    gradients_remember(s);
-}
-
 static int make(backward_case *b)
 {
     do
@@ -42,7 +37,7 @@ static int make(backward_case *b)
     b->s.out[ORACLE_DBIAS].memory = b->s.out[ORACLE_DSLOPES].memory = NULL;
     if (b->c.d.merge == ATTN_DILATED_MEAN)
         memset(&b->s.g.dlse, 0, sizeof b->s.g.dlse);
-    remember(&b->s);
+    gradients_remember(&b->s);
     return 1;
 }
 
@@ -207,7 +202,7 @@ static void run_one(void)
         memset(&b.c.branches[0], 0, sizeof b.c.branches[0]);
         if (b.s.t.p.lse.data == NULL || !dilated_run(&b.s.t.p, &b.c.d))
             continue;
-        remember(&b.s);
+        gradients_remember(&b.s);
         gradients_twin(&b.s, &other);
         memset(&other.g.dbias, 0, sizeof other.g.dbias);
         other.g.dslopes = NULL;
