@@ -4692,11 +4692,13 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
         return status;
     settle_workers(&c->pr.p);
     c->slot_count = plan_within(&c->pr, &c->pl, bytes);
+    if (c->slot_count < 1)
+        return ATTN_ERR_WORKSPACE;
     base += aligned((int64_t)sizeof *c);
     c->shared = (float *)(void *)base;
     c->slots = base + c->pl.shared_bytes;
     ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count >= 1 && c->slot_count <= c->pl.workers);
+    ATTN_ASSERT(c->slot_count <= c->pl.workers);
     return run_lists(c);
 }
 

@@ -523,6 +523,7 @@ typedef struct outline {
     int64_t rows, positions; /* of the longest sequence */
     int64_t workers;
     const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
+    int gathered;                /* calls see copies */
     int empty;
 } outline;
 
@@ -567,8 +568,10 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
     problem pr;
     const attn_status status = validate_dilated(p, d, need_data, &pr, why);
     memset(out, 0, sizeof *out);
-    if (!status)
-        fill_outline(&pr, out);
+    if (status)
+        return status;
+    fill_outline(&pr, out);
+    out->gathered = d->variant == ATTN_DILATED_GATHERED;
     return status;
 }
 
@@ -646,7 +649,7 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const lattice l = lattice_of(branch, 0, out->positions);
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
-    if (d->variant == ATTN_DILATED_STRIDED) {
+    if (!out->gathered) {
         space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, l.dilation);
         space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, l.dilation);
         space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, l.dilation);
