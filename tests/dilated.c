@@ -480,6 +480,7 @@ static void branch_states(const test_problem *t, const attn_dilated_branch *bran
                 copies[2][n * dim + d] = tensor_get(&t->v, 0, 0, at, d);
             }
         p.seq_len_q = p.seq_len_kv = n;
+        p.q.dtype = p.k.dtype = p.v.dtype = ATTN_F32; /* what T.storage holds, exactly */
         p.q.data = copies[0], p.k.data = copies[1], p.v.data = copies[2];
         p.o.data = p.lse.data = NULL;
         p.sinks = NULL;
