@@ -1023,16 +1023,25 @@ static void *element_of_output(const attn_output *t, int64_t at)
     return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
+/* n results as they are stored: NaN canonical, never -0. */
+static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
+                          int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++)
+        from[d] = is_nan(from[d]) ? float_of(CANONICAL_NAN) : from[d] + 0.0f;
+    store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
+}
+
 /* Stores o of row number `sum` of the sums, and lse. */
 static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
 {
     const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
     const int64_t dim = w->asked->head_dim_v;
     if (o->data)
-        attn_convert(element_of_output(o, place_of(w, o, head, i)), o->dtype,
-                     w->sums.o + sum * dim, ATTN_F32, (size_t)dim);
+        store_results(w, o, place_of(w, o, head, i), w->sums.o + sum * dim, dim);
     if (lse->data)
-        memcpy(element_of_output(lse, place_of(w, lse, head, i)), w->sums.m + sum, sizeof(float));
+        store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
 }
 
 /* Calls `finish` for each row of the item, then stores it. */
@@ -1695,11 +1704,10 @@ static void backward_call(dilated_slot *w)
 static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
                         int64_t first_row, int64_t from, int64_t rows, int64_t n)
 {
-    const float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
+    float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
     int64_t i;
     for (i = 0; i < rows; i++)
-        attn_convert(element_of_output(to, ROW_AT(*to, &w->s, head, first_row + i)), to->dtype,
-                     sums + i * n, ATTN_F32, (size_t)n);
+        store_results(w, to, ROW_AT(*to, &w->s, head, first_row + i), sums + i * n, n);
 }
 
 static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
