@@ -72,7 +72,9 @@ static int begin(void *user, const void *send, size_t send_bytes, void *receive,
                  size_t receive_bytes)
 {
     rank *r = user;
+    int busy;
     pthread_mutex_lock(&r->group->lock);
+    busy = r->offered; /* neither ended nor given up */
     r->send = send;
     r->send_bytes = send_bytes;
     r->receive = receive;
@@ -80,7 +82,7 @@ static int begin(void *user, const void *send, size_t send_bytes, void *receive,
     r->offered = 1;
     pthread_cond_broadcast(&r->group->changed);
     pthread_mutex_unlock(&r->group->lock);
-    return 0;
+    return busy;
 }
 
 /* All ranks have agreed, so all have begun: the messages will come. */
