@@ -131,10 +131,11 @@ static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
     return owner;
 }
 
-/* n - position of the keys of a sequence. */
+/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
 static int64_t shift_of(const attn_params *p, int64_t b)
 {
-    return (p->key_base ? p->key_base[b] : 0) - entry32(p->kv_begin, b, 0);
+    const int64_t base = p->key_base ? p->key_base[b] : 0;
+    return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
 }
 
 /* Whether every cut lies between two chunks of every sequence. */
@@ -175,10 +176,12 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
 static int is_canonical(const ring_cut *c)
 {
     attn_ring_range range;
-    int64_t at = 0;
-    return c->along_tree || c->ring->gather || c->length == 0 ||
-           (next_range(c, c->ranks - 1, &at, &range) && range.count == c->length) ||
-           (at = 0, next_range(c, 0, &at, &range) && range.count == c->length);
+    int64_t at;
+    int rank, whole = c->length == 0;
+    for (rank = 0; rank < c->ranks && !whole; rank++)
+        for (at = 0; next_range(c, rank, &at, &range);)
+            whole |= range.count == c->length;
+    return c->along_tree || c->ring->gather || whole;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1460,14 +1463,16 @@ ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *rin
 {
     text why = text_in(NULL, 0);
     attn_ring_range range;
+    attn_status status;
     ring_cut cut;
     int64_t at = 0;
     if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) ||
         rank < 0 || rank >= ring->transport->size)
         return ATTN_ERR_ARG;
     *count = 0;
-    if (check_cut(p, ring, ring->transport->size, &why))
-        return check_cut(p, ring, ring->transport->size, &why);
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (status)
+        return status;
     for (cut = cut_of(p, ring, ring->transport->size); next_range(&cut, rank, &at, &range);
          ++*count)
         if (*count < most)

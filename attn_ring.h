@@ -34,8 +34,8 @@
  *   positions and balance matters more than bits. Parts that the masks by range (causal, window,
  *   chunked, lengths) leave empty are skipped; stats->pairs counts the rest.
  * Memory. The caller's workspace, any alignment and content: two shards of keys and values (in
- *   their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and a call's own
- *   workspace. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most 2 log2(R)
+ *   their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and what a call
+ *   needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most 2 log2(R)
  *   states at once. Several shards a rank wait for their neighbours: as many states more.
  *   ring.arrival merges in the order of arrival: two states, not canonical. ring.gather collects
  *   all keys and values first: one state, and memory for the whole of k and v. Backward: two shards

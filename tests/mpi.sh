@@ -1,6 +1,6 @@
 #!/bin/sh
-# mpi.sh - attn_ring.h over attn_mpi.h: tests/mpi.c and examples/mpi_ring.c on 1 to 4 processes, with
-# each MPI that is installed, OpenMPI and MPICH.
+# mpi.sh - attn_ring.h over attn_mpi.h: tests/mpi.c and examples/mpi_ring.c on 1 to 4 processes,
+# with each MPI that is installed, OpenMPI and MPICH.
 # SPDX-License-Identifier: MIT
 #
 #     FLAGS='-std=c99 -O2' sh tests/mpi.sh build/libattn.a build/mpi

@@ -2,8 +2,8 @@
  * they are promised, else the bounds of the oracle; layouts; states that wait; faults.
  * SPDX-License-Identifier: MIT
  *
- * Cases are those of tests/ring_cases.h. Checks are made by the main thread only. ATTN_TEST_QUICK in
- * the environment leaves most rounds out (ThreadSanitizer).
+ * Cases are those of tests/ring_cases.h. Checks are made by the main thread only. ATTN_TEST_QUICK
+ * in the environment leaves most rounds out (ThreadSanitizer).
  */
 #include "../examples/virtual_ranks.h"
 #include "ring_cases.h"
@@ -297,8 +297,8 @@ static double imbalance(const counting *c, int ranks)
     return most / least;
 }
 
-/* Causal: the last rank of a contiguous layout has 2 R - 1 times the pairs of the first; zig-zag, all
- * have the same, and what nobody sees is skipped. */
+/* Causal: the last rank of a contiguous layout has 2 R - 1 times the pairs of the first; zig-zag,
+ * all have the same, and what nobody sees is skipped. */
 static void zigzag_balances(void)
 {
     static counting c;
@@ -334,7 +334,8 @@ static void faults(int ranks, int backward)
                 if (!begin_case("%s fails on rank %d of %d, number %d%s", names[kind], rank, ranks,
                                 at, backward ? ", backward" : ""))
                     continue;
-                if (CHECK(ring_case_make(&c, 77 + (uint64_t)rank, ranks, RING_FAULTY), "%s", c.name))
+                if (CHECK(ring_case_make(&c, 77 + (uint64_t)rank, ranks, RING_FAULTY), "%s",
+                          c.name))
                     run_job(&j);
                 ring_case_free(&c);
             }

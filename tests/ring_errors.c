@@ -21,7 +21,7 @@ static struct outputs {
 static unsigned char workspace[WORKSPACE];
 static int32_t lengths[2] = {0, LENGTH};
 
-/* ---- a right call of one rank out of two, of which the other one agrees with everything ------- */
+/* ---- a right call of one rank out of two, of which the other one agrees with everything ------ */
 
 typedef struct whole_call {
     attn_params p;
@@ -174,7 +174,7 @@ static void spoil(whole_call *c, const row *wrong)
     }
 }
 
-/* ---- checking one call ------------------------------------------------------------------------ */
+/* ---- checking one call ----------------------------------------------------------------------- */
 
 static void paint(void)
 {
@@ -250,7 +250,23 @@ static void one_wrong_field(const row *wrong)
     }
 }
 
-/* ---- what no field tells ---------------------------------------------------------------------- */
+/* Values of key_base that no call takes must not count before they are refused. */
+static void wild_key_base(void)
+{
+    static const int64_t wild[] = {INT64_MIN, -1, INT64_MAX, ((int64_t)1 << 58) + 1024};
+    for (size_t i = 0; i < sizeof wild / sizeof *wild; i++)
+        for (int backward = 0; backward < 2; backward++) {
+            whole_call c;
+            if (!begin_case("key_base %d%s", (int)i, backward ? ", backward" : ""))
+                continue;
+            make_right(&c);
+            c.ring.transport = &c.t;
+            c.p.key_base = &wild[i];
+            expect(&c, backward, 0, ATTN_ERR_ARG, "key_base[0] (");
+        }
+}
+
+/* ---- what no field tells --------------------------------------------------------------------- */
 
 static void whole_arguments(void)
 {
@@ -301,7 +317,7 @@ static void small_workspace(void)
     }
 }
 
-/* ---- ranks that disagree ---------------------------------------------------------------------- */
+/* ---- ranks that disagree --------------------------------------------------------------------- */
 
 typedef struct quarrel {
     int field, rank; /* what is different, on which rank */
@@ -365,4 +381,5 @@ void test_ring_errors(void)
     whole_arguments();
     small_workspace();
     ranks_disagree();
+    wild_key_base();
 }
