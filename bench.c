@@ -184,6 +184,7 @@ static int apply_options(const bench_options *o, case_list *list)
         if (o->quick) c->iterations = 0;
         if (o->quick) c->warmup = 1;
         if (o->min_time >= 0) c->iterations = 0;
+        if (o->max_time >= 0) c->max_time = o->max_time;
         if (o->warmup >= 0) c->warmup = o->warmup;
         if (o->iters >= 0) c->iterations = o->iters;
         if (o->quick || o->min_time >= 0 || o->iters >= 0) c->device_iterations = 0;

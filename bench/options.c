@@ -60,6 +60,8 @@ static const struct {
      "timed calls; without it they double until --min-time"},
     {"--min-time", SECONDS, AT(min_time), CASES, " S",
      "seconds that the timed calls last at least"},
+    {"--max-time", SECONDS, AT(max_time), CASES, " S",
+     "seconds that a call may take, else it is skipped (preset extreme: 100; 0 = any)"},
     {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
      "longest of preset extreme (1048576)"},
     {"--json", TEXT, AT(json), MEASURE | INFO | MEMORY, " FILE", "write everything as JSON"},
@@ -204,7 +206,7 @@ int options_parse(bench_options *o, int argc, char **argv)
 {
     memset(o, 0, sizeof *o);
     o->threads = o->warmup = o->iters = -1;
-    o->min_time = -1;
+    o->min_time = o->max_time = -1;
     o->seed = 1;
     o->max_seq_len = -1;
     o->argc = argc;

@@ -648,12 +648,14 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->cycles_p50 = m->cycles_p50;
 }
 
-/* This run's share of the time left; 0 = no deadline, negative = it has passed. */
-static double time_share(const bench_context *x)
+/* This run's share of the time left, or what its case may take if that is less; 0 = there is no
+ * limit, negative = the deadline has passed. */
+static double time_share(const bench_context *x, const bench_case *c)
 {
-    if (x->deadline <= 0) return 0;
+    if (x->deadline <= 0) return c->max_time;
     const double left = x->deadline - clock_seconds();
-    return left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
+    const double share = left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
+    return c->max_time > 0 && c->max_time < share ? c->max_time : share;
 }
 
 /* A step of decoding finds nothing of a layer's keys in the caches, since those of all other layers
@@ -721,7 +723,7 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     }
     if (!ready) return;
     const int num_jobs = add_jobs(timed_runs, ready, jobs);
-    const double share = time_share(x);
+    const double share = time_share(x, runs->c);
     if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
     plan.min_time *= ready;
     plan.max_time = share * ready;
@@ -753,10 +755,13 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
 static int within_time(const bench_context *x, const bench_run *run, bench_result *r)
 {
-    const double share = time_share(x), pace = x->pace[path_index(run->path)];
+    const double share = time_share(x, run->c), pace = x->pace[path_index(run->path)];
     const double expected = pace * run->model.flops;
     if (share < 0) return skip(r, "the time is up");
     if (share == 0 || expected <= share) return 1;
+    if (share == run->c->max_time)
+        return skip(r, "one call takes about %.3g s, more than %.3g s (--max-time)", expected,
+                    share);
     return skip(r, "the time is up: one call takes about %.3g s, its share is %.3g s", expected,
                 share);
 }

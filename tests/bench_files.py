@@ -193,6 +193,29 @@ def check_winners(document):
         fail("the winners are not those of the scenarios in which paths are compared")
 
 
+def slope(points):
+    """Least squares of the logarithms."""
+    points = [(math.log(x), math.log(y)) for x, y in points]
+    mean_x, mean_y = (sum(p[i] for p in points) / len(points) for i in range(2))
+    return (sum((x - mean_x) * (y - mean_y) for x, y in points)
+            / sum((x - mean_x) ** 2 for x, y in points))
+
+
+def check_exponents(document):
+    for e in document["exponents"]:
+        rows = [r for r in document["results"]
+                if all(r[key] == e[key] for key in ("preset", "scenario", "path"))]
+        lengths = [r["seq_kv"] for r in rows]
+        want = {"cases": len(rows), "shortest": min(lengths), "longest": max(lengths)}
+        for key, figure in (("pairs", lambda r: r["visible"] * r["seq_q"] * r["seq_kv"]),
+                            ("time", lambda r: r["ms_p50"]),
+                            ("workspace", lambda r: r["workspace_bytes"] + 1)):
+            want[key] = slope([(r["seq_kv"], figure(r)) for r in rows])
+        for key, value in want.items():
+            if abs(e[key] - value) > 1e-6 * max(1, abs(value)):
+                fail("%s: exponent %s is %r, not %r" % (e["scenario"], key, e[key], value))
+
+
 def check_console(document):
     """The copy of what was printed has the times; `bench memory` prints none. Nine digits may lie on
     the other side of what rounds up than the time that was printed."""
@@ -210,6 +233,7 @@ def check(json_text, csv_text):
         check_csv(document, list(csv.reader(csv_text.splitlines())))
     check_figures(document)
     check_winners(document)
+    check_exponents(document)
     check_console(document)
 
 

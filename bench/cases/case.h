@@ -57,6 +57,7 @@ typedef struct bench_case {
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
+    double max_time;        /* seconds that a call and all samples may take; 0 = any */
     int device_iterations;  /* of paths of a device; 0 = the same */
     const char *kernels;    /* NULL = those of the command line, or the best */
     const char *impl;       /* see path_wanted; NULL = those of the command line */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6 };
+enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10 };
 
 /* ---- patterns */
 
@@ -64,11 +64,27 @@ static int64_t document_at(int64_t length, int64_t at)
     return d;
 }
 
+static int64_t cells(const bench_case *c, int64_t length)
+{
+    return (length + cell_of(c) - 1) / cell_of(c);
+}
+
+/* The column of the cell that row `row` of cells stands in. */
+static int64_t own_column(const bench_case *c, int64_t row)
+{
+    return within(position(c, row * cell_of(c)), c->seq_kv - 1) / cell_of(c);
+}
+
+/* The first of every tenth column that row `row` of cells sees. */
+static int64_t first_tenth(int64_t row)
+{
+    return (TENTH - 3 * row % TENTH) % TENTH;
+}
+
 /* Columns of a row of cells, ascending: the first, the three around its own, two far ones. */
 static int cell_columns(const bench_case *c, int64_t row, int64_t *columns)
 {
-    const int64_t cell = cell_of(c), count = (c->seq_kv + cell - 1) / cell;
-    const int64_t own = within(position(c, row * cell), c->seq_kv - 1) / cell;
+    const int64_t count = cells(c, c->seq_kv), own = own_column(c, row);
     const int64_t wanted[CELL_COLUMNS] = {0, own - 1, own, own + 1, (5 * own + 3) % count,
                                           (11 * own + 7) % count};
     int n = 0;
@@ -176,6 +192,18 @@ static int64_t block_keys(const bench_case *c, int64_t b, int64_t i)
     for (int n = cell_columns(c, i / cell, columns); n-- > 0;)
         keys += within(c->seq_kv - columns[n] * cell, cell);
     return keys;
+}
+
+/* All but the last column have a whole cell of keys. */
+static int64_t tenth_keys(const bench_case *c, int64_t b, int64_t i)
+{
+    const int64_t cell = cell_of(c), count = cells(c, c->seq_kv), row = i / cell;
+    const int64_t first = first_tenth(row), own = own_column(c, row);
+    const int64_t columns = first < count ? (count - first + TENTH - 1) / TENTH : 0;
+    const int64_t missing = (count - 1) % TENTH == first ? count * cell - c->seq_kv : 0;
+    (void)b;
+    return columns * cell - missing
+           + (own % TENTH == first ? 0 : within(c->seq_kv - own * cell, cell));
 }
 
 /* Keys before the nodes, itself and its ancestors; with more rows than keys the first nodes have
@@ -358,31 +386,50 @@ static int set_bits(const bench_case *c, attn_params *p, mask_arrays *arrays)
     return 1;
 }
 
-static int64_t cell_rows(const bench_case *c)
+static void show_cell(uint8_t *row, int64_t column)
 {
-    return (c->seq_q + cell_of(c) - 1) / cell_of(c);
+    row[column / 8] |= (uint8_t)(1 << column % 8);
 }
 
-static int set_blocks(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static void show_uneven(const bench_case *c, int64_t r, uint8_t *row)
 {
-    const int64_t cell = cell_of(c), rows = cell_rows(c);
-    const int64_t across = ((c->seq_kv + cell - 1) / cell + 7) / 8;
-    uint8_t *const bits = own(arrays, rows * across);
     int64_t columns[CELL_COLUMNS];
+    for (int n = cell_columns(c, r, columns); n-- > 0;) show_cell(row, columns[n]);
+}
+
+static void show_tenth(const bench_case *c, int64_t r, uint8_t *row)
+{
+    for (int64_t n = first_tenth(r); n < cells(c, c->seq_kv); n += TENTH) show_cell(row, n);
+    show_cell(row, own_column(c, r));
+}
+
+static int set_bitmap(const bench_case *c, attn_params *p, mask_arrays *arrays,
+                      void (*show)(const bench_case *c, int64_t r, uint8_t *row))
+{
+    const int64_t rows = cells(c, c->seq_q), across = (cells(c, c->seq_kv) + 7) / 8;
+    uint8_t *const bits = own(arrays, rows * across);
     if (!bits) return 0;
     memset(bits, 0, (size_t)(rows * across));
-    for (int64_t r = 0; r < rows; r++)
-        for (int n = cell_columns(c, r, columns); n-- > 0;)
-            bits[r * across + columns[n] / 8] |= (uint8_t)(1 << columns[n] % 8);
-    p->block_mask.block_q = p->block_mask.block_k = cell;
+    for (int64_t r = 0; r < rows; r++) show(c, r, bits + r * across);
+    p->block_mask.block_q = p->block_mask.block_k = cell_of(c);
     p->block_mask.stride_row = (ptrdiff_t)(8 * across);
     p->block_mask.bitmap = bits;
     return 1;
 }
 
+static int set_blocks(const bench_case *c, attn_params *p, mask_arrays *arrays)
+{
+    return set_bitmap(c, p, arrays, show_uneven);
+}
+
+static int set_blocks_tenth(const bench_case *c, attn_params *p, mask_arrays *arrays)
+{
+    return set_bitmap(c, p, arrays, show_tenth);
+}
+
 static int set_blocks_csr(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
-    const int64_t cell = cell_of(c), rows = cell_rows(c);
+    const int64_t cell = cell_of(c), rows = cells(c, c->seq_q);
     int32_t *const offsets = own(arrays, 4 * (rows + 1));
     int32_t *const list = own(arrays, 4 * rows * CELL_COLUMNS);
     int64_t columns[CELL_COLUMNS];
@@ -571,6 +618,8 @@ static const struct {
     [MASK_BLOCKS] = {"blocks", "bitmap of cells of 64 x 64: the first, 3 near, 2 far", 0, 0,
                      set_blocks, block_keys},
     [MASK_BLOCKS_CSR] = {"blocks-csr", "the same cells as CSR", 0, 0, set_blocks_csr, block_keys},
+    [MASK_BLOCKS_TENTH] = {"blocks-tenth", "bitmap of such cells: every tenth, and one's own", 0, 0,
+                           set_blocks_tenth, tenth_keys},
     [MASK_CALLBACK] = {"callback", "a function asked for each pair: 2 of 3", 0, 0, set_callback,
                        third_keys},
     [MASK_CALLBACK_TILES] = {"callback-tiles", "the window by a function with a tile classifier", 0,

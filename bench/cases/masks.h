@@ -33,6 +33,7 @@ typedef enum mask_kind {
     MASK_BITS,
     MASK_BLOCKS,
     MASK_BLOCKS_CSR,
+    MASK_BLOCKS_TENTH,
     MASK_CALLBACK,
     MASK_CALLBACK_TILES,
     MASK_TREE,

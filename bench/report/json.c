@@ -12,6 +12,7 @@
 #include "fields.h"
 #include "output.h"
 #include "report.h"
+#include "scaling.h"
 #include "utf8.h"
 
 #define REPLACEMENT "\357\277\275" /* U+FFFD in UTF-8, for each byte that is none */
@@ -127,6 +128,26 @@ static void put_winners(FILE *f, const bench_record *r)
     fputs("],\n", f);
 }
 
+static void put_exponents(FILE *f, const bench_record *r)
+{
+    static bench_scaling s[REPORT_MAX_SCENARIOS];
+    const int n = scaling_of(r->results, r->num_results, s, REPORT_MAX_SCENARIOS);
+    fputs("  \"exponents\": [", f);
+    for (int i = 0; i < n; i++) {
+        fputs(i ? ",\n    {" : "\n    {", f);
+        put_pair(f, "preset", s[i].preset, ", ");
+        put_pair(f, "scenario", s[i].scenario, ", ");
+        put_pair(f, "path", s[i].path, ", ");
+        put_pair_number(f, "cases", s[i].cases, ", ");
+        put_pair_number(f, "shortest", (double)s[i].shortest, ", ");
+        put_pair_number(f, "longest", (double)s[i].longest, ", ");
+        put_pair_number(f, "pairs", s[i].pairs, ", ");
+        put_pair_number(f, "time", s[i].time, ", ");
+        put_pair_number(f, "workspace", s[i].workspace, "}");
+    }
+    fputs("],\n", f);
+}
+
 static void put_skipped(FILE *f, const bench_record *r)
 {
     int n = 0;
@@ -187,6 +208,7 @@ int json_write(const char *path, const bench_record *r)
     fputs("  ", f);
     put_pair(f, "console", r->console, ",\n");
     put_winners(f, r);
+    put_exponents(f, r);
     put_skipped(f, r);
     put_results(f, r);
     fputs("}\n", f);

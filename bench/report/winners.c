@@ -6,6 +6,7 @@
 #include "caches.h"
 #include "relative.h"
 #include "report.h"
+#include "scaling.h"
 
 static int same(const char *a, const char *b)
 {
@@ -187,6 +188,7 @@ void report_summary(const bench_result *results, int n, int told)
     relative_masks(results, n);
     relative_products(results, n);
     caches_report(results, n);
+    scaling_report(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
 }

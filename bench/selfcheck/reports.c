@@ -16,6 +16,7 @@
 #include "../report/json.h"
 #include "../report/ranking.h"
 #include "../report/report.h"
+#include "../report/scaling.h"
 #include "../report/verdicts.h"
 #include "selfcheck.h"
 
@@ -80,6 +81,26 @@ static void check_verdicts(void)
     rows[7].kernels = "other";
     verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
     expect(v.cases == 3, "other kernels are not compared", v.cases);
+}
+
+/* Time by the square, pairs and workspace by the length; a case that differs in more, or a third one
+ * that is skipped, leaves no exponent. */
+static void check_exponents(void)
+{
+    bench_result rows[] = {row("tiled", "a", 1000, 1, 1), row("naive", "a", 1000, 1, 1),
+                           row("tiled", "b", 2000, 4, 2), row("tiled", "c", 4000, 16, 4)};
+    bench_scaling s[2];
+    for (int i = 0; i < 4; i++) rows[i].visible = 1 / (double)rows[i].seq_q;
+    expect(scaling_of(rows, 4, s, 2) == 1 && s[0].cases == 3 && s[0].longest == 4000,
+           "three lengths by one path have exponents", s[0].cases);
+    expect(fabs(s[0].time - 2) < 1e-9 && fabs(s[0].pairs - 1) < 1e-9, "time by the square",
+           s[0].time);
+    expect(fabs(s[0].workspace - 1) < 1e-3, "workspace by the length", s[0].workspace);
+    rows[2].heads_q = 2;
+    expect(scaling_of(rows, 4, s, 2) == 0, "other heads: no exponent", 0);
+    rows[2].heads_q = 0;
+    rows[3].skipped[0] = 'x';
+    expect(scaling_of(rows, 4, s, 2) == 0, "two lengths: no exponent", 0);
 }
 
 static int words_are(verdict_kind kind, double speedup, const char *want)
@@ -299,6 +320,7 @@ void check_reports(bench_context *context)
 {
     check_ranking();
     check_verdicts();
+    check_exponents();
     check_words();
     check_device_verdicts();
     check_expectations();
