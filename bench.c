@@ -5,6 +5,9 @@
  *     build/bench latency llm              the whole presets (gemma, extreme, ...: --help)
  *     build/bench masks                    each mask and modifier against none
  *     build/bench --shape 1,32,8,512,512,128 --mask window --dtype f16 --threads 2
+ *     build/bench extreme                  to a million tokens: causal, window, cells, dilated
+ *     build/bench dilated                  dilated attention and masks of cells against dense
+ *     build/bench --shape 1,8,8,65536,65536,64 --segments 2048,8192 --dilations 1,4
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
  *     build/bench cache                    storage types, pages and rings of a KV cache; appending
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
@@ -24,7 +27,7 @@
  *
  * Parts, in bench/:
  *   measure, suite, clock, stats   the measuring core, which knows nothing of attention
- *   options, run, phases   the command line; one case by one path; where its time goes
+ *   options, dilation, run, phases   the command line; one case by one path; where its time goes
  *   cases/      what is measured: lists, masks, paths, inputs, FLOPs and bytes on paper
  *   machine/    on what: its description, measured peaks, peak memory, threads
  *   report/     what is said and written: table, winners, ranking, verdicts, progress, JSON, CSV
@@ -49,6 +52,7 @@
 #include "bench/commands/plant.h"
 #include "bench/commands/tune.h"
 #include "bench/commands/tuning.h"
+#include "bench/dilation.h"
 #include "bench/machine/device.h"
 #include "bench/options.h"
 #include "bench/phases.h"
@@ -101,7 +105,8 @@ static const char *misleading(const bench_options *o, const case_list *list)
 {
     int fixed = 0;
     for (int i = 0; i < list->n; i++) fixed |= list->cases[i].fixed;
-    if (fixed & FIXED_MASK && (o->mask || o->causal)) return o->mask ? "--mask" : "--causal";
+    if (fixed & FIXED_MASK && (o->mask || o->causal || o->segments))
+        return o->mask ? "--mask" : o->causal ? "--causal" : "--segments";
     if (fixed & FIXED_STORAGE && o->dtype) return "--dtype";
     if (fixed & FIXED_PASS && (o->backward || o->gemms))
         return o->backward ? "--backward" : "--gemms";
@@ -151,7 +156,7 @@ static int gemms_possible(const bench_options *o)
 }
 
 /* What the command line says about every case. */
-static int apply_options(const bench_options *o, case_list *list)
+static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
 {
     static const char *const layouts[] = {"bhsd", "bshd", NULL};
     static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
@@ -180,6 +185,7 @@ static int apply_options(const bench_options *o, case_list *list)
         if (o->causal || o->mask) c->mask = mask;
         if (o->data) c->data = (data_kind)data;
         if (o->backward) c->backward = 1;
+        dilation_apply(want, c);
         if (o->gemms) c->gemms = o->gemms[0] - '0';
         if (o->quick) c->iterations = 0;
         if (o->quick) c->warmup = 1;
@@ -189,7 +195,8 @@ static int apply_options(const bench_options *o, case_list *list)
         if (o->iters >= 0) c->iterations = o->iters;
         if (o->quick || o->min_time >= 0 || o->iters >= 0) c->device_iterations = 0;
     }
-    return 1;
+    const char *const unused = dilation_unused(want, list);
+    return !unused || complain("no case here has a use for", unused);
 }
 
 static void collect_preset(const char *name, const preset_choice *want, case_list *list)
@@ -205,24 +212,32 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
 {
     const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
     const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
-    const preset_choice want = {o->quick, o->kernels, o->threads > 0 ? o->threads : cpus,
-                                o->max_seq_len > 0 ? o->max_seq_len : longest};
-    int ok = 1;
+    preset_choice want = {.quick = o->quick, .kernels = o->kernels,
+                          .threads = o->threads > 0 ? o->threads : cpus,
+                          .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest};
+    static case_list shape;
+    const char *about;
+    const char *const wrong = dilation_choose(o, &want, &about);
+    int ok = 1, shaped = 0;
+    if (wrong) return complain(wrong, about);
+    if (o->shape && !shape_case(o->shape, &shape))
+        return complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
+                        "(2^28), not", o->shape);
+    want.shape = o->shape ? shape.cases : NULL;
     list->n = list->lost = 0;
     for (int i = 0; ok && i < o->num_commands; i++) {
         ok = preset_known(o->commands[i]);
         if (!ok) return complain("no such preset or command:", o->commands[i]);
+        shaped |= !strcmp(o->commands[i], "dilated");
         if (!said_twice(o, i)) collect_preset(o->commands[i], &want, list);
     }
     if (ok && o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
         preset_cases("llm", &want, list);
     }
-    if (ok && o->shape && !shape_case(o->shape, list))
-        ok = complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
-                      "(2^28), not", o->shape);
+    if (ok && o->shape && !shaped) shape_case(o->shape, list);
     if (ok && list->lost) ok = complain("more cases than one run can hold: leave out", "a preset");
-    return ok && apply_options(o, list);
+    return ok && apply_options(o, &want, list);
 }
 
 /* ---- commands */

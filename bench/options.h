@@ -17,6 +17,9 @@ typedef struct bench_options {
     const char *impl;       /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels;    /* NULL = the best */
     const char *mask;       /* a name of masks.c; NULL = the preset's, or full */
+    const char *segments, *dilations; /* "W,W,...", "R,R,..."; NULL = the preset's, or dense */
+    const char *merge, *variant;      /* "lse", "mean"; "strided", "gathered"; NULL = both */
+    const char *pattern_cache, *memory_pool; /* "on", "off"; NULL = both */
     const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
     const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
     const char *data;       /* "trig", "normal"; NULL = the preset's */

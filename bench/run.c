@@ -16,6 +16,7 @@
 #include "../attn.h"
 #include "../tests/oracle.h"
 #include "cases/append.h"
+#include "cases/dilated.h"
 #include "cases/gradients.h"
 #include "cases/keys.h"
 #include "cases/masks.h"
@@ -53,6 +54,7 @@ typedef struct bench_run {
     keys_store keys;   /* empty: k and v are plain arrays */
     append_job append; /* of a case that appends */
     gradients_job gradients; /* of a backward one */
+    dilated_job dilated;     /* of a dilated one */
     device_job device; /* of a path of a device */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
@@ -95,6 +97,11 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     r->dtype = case_dtype_name(c->dtype);
     r->mask = c->appends ? "none" : mask_name(c->mask);
     r->pass = case_pass_name(c);
+    dilated_text(c, r->branches);
+    r->merge = case_merge_name(c);
+    r->variant = case_variant_name(c);
+    r->pattern_cache = case_pattern_name(c);
+    r->memory_pool = case_memory_name(c);
     r->keys = case_keys_name(c->keys.kind);
     r->k_dtype = case_dtype_name(case_k_dtype(c));
     r->v_dtype = case_dtype_name(case_v_dtype(c));
@@ -130,6 +137,11 @@ static void set_strides(const bench_case *c, attn_params *p)
     SET_STRIDES(&p->o, c->heads_q, c->seq_q, c->head_dim_v, layout);
 }
 
+static int is_dilated(const bench_run *run)
+{
+    return run->c->dilated.branches > 0;
+}
+
 /* Whether the case or the command line says what the path says, too. */
 static int contradicts(const bench_context *x, const bench_run *run, bench_result *r)
 {
@@ -137,6 +149,8 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
     if (c->appends != path_appends(run->path))
         return !skip(r, c->appends ? "this case appends to a cache: path append"
                                    : "this case appends nothing to a cache");
+    if (is_dilated(run) && c->mask != MASK_FULL && c->mask != MASK_CAUSAL)
+        return !skip(r, "a dilated case is full or causal here");
     const int kernels = run->path->kernels && (c->kernels || x->kernels);
     const int threads = run->path->threads != PATH_GIVEN && c->threads;
     if (!kernels && !threads) return 0;
@@ -206,6 +220,8 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     p->q.data = p->k.data = p->v.data = p->o.data = run->info.reasons;
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
+    dilated_describe(c, &run->dilated);
+    run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
     if (c->backward) gradients_describe(c, p, &run->gradients, run->info.reasons);
     return set_path(x, run, r);
 }
@@ -218,7 +234,8 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
 static double run_bytes(const bench_run *run)
 {
     return run->model.tensor_bytes + keys_cache_bytes(run->c) + mask_bytes(run->c)
-           + gradients_more_bytes(run->c) + (double)run->workspace_bytes;
+           + gradients_more_bytes(run->c) + dilated_index_bytes(run->c, &run->dilated)
+           + (double)run->workspace_bytes;
 }
 
 /* Those of the naive path: of all heads, which gradients never take at once, or of a head for each
@@ -250,6 +267,12 @@ static int within_memory(const bench_context *x, const bench_run *run, bench_res
     return 1;
 }
 
+/* Whether all of k and v is read, as far as is known. */
+static int reads_all(const bench_run *run)
+{
+    return is_dilated(run) ? dilated_reads_all(run->c) : mask_reads_all(run->c->mask);
+}
+
 /* What the case costs on paper, next to the peaks. */
 static void describe_cost(const bench_run *run, bench_result *r)
 {
@@ -258,7 +281,7 @@ static void describe_cost(const bench_run *run, bench_result *r)
     r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
     r->matrix_share = model_matrix_share(&run->model, bytes);
     r->shared_keys = run->p.shared_keys;
-    if (!mask_reads_all(run->c->mask)) return; /* how much of k and v is read is not known */
+    if (!reads_all(run)) return; /* how much of k and v is read is not known */
     r->intensity = model_intensity(&run->model);
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
 }
@@ -274,7 +297,8 @@ static attn_status explain(bench_run *run, bench_result *r, char *why, size_t wh
     }
     status = attn_explain(&run->p, &run->info);
     if (status != ATTN_OK) attn_check(&run->p, run->info.reasons, (size_t)-1, why, why_bytes);
-    return status;
+    if (status != ATTN_OK || !is_dilated(run)) return status;
+    return dilated_size(&run->dilated, &run->p, NULL, &run->info.workspace_bytes, why, why_bytes);
 }
 
 static int size_up(bench_run *run, bench_result *r)
@@ -291,7 +315,7 @@ static int size_up(bench_run *run, bench_result *r)
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
     describe_cost(run, r);
-    if (!mask_explained(run->c->mask)
+    if (is_dilated(run) || !mask_explained(run->c->mask)
         || fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops)
         return 1;
     return skip(r, "the library counts %.0f FLOPs, the bench %.0f", run->info.flops,
@@ -399,6 +423,7 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     if (c->appends)
         return append_make(c, &run->plain, x->seed, &run->append, why, sizeof why)
                || skip(r, "%s", why);
+    if (is_dilated(run) && !dilated_make(c, &run->dilated)) return no_memory(run, r);
     if (c->backward) return make_gradients(x, run, r);
     if (c->keys.kind == KEYS_PLAIN) return 1;
     return (keys_make(c, x->seed, &run->keys, why, sizeof why)
@@ -426,7 +451,7 @@ static void set_roof(bench_run *run, const bench_result *r)
     const reading roof = {{run->p.k.data, run->p.v.data},
                           {(size_t)(rows * key), (size_t)(rows * value)}, (int)r->threads,
                           run->p.parallel_for, run->p.parallel_user, 0};
-    if (c->appends || run->path->device || !mask_reads_all(c->mask)) return;
+    if (c->appends || run->path->device || !reads_all(run)) return;
     if (c->seq_q <= FEW_ROWS || c->threads) run->roof = roof;
 }
 
@@ -449,14 +474,31 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
     return 1;
 }
 
+static attn_status attend(bench_run *run, void *workspace)
+{
+    const attn_gradients *const g = run->c->backward ? &run->gradients.g : NULL;
+    const size_t bytes = run->workspace_bytes;
+    if (is_dilated(run)) return dilated_call(&run->dilated, &run->p, g, workspace, bytes);
+    if (run->c->pattern_anew && !mask_again(run->c, &run->mask)) return ATTN_ERR_ARG;
+    return g ? attn_backward(&run->p, g, workspace, bytes)
+             : attn_forward(&run->p, workspace, bytes);
+}
+
+/* As a program without a pool of memory does it. */
+static int call_anew(bench_run *run)
+{
+    void *const workspace = malloc(run->workspace_bytes + 1);
+    const int failed = !workspace || attend(run, workspace) != ATTN_OK;
+    free(workspace);
+    return failed;
+}
+
 static int call(void *argument)
 {
     bench_run *const run = argument;
     if (run->c->appends) return append_call(&run->append);
-    if (run->c->backward)
-        return attn_backward(&run->p, &run->gradients.g, run->workspace, run->workspace_bytes)
-               != ATTN_OK;
-    return attn_forward(&run->p, run->workspace, run->workspace_bytes) != ATTN_OK;
+    if (run->c->memory_anew) return call_anew(run);
+    return attend(run, run->workspace) != ATTN_OK;
 }
 
 /* ---- verification */
@@ -481,7 +523,9 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
     const ptrdiff_t start = row_start(p, b, h, i);
     want.o = o;
     want.o_tolerance = tolerance;
-    if (oracle_row_full(p, b, h, i, &want)) return 0;
+    if (is_dilated(run) ? dilated_row(run->c, p, b, h, i, &want)
+                        : oracle_row_full(p, b, h, i, &want))
+        return 0;
     for (int64_t d = 0; d < p->head_dim_v; d++) {
         const double got = oracle_load(p->o.dtype, run->o, start + (ptrdiff_t)d);
         const double allowed = tolerance[d] + oracle_storage_error(p->o.dtype, o[d]);
@@ -595,8 +639,7 @@ int run_was_wrong(const bench_result *r)
 static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
     const measure_job *const timed = &jobs[run->job], *const loop = &jobs[run->roof_job];
-    if (mask_reads_all(run->c->mask))
-        r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
+    if (reads_all(run)) r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
     if (timed->against) r->speedup = 1 / timed->ratio_p50;
     if (!run->roof.threads) return;
     r->read_gbytes_per_s = run->model.kv_bytes / loop->result.seconds.p50 * 1e-9;
@@ -839,8 +882,15 @@ static void release(bench_run *run)
     keys_free(&run->keys);
     append_free(&run->append);
     gradients_free(&run->gradients);
+    dilated_free(&run->dilated);
     mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
+}
+
+/* Whether phases.h knows the call. */
+static int has_phases(const bench_case *c)
+{
+    return !c->appends && !c->dilated.branches;
 }
 
 /* After the timed calls, so that these are as without. In o there may be what a neighbour in the
@@ -903,7 +953,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
         if (runs[i].path->device) add_device(context, &runs[i], &results[i]);
-        else if (context->phases && !cases[i].appends) add_phases(&runs[i], &results[i]);
+        else if (context->phases && has_phases(&cases[i])) add_phases(&runs[i], &results[i]);
     }
     for (int i = n; i-- > 0;) release(&runs[i]);
     context->runs_left -= n;

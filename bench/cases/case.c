@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "../../attn.h"
+#include "masks.h"
 
 const char *case_layout_name(case_layout layout)
 {
@@ -32,6 +33,27 @@ const char *case_keys_name(keys_kind kind)
 const char *case_pass_name(const bench_case *c)
 {
     return c->appends ? "none" : c->backward ? "backward" : "forward";
+}
+
+const char *case_merge_name(const bench_case *c)
+{
+    return !c->dilated.branches ? "" : c->dilated.mean ? "mean" : "lse";
+}
+
+const char *case_variant_name(const bench_case *c)
+{
+    return !c->dilated.branches ? "" : c->dilated.gathered ? "gathered" : "strided";
+}
+
+const char *case_pattern_name(const bench_case *c)
+{
+    const int has = c->dilated.branches ? c->dilated.gathered : mask_is_pattern(c->mask);
+    return !has ? "" : c->pattern_anew ? "off" : "on";
+}
+
+const char *case_memory_name(const bench_case *c)
+{
+    return c->memory_anew ? "off" : "on";
 }
 
 int case_k_dtype(const bench_case *c)

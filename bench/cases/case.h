@@ -18,6 +18,7 @@ typedef enum case_shares {
     SHARES_NOTHING,
     SHARES_BUT_THREADS,
     SHARES_BUT_MASK,
+    SHARES_BUT_PATTERN, /* mask, branches, what is kept between calls */
     SHARES_BUT_KEYS,   /* where the keys lie, how they are turned */
     SHARES_BUT_STORAGE, /* types of k and v: q and o alone are shared */
     SHARES_BUT_GEMMS   /* how the products of a backward call are divided, and threads */
@@ -40,8 +41,22 @@ typedef struct case_keys {
     keys_rope rope;
 } case_keys;
 
+/* Dilated attention: the branches of attn_long.h, and how their results become one. */
+enum { DILATED_MAX_BRANCHES = 8 };
+typedef struct case_dilated {
+    int branches; /* 0 = the case is dense */
+    int64_t segment[DILATED_MAX_BRANCHES], dilation[DILATED_MAX_BRANCHES];
+    int rotate;   /* head h begins at position h mod dilation of a segment; else at 0 */
+    int groups;   /* the heads are divided among the branches; else each head has all of them */
+    int mean;     /* of the branches' results; else one softmax over all of them, by LSE */
+    int gathered; /* what takes part is copied first; else read where it lies */
+} case_dilated;
+
 /* What is in the case's name, so that options leave it alone. */
-enum { FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_PASS = 8, FIXED_ALL = 15 };
+enum {
+    FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_PASS = 8, FIXED_ALL = 15,
+    FIXED_PATTERN = 16 /* branches, merging, what is kept: the preset's list has heeded them */
+};
 
 typedef struct bench_case {
     const char *preset, *scenario; /* scenario: cases that one winner is named for */
@@ -52,6 +67,9 @@ typedef struct bench_case {
     int dtype;
     case_keys keys;
     int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
+    case_dilated dilated;
+    int pattern_anew; /* index of what takes part, or cells of a mask: in every call */
+    int memory_anew;  /* workspace: allocated for every call and freed after it */
     int backward; /* attn_backward in place of attn_forward, whose result it needs, untimed */
     int gemms;    /* matrix products of a tile of it: 5 or 7; 0 = as the library chooses */
     data_kind data;
@@ -77,6 +95,11 @@ typedef struct bench_result {
     const char *k_dtype, *v_dtype;
     const char *tuning; /* file whose text was used; "" = none */
     const char *device; /* its name; "" = the CPU */
+    const char *merge;           /* "lse", "mean"; "" = the case is dense */
+    const char *variant;         /* "strided", "gathered"; likewise */
+    const char *pattern_cache;   /* "on", "off": index or cells in every call; "" = there are none */
+    const char *memory_pool;     /* "on", "off": workspace in every call */
+    char branches[96];           /* see dilated_text */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
     int64_t row_stride; /* elements from one row of q to the next */
@@ -127,6 +150,13 @@ const char *case_dtype_name(int dtype);
 const char *case_data_name(data_kind data);
 const char *case_keys_name(keys_kind kind);
 const char *case_pass_name(const bench_case *c);
+
+/* Of the result: how branches are merged, how their rows are reached, whether a pattern and the
+ * workspace are kept between calls. */
+const char *case_merge_name(const bench_case *c);
+const char *case_variant_name(const bench_case *c);
+const char *case_pattern_name(const bench_case *c);
+const char *case_memory_name(const bench_case *c);
 
 /* Storage types of k and v, bytes of an element. */
 int case_k_dtype(const bench_case *c);

@@ -23,11 +23,17 @@ static attn_output like(int dtype, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t se
 
 #define LIKE(t, data) like((t).dtype, (t).stride_batch, (t).stride_head, (t).stride_seq, data)
 
+/* A mean of softmaxes has no lse. */
+static int is_mean(const bench_case *c)
+{
+    return c->dilated.branches && c->dilated.mean;
+}
+
 void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job, void *any)
 {
     attn_gradients *const g = &job->g;
     job->c = c;
-    p->lse.data = any;
+    if (!is_mean(c)) p->lse.data = any;
     g->gemms = c->gemms;
     g->dout.dtype = p->o.dtype;
     g->dout.stride_batch = p->o.stride_batch;
@@ -46,11 +52,13 @@ attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_inf
                               int *gemms, char *why, size_t why_bytes)
 {
     attn_backward_info said;
-    const attn_status status = attn_backward_explain(p, &job->g, &said);
-    if (status != ATTN_OK) {
-        attn_backward_check(p, &job->g, NULL, 0, why, why_bytes);
-        return status;
-    }
+    attn_params dense = *p;
+    dense.lse.data = info->reasons; /* any address */
+    attn_status status = attn_backward_explain(&dense, &job->g, &said);
+    if (status != ATTN_OK) attn_backward_check(&dense, &job->g, NULL, 0, why, why_bytes);
+    if (status == ATTN_OK && job->dilated)
+        status = dilated_size(job->dilated, p, &job->g, &said.workspace_bytes, why, why_bytes);
+    if (status != ATTN_OK) return status;
     memset(info, 0, sizeof *info);
     info->impl = said.impl;
     info->kernels_name = said.kernels_name;
@@ -89,7 +97,7 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     const size_t rows = elements(c->batch, c->heads_q, c->seq_q, 1);
     const size_t keys = elements(c->batch, c->heads_kv, c->seq_kv, 1);
     void *const dout = unwritten(job, rows * (size_t)c->head_dim_v * width);
-    p->lse.data = unwritten(job, rows * sizeof(float));
+    if (p->lse.data) p->lse.data = unwritten(job, rows * sizeof(float));
     g->dout.data = dout;
     g->dq.data = unwritten(job, rows * (size_t)c->head_dim * width);
     g->dk.data = unwritten(job, keys * (size_t)c->head_dim * width);
@@ -102,18 +110,32 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     return 1;
 }
 
+static attn_status forward_size(const gradients_job *job, const attn_params *p, size_t *bytes)
+{
+    return job->dilated ? dilated_size(job->dilated, p, NULL, bytes, NULL, 0)
+                        : attn_workspace_size(p, bytes);
+}
+
+static attn_status forward_call(const gradients_job *job, const attn_params *p, void *workspace,
+                                size_t bytes)
+{
+    return job->dilated ? dilated_call(job->dilated, p, NULL, workspace, bytes)
+                        : attn_forward(p, workspace, bytes);
+}
+
 /* o and lse, which have the same bits by any kernels of the CPU. */
-static int run_forward(const attn_params *p, char *why, size_t why_bytes)
+static int run_forward(const gradients_job *job, const attn_params *p, char *why,
+                       size_t why_bytes)
 {
     attn_params forward = *p;
     size_t bytes;
     forward.impl = ATTN_IMPL_TILED;
     forward.kernels = NULL;
     forward.backend = NULL;
-    attn_status status = attn_workspace_size(&forward, &bytes);
+    attn_status status = forward_size(job, &forward, &bytes);
     void *const workspace = status == ATTN_OK ? malloc(bytes + 1) : NULL;
     if (status == ATTN_OK)
-        status = workspace ? attn_forward(&forward, workspace, bytes) : ATTN_ERR_WORKSPACE;
+        status = workspace ? forward_call(job, &forward, workspace, bytes) : ATTN_ERR_WORKSPACE;
     free(workspace);
     if (status == ATTN_OK) return 1;
     snprintf(why, why_bytes, "the forward call before it: %s", attn_status_string(status));
@@ -122,7 +144,7 @@ static int run_forward(const attn_params *p, char *why, size_t why_bytes)
 
 int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why, size_t why_bytes)
 {
-    if (make_arrays(p, seed, job)) return run_forward(p, why, why_bytes);
+    if (make_arrays(p, seed, job)) return run_forward(job, p, why, why_bytes);
     snprintf(why, why_bytes, "the system gave no memory for the gradients");
     return 0;
 }

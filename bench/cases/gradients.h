@@ -12,11 +12,13 @@
 
 #include "../../attn_backward.h"
 #include "case.h"
+#include "dilated.h"
 
 enum { GRADIENTS_MAX_ARRAYS = 7 };
 
 typedef struct gradients_job {
     const bench_case *c;
+    const dilated_job *dilated; /* NULL = the case is dense */
     attn_gradients g;
     void *owned[GRADIENTS_MAX_ARRAYS]; /* lse and what g points to */
     int num_owned;

@@ -8,6 +8,10 @@
  * starts from q, k, v and do alone and has all gradients at once, is not used here: at 4096 tokens
  * it would take minutes.
  *
+ * Dilated attention merged by LSE is one softmax in which a pair counts once for each branch that
+ * shows it. The mean over branches is that of a softmax for each: its rows and keys are sums over
+ * these parts, and of each part o and lse come from the double computation, as nothing stores them.
+ *
  * Tolerance. u = 2^-24; in units of u, with e_j of tests/oracle.h:
  *
  *     p      relative: 2 e_j (once for the logit, once as its like for lse) + what the subtraction
@@ -45,6 +49,8 @@ typedef struct row_terms {
     int64_t b, h, i;
     double lse, delta, delta_error; /* the error in units of u */
     double spread;                  /* what sums over its keys round, likewise */
+    unsigned branches;              /* of the part of the row, where the case is dilated */
+    double share;                   /* of the result, of this part */
 } row_terms;
 
 typedef struct pair_terms {
@@ -78,6 +84,41 @@ static attn_tensor tensor_of(const attn_output *out)
 static ptrdiff_t row_at(const check *c, const attn_tensor *t, int64_t dim, const row_terms *r)
 {
     return oracle_row_offset(c->p, t, dim, r->b, r->h, r->i);
+}
+
+/* ---- parts of a row: one, or of a mean one for each branch of its head */
+
+static const bench_case *case_of(const check *c)
+{
+    return c->job->c;
+}
+
+static int is_mean(const check *c)
+{
+    return case_of(c)->dilated.branches && case_of(c)->dilated.mean;
+}
+
+/* Whether there is part n of a row of this head; sets its branches and share. */
+static int part_of(const check *c, int64_t h, int n, row_terms *r)
+{
+    unsigned left = is_mean(c) ? dilated_head_branches(case_of(c), h) : 1u;
+    int all = 0;
+    for (unsigned count = left; count; count &= count - 1) all++;
+    for (int i = 0; i < n; i++) left &= left - 1;
+    r->branches = is_mean(c) ? left & ~(left - 1) : ~0u;
+    r->share = 1.0 / all;
+    return left != 0;
+}
+
+/* How often a pair counts in this part. */
+static int times_of(const check *c, const row_terms *r, int64_t j)
+{
+    int times = 0;
+    if (!case_of(c)->dilated.branches) return 1;
+    for (unsigned left = dilated_branches(case_of(c), r->h, r->i, j) & r->branches; left;
+         left &= left - 1)
+        times++;
+    return times;
 }
 
 /* ---- one number against another */
@@ -136,7 +177,7 @@ static void set_delta(const check *c, const double *o, double v, row_terms *r)
 /* From what the forward call stored. */
 static row_terms stored_row(const check *c, int64_t b, int64_t h, int64_t i, double v)
 {
-    row_terms r = {b, h, i, stored_lse(c, b, h, i), 0, 0, 0};
+    row_terms r = {b, h, i, stored_lse(c, b, h, i), 0, 0, 0, ~0u, 1};
     const attn_params *const p = c->p;
     const attn_output *const out = &p->o;
     const attn_tensor o = tensor_of(out);
@@ -147,23 +188,32 @@ static row_terms stored_row(const check *c, int64_t b, int64_t h, int64_t i, dou
     return r;
 }
 
-/* From the oracle, which o and lse of the forward call are compared with. 0 = no memory. */
-static int exact_row(check *c, row_terms *r)
+static void compare_stored(check *c, const row_terms *r, const oracle_result *want)
 {
     const attn_params *const p = c->p;
     const attn_tensor o = tensor_of(&p->o);
     const ptrdiff_t start = row_at(c, &o, p->head_dim_v, r);
+    if (want->alive > 0)
+        compare(c, ATTN_F32, stored_lse(c, r->b, r->h, r->i), want->lse,
+                want->lse_tolerance / ORACLE_FACTOR);
+    for (int64_t d = 0; d < p->head_dim_v; d++)
+        compare(c, p->o.dtype, load(&o, start, d), want->o[d],
+                want->o_tolerance[d] / ORACLE_FACTOR);
+}
+
+/* From the oracle, which o and lse of the forward call are compared with. 0 = no memory. */
+static int exact_row(check *c, row_terms *r)
+{
     oracle_result want = {0};
     want.o = c->o;
     want.o_tolerance = c->o_tolerance;
-    if (oracle_row_full(p, r->b, r->h, r->i, &want)) return 0;
+    const int failed = case_of(c)->dilated.branches
+                           ? dilated_softmax(case_of(c), c->p, r->b, r->h, r->i, r->branches, &want)
+                           : oracle_row_full(c->p, r->b, r->h, r->i, &want);
+    if (failed) return 0;
     r->lse = want.lse;
     r->spread = spread_of((double)want.alive);
-    if (want.alive > 0)
-        compare(c, ATTN_F32, stored_lse(c, r->b, r->h, r->i), want.lse,
-                want.lse_tolerance / ORACLE_FACTOR);
-    for (int64_t d = 0; d < p->head_dim_v; d++)
-        compare(c, p->o.dtype, load(&o, start, d), c->o[d], c->o_tolerance[d] / ORACLE_FACTOR);
+    if (!is_mean(c)) compare_stored(c, r, &want);
     set_delta(c, c->o, size_of_v(c, r->b, r->h), r);
     return 1;
 }
@@ -224,9 +274,12 @@ static double kept_factor(const check *c, const row_terms *r, int64_t j)
 static int pair_of(const check *c, const row_terms *r, int64_t j, pair_terms *t)
 {
     double logit_error, dp_error;
+    const int times = times_of(c, r, j);
+    if (!times) return 0;
     const double logit = oracle_logit(c->p, r->b, r->h, r->i, j, ATTN_LOGITS_BIAS, &logit_error);
     if (logit == -INFINITY) return 0;
-    const double kept = kept_factor(c, r, j), weight = exp(logit - r->lse);
+    const double kept = kept_factor(c, r, j);
+    const double weight = times * r->share * exp(logit - r->lse);
     const double relative = 2 * logit_error + 2 * fabs(logit - r->lse) + 4 * fabs(r->lse) + 16
                             + r->spread;
     const double dp = kept * product_of(c, r, j, &dp_error);
@@ -282,39 +335,70 @@ static row_terms place_of(const check *c, int64_t n, int64_t heads,
     return at;
 }
 
+/* What a part of a row adds to dq. */
+static int add_keys(check *c, row_terms *r)
+{
+    const attn_params *const p = c->p;
+    pair_terms t;
+    if (!exact_row(c, r)) return 0;
+    for (int64_t j = 0; j < oracle_keys(p, r->b); j++) {
+        const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, r->b, kv_head(c, r->h), j);
+        if (pair_of(c, r, j, &t))
+            add(c, 0, t.raw, t.raw_error, r->spread, &p->k, k, p->head_dim);
+    }
+    return 1;
+}
+
 static int check_row(check *c, int64_t n)
 {
     const attn_params *const p = c->p;
     row_terms r = place_of(c, n, p->num_heads_q, oracle_rows);
     const attn_tensor dq = tensor_of(&c->job->g.dq);
-    pair_terms t;
-    if (!exact_row(c, &r)) return 0;
     clear(c, 0, p->head_dim);
-    for (int64_t j = 0; j < oracle_keys(p, r.b); j++) {
-        const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, r.b, kv_head(c, r.h), j);
-        if (pair_of(c, &r, j, &t))
-            add(c, 0, t.raw, t.raw_error, r.spread, &p->k, k, p->head_dim);
-    }
+    for (int part = 0; part_of(c, r.h, part, &r); part++)
+        if (!add_keys(c, &r)) return 0;
     compare_row(c, 0, &c->job->g.dq, row_at(c, &dq, p->head_dim, &r), p->head_dim, c->scale);
     return 1;
 }
 
-/* The rows of one head that see key j. */
-static void add_rows(check *c, int64_t b, int64_t h, int64_t j)
+/* What the row adds to dk and dv of key j. */
+static void add_pair(check *c, const row_terms *r, int64_t j, double spread)
 {
     const attn_params *const p = c->p;
     const attn_tensor *const dout = &c->job->g.dout;
-    const int64_t rows = oracle_rows(p, b);
-    const double v = size_of_v(c, b, h), spread = spread_of((double)rows);
     pair_terms t;
-    for (int64_t i = 0; i < rows; i++) {
-        const row_terms r = stored_row(c, b, h, i, v);
-        if (!pair_of(c, &r, j, &t)) continue;
-        add(c, 0, t.raw, t.raw_error, spread, &p->q, row_at(c, &p->q, p->head_dim, &r),
-            p->head_dim);
-        add(c, 1, t.p, t.p_error, spread, dout, row_at(c, dout, p->head_dim_v, &r),
-            p->head_dim_v);
+    if (!pair_of(c, r, j, &t)) return;
+    add(c, 0, t.raw, t.raw_error, spread, &p->q, row_at(c, &p->q, p->head_dim, r), p->head_dim);
+    add(c, 1, t.p, t.p_error, spread, dout, row_at(c, dout, p->head_dim_v, r), p->head_dim_v);
+}
+
+/* The parts of a row of a mean that see key j; 0 = no memory. */
+static int add_parts(check *c, row_terms *r, int64_t j, double spread)
+{
+    for (int part = 0; part_of(c, r->h, part, r); part++) {
+        if (!times_of(c, r, j) || !oracle_visible(c->p, r->b, r->h, r->i, j)) continue;
+        if (!exact_row(c, r)) return 0;
+        add_pair(c, r, j, spread);
     }
+    return 1;
+}
+
+/* The rows of one head that see key j; 0 = no memory. */
+static int add_rows(check *c, int64_t b, int64_t h, int64_t j)
+{
+    const int64_t rows = oracle_rows(c->p, b);
+    const double v = size_of_v(c, b, h), spread = spread_of((double)rows);
+    for (int64_t i = 0; i < rows; i++) {
+        row_terms r = {b, h, i, 0, 0, 0, 0, ~0u, 1};
+        if (!times_of(c, &r, j)) continue;
+        if (is_mean(c)) {
+            if (!add_parts(c, &r, j, spread)) return 0;
+            continue;
+        }
+        r = stored_row(c, b, h, i, v);
+        add_pair(c, &r, j, spread);
+    }
+    return 1;
 }
 
 static int check_key(check *c, int64_t n)
@@ -326,7 +410,8 @@ static int check_key(check *c, int64_t n)
     const attn_tensor dk = tensor_of(&job->g.dk), dv = tensor_of(&job->g.dv);
     clear(c, 0, p->head_dim);
     clear(c, 1, p->head_dim_v);
-    for (int64_t h = at.h * group; h < (at.h + 1) * group; h++) add_rows(c, at.b, h, at.i);
+    for (int64_t h = at.h * group; h < (at.h + 1) * group; h++)
+        if (!add_rows(c, at.b, h, at.i)) return 0;
     compare_row(c, 0, &job->g.dk,
                 oracle_key_offset(p, &dk, p->head_dim, at.b, at.h, at.i), p->head_dim, c->scale);
     compare_row(c, 1, &job->g.dv,

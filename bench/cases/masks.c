@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "patterns.h"
+
 enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10 };
 
 /* ---- patterns */
@@ -204,6 +206,12 @@ static int64_t tenth_keys(const bench_case *c, int64_t b, int64_t i)
     (void)b;
     return columns * cell - missing
            + (own % TENTH == first ? 0 : within(c->seq_kv - own * cell, cell));
+}
+
+static int64_t cell_keys(const bench_case *c, int64_t b, int64_t i)
+{
+    (void)b;
+    return pattern_keys(c, cell_of(c), i);
 }
 
 /* Keys before the nodes, itself and its ancestors; with more rows than keys the first nodes have
@@ -427,6 +435,11 @@ static int set_blocks_tenth(const bench_case *c, attn_params *p, mask_arrays *ar
     return set_bitmap(c, p, arrays, show_tenth);
 }
 
+static int set_pattern(const bench_case *c, attn_params *p, mask_arrays *arrays)
+{
+    return pattern_set(c, cell_of(c), p, arrays);
+}
+
 static int set_blocks_csr(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     const int64_t cell = cell_of(c), rows = cells(c, c->seq_q);
@@ -620,6 +633,12 @@ static const struct {
     [MASK_BLOCKS_CSR] = {"blocks-csr", "the same cells as CSR", 0, 0, set_blocks_csr, block_keys},
     [MASK_BLOCKS_TENTH] = {"blocks-tenth", "bitmap of such cells: every tenth, and one's own", 0, 0,
                            set_blocks_tenth, tenth_keys},
+    [MASK_LOCAL_GLOBAL] = {"local-global", "causal cells: one's own, 4 before it, the first 2", 0, 0,
+                           set_pattern, cell_keys},
+    [MASK_LOCAL_STRIDED] = {"local-strided", "the last 8 of them, every eighth before", 0, 0,
+                            set_pattern, cell_keys},
+    [MASK_BIGBIRD] = {"bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0,
+                      set_pattern, cell_keys},
     [MASK_CALLBACK] = {"callback", "a function asked for each pair: 2 of 3", 0, 0, set_callback,
                        third_keys},
     [MASK_CALLBACK_TILES] = {"callback-tiles", "the window by a function with a tile classifier", 0,
@@ -673,6 +692,11 @@ int mask_reads_all(int kind)
     return masks[kind].keys == all_keys || kind == MASK_CAUSAL || kind == MASK_PREFIX;
 }
 
+int mask_is_pattern(int kind)
+{
+    return masks[kind].set == set_pattern;
+}
+
 int mask_has_bias(int kind)
 {
     return kind >= MASK_BIAS && kind <= MASK_BIAS_BF16;
@@ -692,6 +716,11 @@ int mask_set(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     arrays->n = 0;
     return masks[c->mask].set(c, p, arrays);
+}
+
+int mask_again(const bench_case *c, mask_arrays *arrays)
+{
+    return !mask_is_pattern(c->mask) || pattern_again(c, cell_of(c), arrays);
 }
 
 void mask_free(mask_arrays *arrays)

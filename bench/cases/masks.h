@@ -34,6 +34,9 @@ typedef enum mask_kind {
     MASK_BLOCKS,
     MASK_BLOCKS_CSR,
     MASK_BLOCKS_TENTH,
+    MASK_LOCAL_GLOBAL,
+    MASK_LOCAL_STRIDED,
+    MASK_BIGBIRD,
     MASK_CALLBACK,
     MASK_CALLBACK_TILES,
     MASK_TREE,
@@ -67,6 +70,9 @@ int mask_explained(int kind);
 /* Whether every key is seen by some row, so that all of k and v is read. */
 int mask_reads_all(int kind);
 
+/* Whether attn_long.h builds the cells of this kind. */
+int mask_is_pattern(int kind);
+
 /* Whether the kind adds a bias for each pair. */
 int mask_has_bias(int kind);
 
@@ -89,6 +95,10 @@ case_layout mask_layout(const bench_case *c);
 /* Sets the fields of the mask in *p, which holds the sizes of the case; varlen changes these.
  * 0 = no memory; mask_free in any case. */
 int mask_set(const bench_case *c, attn_params *p, mask_arrays *arrays);
+
+/* Builds the cells of a pattern once more, where they are, as a program does that keeps none; 0 =
+ * failed. For others it does nothing. */
+int mask_again(const bench_case *c, mask_arrays *arrays);
 
 void mask_free(mask_arrays *arrays);
 

@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include "../../attn.h"
+#include "dilated.h"
 #include "masks.h"
 
 void model_sizes(const bench_case *c, bench_model *out)
@@ -30,7 +31,7 @@ static double products_of(const bench_case *c)
 void model_of(const bench_case *c, bench_model *out)
 {
     model_sizes(c, out);
-    out->pairs = c->appends ? 0 : mask_pairs(c);
+    out->pairs = c->appends ? 0 : c->dilated.branches ? dilated_pairs(c) : mask_pairs(c);
     out->flops = 2 * out->pairs * products_of(c);
 }
 

@@ -6,7 +6,8 @@
 #include "case.h"
 
 typedef struct bench_model {
-    double pairs;        /* visible (query, key) pairs over batch and heads, counted exactly */
+    double pairs;        /* visible (query, key) pairs over batch and heads, counted exactly; a
+                          * dilated case's once for each branch that shows them */
     double flops;        /* 2 * pairs * (head_dim + head_dim_v); of a backward call 2 * pairs *
                           * (3 head_dim + 2 head_dim_v), its five products */
     double kv_token_bytes; /* k and v of one key, all heads */

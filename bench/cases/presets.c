@@ -24,6 +24,17 @@ bench_case *case_append(case_list *list, const char *preset, const char *scenari
     return c;
 }
 
+void case_take_shape(bench_case *c, const bench_case *from)
+{
+    c->batch = from->batch;
+    c->heads_q = from->heads_q;
+    c->heads_kv = from->heads_kv;
+    c->seq_q = from->seq_q;
+    c->seq_kv = from->seq_kv;
+    c->head_dim = from->head_dim;
+    c->head_dim_v = from->head_dim_v;
+}
+
 static const struct {
     const char *name, *what;
     void (*add)(case_list *list, const preset_choice *want);
@@ -34,7 +45,7 @@ static const struct {
     {"latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep", latency_cases,
      NULL},
     {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases, NULL},
-    {"extreme", "16384 to 1048576 tokens: causal, window, block-sparse, decode (--max-seq-len)",
+    {"extreme", "65536 to 1048576 tokens: causal, window, cells, dilated, decode (--max-seq-len)",
      extreme_cases, NULL},
     {"masks", "each mask and modifier against none, in turn on the same tensors", masks_cases,
      NULL},
@@ -51,7 +62,8 @@ static const struct {
      device_cases, NULL},
     {"cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
      cache_cases, NULL},
-    {"dilated", "dilated attention", NULL, MISSING_DILATED},
+    {"dilated", "dilated attention and masks of cells against dense, forward and backward",
+     dilated_cases, NULL},
     {"backward", "gradients: lengths, widths, masks, storage, 5 and 7 products, naive and tiled",
      backward_cases, NULL},
 };

@@ -18,6 +18,11 @@ typedef struct preset_choice {
     const char *kernels; /* NULL, or the only set wanted by presets that compare sets */
     int threads;         /* that presets compare with one thread */
     int64_t max_seq_len; /* of preset extreme */
+    /* of preset dilated: */
+    const bench_case *shape; /* its sizes are taken; NULL = the preset's */
+    case_dilated dilated;    /* its branches are taken; none = the preset's */
+    /* 0 = both, 1 = the first, 2 = the second: LSE or mean, strided or gathered, on or off */
+    int merge, variant, pattern_cache, memory_pool;
 } preset_choice;
 
 /* Appends the cases of a preset, or with "all" those of every one that is available. 1 = done; 0 =

@@ -127,16 +127,31 @@ enum { EXTREME_FIRST = 65536, EXTREME_QUICK_FIRST = 4096, EXTREME_CELL = 128 };
 static const struct {
     const char *scenario, *impl;
     int mask, mask_size[2];
-    int heads[2], rows[2], dilated; /* rows 0: as many as keys */
+    int heads[2], rows[2]; /* rows 0: as many as keys */
+    int dilated;
 } extreme_rows[] = {
     {"last rows", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {1024, 256}, 0},
     {"last rows, full", "tiled", MASK_FULL, {0, 0}, {8, 1}, {1024, 256}, 0},
     {"window", "tiled", MASK_WINDOW, {4096, 1024}, {8, 1}, {0, 0}, 0},
     {"blocks", "tiled", MASK_BLOCKS, {EXTREME_CELL, EXTREME_CELL}, {8, 1}, {0, 0}, 0},
     {"blocks, 90 %", "tiled", MASK_BLOCKS_TENTH, {EXTREME_CELL, EXTREME_CELL}, {1, 1}, {0, 0}, 0},
+    {"dilated", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {0, 0}, 1},
+    {"dilated, copies", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {0, 0}, 2},
     {"decode", NULL, MASK_FULL, {0, 0}, {8, 8}, {1, 1}, 0},
     {"causal", NULL, MASK_CAUSAL, {0, 0}, {1, 1}, {0, 0}, 0},
 };
+
+/* 2048 keys around, every fourth of 8192, every sixteenth of 32768; --quick a quarter of each. */
+static void set_dilated(bench_case *c, int how, int quick)
+{
+    c->dilated.branches = 3;
+    c->dilated.rotate = 1;
+    c->dilated.gathered = how == 2;
+    for (int n = 0; n < 3; n++) {
+        c->dilated.segment[n] = (quick ? 512 : 2048) << 2 * n;
+        c->dilated.dilation[n] = 1 << 2 * n;
+    }
+}
 
 static void extreme_case(case_list *list, int row, int64_t length, int quick)
 {
@@ -150,6 +165,7 @@ static void extreme_case(case_list *list, int row, int64_t length, int quick)
     c->mask = extreme_rows[row].mask;
     c->mask_size = extreme_rows[row].mask_size[quick];
     c->impl = extreme_rows[row].impl;
+    if (extreme_rows[row].dilated) set_dilated(c, extreme_rows[row].dilated, quick);
     c->fixed = FIXED_MASK;
     c->warmup = length > EXTREME_QUICK_FIRST ? 0 : 1; /* the cold call has warmed up what there is */
     c->max_time = EXTREME_SECONDS;

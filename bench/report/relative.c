@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "relative.h"
 
+#include <string.h>
+
 #include "report.h"
 
 void relative_threads(const bench_result *results, int n)
@@ -47,4 +49,39 @@ void relative_products(const bench_result *results, int n)
         say("  %-22s %7d %9d %10.1f %% %7lld KiB\n", r->name, (int)r->threads, (int)r->gemms,
             100 / r->speedup, (long long)(r->workspace_bytes / 1024));
     }
+}
+
+/* The dense row that a row was timed in turn with. */
+static const bench_result *dense_of(const bench_result *results, const bench_result *r)
+{
+    while (r > results && r->shares != SHARES_NOTHING) r--;
+    return r;
+}
+
+static const char *anew_of(const bench_result *r)
+{
+    const int pattern = !strcmp(r->pattern_cache, "off"), memory = !strcmp(r->memory_pool, "off");
+    return pattern && memory ? "pattern, memory" : pattern ? "pattern" : memory ? "memory" : "-";
+}
+
+void relative_patterns(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_PATTERN) continue;
+        if (!said++) {
+            report_heading("dilated attention and cells against dense, on the same tensors (median "
+                           "of pairs)");
+            say("  %-10s %-30s of the time  of the pairs  dense speed   workspace  in every call\n",
+                "scenario", "case");
+        }
+        const double pairs = r->visible / dense_of(results, r)->visible;
+        say("  %-10s %-30s %9.2f %% %11.2f %% %10.1f %% %7lld KiB  %s\n", r->scenario, r->name,
+            100 / r->speedup, 100 * pairs, 100 * pairs * r->speedup,
+            (long long)(r->workspace_bytes / 1024), anew_of(r));
+    }
+    if (said)
+        say("dense speed: pairs per second, as a share of those of the dense call;\n"
+            "  a pair counts once for each branch that shows it\n");
 }

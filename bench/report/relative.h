@@ -16,4 +16,8 @@ void relative_masks(const bench_result *results, int n);
  * memory it takes; prints nothing where there is none. */
 void relative_products(const bench_result *results, int n);
 
+/* Time of dilated attention and of masks of cells over that of a dense call, and what memory they
+ * take; prints nothing where there is none. */
+void relative_patterns(const bench_result *results, int n);
+
 #endif

@@ -11,8 +11,8 @@
 
 static case_list list;
 
-static const preset_choice whole = {0, NULL, 6, PRESETS_MAX_SEQ_LEN},
-                           quick = {1, NULL, 6, 65536};
+static const preset_choice whole = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN},
+                           quick = {.quick = 1, .kernels = NULL, .threads = 6, .max_seq_len = 65536};
 
 static void take(const char *preset, const preset_choice *want)
 {
@@ -98,19 +98,19 @@ static void check_llm(void)
 
 static void check_extreme(void)
 {
-    const preset_choice less = {0, NULL, 6, 300000}, least = {0, NULL, 6, 100};
+    const preset_choice less = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = 300000}, least = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = 100};
     int longest = 0, limited = 0;
     take("extreme", &whole);
     for (int i = 0; i < list.n; i++) {
         longest += list.cases[i].seq_kv == 1048576;
         limited += list.cases[i].max_time > 0;
     }
-    expect(list.n == 21 && longest == 7, "extreme: 7 kinds to 1048576 keys", longest);
+    expect(list.n == 27 && longest == 9, "extreme: 9 kinds to 1048576 keys", longest);
     expect(limited == list.n, "extreme: no call takes hours", limited);
     take("extreme", &less);
-    expect(list.n == 14 && list.cases[1].seq_kv == 262144, "--max-seq-len ends it", list.n);
+    expect(list.n == 18 && list.cases[1].seq_kv == 262144, "--max-seq-len ends it", list.n);
     take("extreme", &quick);
-    expect(list.n == 21 && list.cases[2].seq_kv == 65536, "extreme --quick: to 65536", list.n);
+    expect(list.n == 27 && list.cases[2].seq_kv == 65536, "extreme --quick: to 65536", list.n);
     take("extreme", &least);
     for (int i = 0; i < list.n; i++)
         expect(list.cases[i].seq_q <= 100 && list.cases[i].seq_kv == 100,

@@ -33,6 +33,7 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     r.place = (int)path_find(path)->device;
     r.kernels = "k";
     r.dtype = r.k_dtype = r.v_dtype = r.keys = r.mask = r.layout = "";
+    r.merge = r.variant = r.pattern_cache = r.memory_pool = "";
     r.data = r.pass = r.roof = r.tuning = r.device = "";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
@@ -253,7 +254,7 @@ static void expect_all_told(const case_list *list, int least)
 
 static void check_no_scenario_lost(void)
 {
-    static const preset_choice whole = {0, NULL, 6, PRESETS_MAX_SEQ_LEN};
+    static const preset_choice whole = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN};
     static case_list list;
     static char names[PRESETS_MAX_CASES][8];
     list.n = list.lost = 0;
