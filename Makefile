@@ -69,7 +69,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
-           $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c
+           $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c examples/virtual_ranks.c
 # The second implementation of docs/canon.md: nothing of the library in it.
 CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c

@@ -214,6 +214,7 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
     const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
     preset_choice want = {.quick = o->quick, .kernels = o->kernels,
                           .threads = o->threads > 0 ? o->threads : cpus,
+                          .ranks = o->ranks,
                           .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest};
     static case_list shape;
     const char *about;

@@ -30,7 +30,8 @@ static int parse_sizes(const char *text, int64_t sizes[DILATED_MAX_BRANCHES])
 static const char *choose_branches(const bench_options *o, case_dilated *d, const char **about)
 {
     *about = o->dilations;
-    if (!o->segments) return o->dilations ? "--dilations is of --segments, which is missing:" : NULL;
+    if (!o->segments && o->dilations) return "--dilations is of --segments, which is missing:";
+    if (!o->segments) return NULL;
     *about = o->segments;
     d->branches = parse_sizes(o->segments, d->segment);
     if (!d->branches) return "--segments is W,W,..., 1 to 8 numbers from 1 to 268435456, not";

@@ -6,7 +6,7 @@
 #include "cases/presets.h"
 #include "options.h"
 
-/* Fills in what want has of it. NULL = understood; else what is wrong, and *about what it is about. */
+/* Fills in what want has of it. NULL = understood; else what is wrong, and *about: with what. */
 const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about);
 
 /* Makes a case what was chosen, unless its preset's list has heeded it. */

@@ -49,6 +49,8 @@ static const struct {
      "indices and cells once, or in every call (on; preset dilated: both)"},
     {"--memory-pool", TEXT, AT(memory_pool), CASES | LIST, " on|off",
      "workspace once, or in every call (on; preset dilated: both)"},
+    {"--ranks", COUNT, AT(ranks), CASES | LIST, " N",
+     "most ranks of the rings of preset dilated (8); paths ring...: --threads"},
     {"--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o"},
     {"--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
      "order of batch, seq, head, dim in memory (bhsd)"},

@@ -30,6 +30,7 @@ typedef struct bench_options {
     const char *plant_wrong; /* for checks of the bench: a product to spoil, see plant.h */
     double plant_slowdown;   /* likewise: percent */
     int causal, backward, quick, phases, wide, list, help;
+    int ranks;         /* 0 = the preset's */
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */

@@ -23,6 +23,7 @@
 #include "cases/model.h"
 #include "cases/on_device.h"
 #include "cases/paths.h"
+#include "cases/rings.h"
 #include "clock.h"
 #include "commands/plant.h"
 #include "machine/large.h"
@@ -55,6 +56,7 @@ typedef struct bench_run {
     append_job append; /* of a case that appends */
     gradients_job gradients; /* of a backward one */
     dilated_job dilated;     /* of a dilated one */
+    rings_job rings;         /* of a path of ranks */
     device_job device; /* of a path of a device */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
@@ -142,6 +144,12 @@ static int is_dilated(const bench_run *run)
     return run->c->dilated.branches > 0;
 }
 
+/* Among ranks. */
+static int is_divided(const bench_run *run)
+{
+    return run->rings.num_ranks > 0;
+}
+
 /* Whether the case or the command line says what the path says, too. */
 static int contradicts(const bench_context *x, const bench_run *run, bench_result *r)
 {
@@ -149,6 +157,7 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
     if (c->appends != path_appends(run->path))
         return !skip(r, c->appends ? "this case appends to a cache: path append"
                                    : "this case appends nothing to a cache");
+    if (is_divided(run) && !rings_possible(c, r->skipped, sizeof r->skipped)) return 1;
     if (is_dilated(run) && c->mask != MASK_FULL && c->mask != MASK_CAUSAL)
         return !skip(r, "a dilated case is full or causal here");
     const int kernels = run->path->kernels && (c->kernels || x->kernels);
@@ -221,6 +230,8 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
+    rings_describe(c, run->path, (int)r->threads, &run->rings);
+    r->ranks = run->rings.num_ranks;
     run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
     if (c->backward) gradients_describe(c, p, &run->gradients, run->info.reasons);
     return set_path(x, run, r);
@@ -231,10 +242,12 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
     return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim * (size_t)case_width(dtype);
 }
 
+/* Ranks have arrays of their own. */
 static double run_bytes(const bench_run *run)
 {
-    return run->model.tensor_bytes + keys_cache_bytes(run->c) + mask_bytes(run->c)
-           + gradients_more_bytes(run->c) + dilated_index_bytes(run->c, &run->dilated)
+    return (is_divided(run) ? 2 : 1) * run->model.tensor_bytes + keys_cache_bytes(run->c)
+           + mask_bytes(run->c) + gradients_more_bytes(run->c)
+           + dilated_index_bytes(run->c, &run->dilated)
            + (double)run->workspace_bytes;
 }
 
@@ -286,7 +299,8 @@ static void describe_cost(const bench_run *run, bench_result *r)
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
 }
 
-static attn_status explain(bench_run *run, bench_result *r, char *why, size_t why_bytes)
+/* Of a call in one process, dense. */
+static attn_status explain_plain(bench_run *run, bench_result *r, char *why, size_t why_bytes)
 {
     int gemms = 0;
     attn_status status;
@@ -297,8 +311,24 @@ static attn_status explain(bench_run *run, bench_result *r, char *why, size_t wh
     }
     status = attn_explain(&run->p, &run->info);
     if (status != ATTN_OK) attn_check(&run->p, run->info.reasons, (size_t)-1, why, why_bytes);
-    if (status != ATTN_OK || !is_dilated(run)) return status;
-    return dilated_size(&run->dilated, &run->p, NULL, &run->info.workspace_bytes, why, why_bytes);
+    return status;
+}
+
+static const attn_gradients *gradients_of(const bench_run *run)
+{
+    return run->c->backward ? &run->gradients.g : NULL;
+}
+
+static attn_status explain(bench_run *run, bench_result *r, char *why, size_t why_bytes)
+{
+    const attn_status status = explain_plain(run, r, why, why_bytes);
+    size_t *const bytes = &run->info.workspace_bytes;
+    if (status != ATTN_OK) return status;
+    if (is_divided(run))
+        return rings_size(&run->rings, &run->p, gradients_of(run), bytes, why, why_bytes);
+    if (is_dilated(run) && !run->c->backward)
+        return dilated_size(&run->dilated, &run->p, NULL, bytes, why, why_bytes);
+    return status;
 }
 
 static int size_up(bench_run *run, bench_result *r)
@@ -466,7 +496,9 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
                         bench_result *r)
 {
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r)) return 0;
-    run->workspace = malloc(run->workspace_bytes + 1);
+    if (is_divided(run) && !rings_make(&run->rings, &run->p, gradients_of(run)))
+        return no_memory(run, r);
+    run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
     if (!run->workspace) return no_memory(run, r);
     if (is_resident(run) && !place_on_device(run))
         return skip(r, "the device gave no memory: %.2f GiB", run->model.tensor_bytes / GIB);
@@ -476,8 +508,9 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
 
 static attn_status attend(bench_run *run, void *workspace)
 {
-    const attn_gradients *const g = run->c->backward ? &run->gradients.g : NULL;
+    const attn_gradients *const g = gradients_of(run);
     const size_t bytes = run->workspace_bytes;
+    if (is_divided(run)) return rings_call(&run->rings);
     if (is_dilated(run)) return dilated_call(&run->dilated, &run->p, g, workspace, bytes);
     if (run->c->pattern_anew && !mask_again(run->c, &run->mask)) return ATTN_ERR_ARG;
     return g ? attn_backward(&run->p, g, workspace, bytes)
@@ -497,7 +530,7 @@ static int call(void *argument)
 {
     bench_run *const run = argument;
     if (run->c->appends) return append_call(&run->append);
-    if (run->c->memory_anew) return call_anew(run);
+    if (run->c->memory_anew && !is_divided(run)) return call_anew(run);
     return attend(run, run->workspace) != ATTN_OK;
 }
 
@@ -598,12 +631,14 @@ static int call_plain(bench_run *run)
 }
 
 /* Where the keys lie changes no bit: keys in another order would be within the tolerance. Nor does
- * a device in exact mode. */
+ * a device in exact mode, or a ring that is canonical. */
 static int verify_bits(bench_run *run, bench_result *r)
 {
     const size_t bytes = sizes_of(run).o;
     void *const before = malloc(bytes);
-    const char *const where = run->path->device == PATH_EXACT ? "on the CPU" : "with plain arrays";
+    const char *const where = run->path->device == PATH_EXACT ? "on the CPU"
+                              : is_divided(run)               ? "in one process"
+                                                              : "with plain arrays";
     if (!before) return no_memory(run, r);
     memcpy(before, run->o, bytes);
     memset(run->o, 0xff, bytes); /* as before the first call, in rows that none is to write */
@@ -620,7 +655,7 @@ static int verify(bench_run *run, bench_result *r)
           : c->backward ? verify_gradients(run, r)
                         : verify_rows(run, r)))
         return 0;
-    const int exact = run->path->device == PATH_EXACT && !c->backward;
+    const int exact = (run->path->device == PATH_EXACT || run->rings.canonical) && !c->backward;
     const int bits = c->keys.kind != KEYS_PLAIN || exact;
     if (r->err_tolerance <= 1 && bits && !c->appends) return verify_bits(run, r);
     if (r->err_tolerance <= 1) return 1;
@@ -644,6 +679,14 @@ static void fill_rates(const bench_run *run, const measure_job *jobs, bench_resu
     if (!run->roof.threads) return;
     r->read_gbytes_per_s = run->model.kv_bytes / loop->result.seconds.p50 * 1e-9;
     r->pct_read_bw = 100 * loop->ratio_p50;
+}
+
+static void fill_ring(const bench_run *run, bench_result *r)
+{
+    const rings_figures f = rings_told(&run->rings);
+    r->moved_bytes = (int64_t)f.moved_bytes;
+    r->exchange_ms = 1e3 * f.exchange_seconds;
+    r->rank_balance = f.balance;
 }
 
 /* A call on several threads leaves some idle: whether others had their CPUs is told by the reading
@@ -675,6 +718,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
+    if (is_divided(run)) fill_ring(run, r);
     r->peak_rss_bytes = peak_rss();
     if (run->path->device) return; /* the CPU's cycles and peaks are not its own */
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
@@ -792,6 +836,7 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     if (run->model.flops > 0 && !run->path->device) /* there it builds kernels, too */
         x->pace[path_index(run->path)] = seconds / run->model.flops;
     if (seconds < 0) return skip(r, "the first call failed");
+    if (is_divided(run)) rings_collect(&run->rings);
     return on_device_fetch(&run->p, &run->device) || skip(r, "reading from the device failed");
 }
 
@@ -883,14 +928,15 @@ static void release(bench_run *run)
     append_free(&run->append);
     gradients_free(&run->gradients);
     dilated_free(&run->dilated);
+    rings_free(&run->rings);
     mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
 }
 
 /* Whether phases.h knows the call. */
-static int has_phases(const bench_case *c)
+static int has_phases(const bench_run *run)
 {
-    return !c->appends && !c->dilated.branches;
+    return !run->c->appends && !is_dilated(run) && !is_divided(run);
 }
 
 /* After the timed calls, so that these are as without. In o there may be what a neighbour in the
@@ -953,7 +999,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     for (int i = 0; i < n; i++) {
         if (results[i].skipped[0]) continue;
         if (runs[i].path->device) add_device(context, &runs[i], &results[i]);
-        else if (context->phases && has_phases(&cases[i])) add_phases(&runs[i], &results[i]);
+        else if (context->phases && has_phases(&runs[i])) add_phases(&runs[i], &results[i]);
     }
     for (int i = n; i-- > 0;) release(&runs[i]);
     context->runs_left -= n;

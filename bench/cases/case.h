@@ -97,7 +97,7 @@ typedef struct bench_result {
     const char *device; /* its name; "" = the CPU */
     const char *merge;           /* "lse", "mean"; "" = the case is dense */
     const char *variant;         /* "strided", "gathered"; likewise */
-    const char *pattern_cache;   /* "on", "off": index or cells in every call; "" = there are none */
+    const char *pattern_cache;   /* "on", "off": built in every call; "" = there is none */
     const char *memory_pool;     /* "on", "off": workspace in every call */
     char branches[96];           /* see dilated_text */
     char name[48];
@@ -138,6 +138,10 @@ typedef struct bench_result {
                                                              * up to; all 0 on the CPU */
     double compute_gflops; /* FLOPs / compute_ms */
     int64_t launches;      /* of kernels, by one call */
+    int64_t ranks;         /* the sequence is divided among; 0 = one process, not divided */
+    int64_t moved_bytes;   /* between ranks, by one call */
+    double exchange_ms;    /* in the transport, mean of the ranks */
+    double rank_balance;   /* pairs of the rank that has most / mean of all */
     int place, on_gpu;     /* place: a path_device */
     int absent;           /* nowhere on this machine or in this build: no case has the path */
     case_shares shares;   /* with the case that speedup is over */

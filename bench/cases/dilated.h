@@ -45,8 +45,8 @@ typedef struct dilated_job {
 /* Sets what the job says of the call; no memory is taken. */
 void dilated_describe(const bench_case *c, dilated_job *job);
 
-/* The bytes of workspace that the call asks for, with g the gradients; otherwise the status, and why
- * says it. */
+/* The bytes of workspace that the call asks for, with g a backward one; otherwise the status, and
+ * why says it. */
 attn_status dilated_size(const dilated_job *job, const attn_params *p, const attn_gradients *g,
                          size_t *bytes, char *why, size_t why_bytes);
 

@@ -1,9 +1,9 @@
 /* dilated_check.c - a row of dilated attention in double.
  * SPDX-License-Identifier: MIT
  *
- * Merged by LSE it is one softmax over the keys that any branch shows, each weighted with the number
- * of branches that do; the mean over branches is that of a softmax for each. Nothing here divides a
- * sequence into segments and merges their results, as the library does.
+ * Merged by LSE it is one softmax over the keys that any branch shows, each weighted with the
+ * number of branches that do; the mean over branches is that of a softmax for each. Nothing here
+ * divides a sequence into segments and merges their results, as the library does.
  *
  * Tolerance: that of tests/oracle.h for each softmax, and 4 roundings for each branch that is
  * merged. */

@@ -26,6 +26,15 @@ typedef enum path_device {
     PATH_EXACT          /* arrays of the host, the bits of the CPU */
 } path_device;
 
+/* How a sequence is divided among ranks, as many as threads: see attn_ring.h. */
+typedef enum path_ring {
+    PATH_ONE_PROCESS,
+    PATH_CONTIGUOUS,
+    PATH_ZIGZAG,
+    PATH_STRIPED,
+    PATH_GATHER /* contiguous; all keys come to every rank first */
+} path_ring;
+
 typedef enum path_use {
     PATH_USUAL = 1, /* runs where nothing else is said */
     PATH_RANKED = 2 /* one of --impl all */
@@ -39,10 +48,11 @@ typedef struct bench_path {
     path_keys keys;
     int use;             /* sum of path_use */
     path_device device;
+    path_ring ring;
     const char *what;
 } bench_path;
 
-enum { PATHS_MAX = 20 };
+enum { PATHS_MAX = 24 };
 
 const bench_path *path_get(int index); /* NULL beyond the last */
 const bench_path *path_find(const char *name); /* NULL = there is none */

@@ -1,4 +1,4 @@
-/* presets_dilated.c - preset dilated: dilated attention and masks of cells, against dense attention.
+/* presets_dilated.c - preset dilated: dilated attention, masks of cells, rings, against dense.
  * SPDX-License-Identifier: MIT
  *
  * The first case of a group is dense; the others are timed in turn with it, on its tensors. */
@@ -9,7 +9,7 @@
 #include "masks.h"
 #include "presets_list.h"
 
-enum { BATCH = 2, HEADS = 8, HEAD_DIM = 64, TOKENS = 8192, QUICK_TOKENS = 2048 };
+enum { BATCH = 2, HEADS = 8, HEAD_DIM = 64, TOKENS = 8192, QUICK_TOKENS = 2048, MOST_RANKS = 8 };
 
 /* Of a preset's own branches: parts of the length, and every so many positions of them. */
 typedef struct branch_set {
@@ -161,10 +161,34 @@ static void add_cells(case_list *list, const preset_choice *want)
         }
 }
 
+/* ---- rings: each way to divide the sequence, 1, 2, 4, ... ranks in turn on the same tensors */
+
+static void add_rank_case(case_list *list, const preset_choice *want, int way, int ranks,
+                          int backward)
+{
+    static const char *const paths[] = {"ring", "ring_zigzag", "ring_striped", "all_gather"};
+    bench_case *const c = long_case(list, want, backward ? "ring, backward" : "ring", way + 1);
+    c->impl = paths[way];
+    c->threads = ranks;
+    c->shares = ranks > 1 ? SHARES_BUT_THREADS : SHARES_NOTHING;
+    c->backward = backward;
+    snprintf(c->name, sizeof c->name, "%d rank%s", ranks, ranks > 1 ? "s" : "");
+}
+
+static void add_ranks(case_list *list, const preset_choice *want, int backward)
+{
+    const int most = want->ranks > 0 ? want->ranks : MOST_RANKS;
+    for (int way = 0; way < (backward ? 3 : 4); way++) /* a gathering ring has no gradients */
+        for (int ranks = 1; ranks <= most; ranks *= 2)
+            add_rank_case(list, want, way, ranks, backward);
+}
+
 void dilated_cases(case_list *list, const preset_choice *want)
 {
     add_ways(list, want, 0);
     if (!want->dilated.branches) add_others(list, want);
     if (!want->dilated.branches) add_cells(list, want);
     add_ways(list, want, 1);
+    add_ranks(list, want, 0);
+    add_ranks(list, want, 1);
 }

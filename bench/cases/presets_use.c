@@ -167,7 +167,7 @@ static void extreme_case(case_list *list, int row, int64_t length, int quick)
     c->impl = extreme_rows[row].impl;
     if (extreme_rows[row].dilated) set_dilated(c, extreme_rows[row].dilated, quick);
     c->fixed = FIXED_MASK;
-    c->warmup = length > EXTREME_QUICK_FIRST ? 0 : 1; /* the cold call has warmed up what there is */
+    c->warmup = length > EXTREME_QUICK_FIRST ? 0 : 1; /* the cold call did */
     c->max_time = EXTREME_SECONDS;
     snprintf(c->name, sizeof c->name, "%s %lld", c->scenario, (long long)length);
 }

@@ -11,7 +11,7 @@ void relative_threads(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS || r->ranks) continue;
         if (!said++) {
             report_heading("threads against one, on the same tensors (median of pairs)");
             say("  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
@@ -84,4 +84,36 @@ void relative_patterns(const bench_result *results, int n)
     if (said)
         say("dense speed: pairs per second, as a share of those of the dense call;\n"
             "  a pair counts once for each branch that shows it\n");
+}
+
+/* CPUs that the threads of a row can use at once, by the peak that they were given. */
+static double cpus_of(const bench_result *results, const bench_result *r)
+{
+    const double one = dense_of(results, r)->fma_peak_gflops;
+    return one > 0 ? r->fma_peak_gflops / one : (double)r->threads;
+}
+
+void relative_ranks(const bench_result *results, int n)
+{
+    int said = 0;
+    for (int i = 0; i < n; i++) {
+        const bench_result *const r = &results[i];
+        if (r->skipped[0] || !r->ranks) continue;
+        const double speedup = r->speedup > 0 ? r->speedup : 1, cpus = cpus_of(results, r);
+        if (!said++) {
+            report_heading("ranks against one, on the same tensors (median of pairs)");
+            say("  %-14s %-18s ranks     P50 ms  speed-up  efficiency  of its CPUs  moved MiB  "
+                "exchange ms  balance  workspace\n", "path", "case");
+        }
+        say("  %-14s %-18s %5d %10.3f %8.2fx %9.0f %% %10.0f %% %10.2f %12.3f %8.2f %6lld KiB\n",
+            r->path, r->name, (int)r->ranks, r->ms_p50, speedup,
+            100 * speedup / (double)r->ranks, 100 * speedup / cpus,
+            (double)r->moved_bytes / 1048576, r->exchange_ms, r->rank_balance,
+            (long long)(r->workspace_bytes / 1024));
+    }
+    if (said)
+        say("efficiency: speed-up / ranks; of its CPUs: / CPUs that the ranks run on at once; "
+            "moved: by all\n  ranks in one call; exchange: a rank's time in the transport, waiting "
+            "for slower ranks included;\n  balance: pairs of the rank that has most / mean; "
+            "workspace: of all ranks\n");
 }

@@ -20,4 +20,7 @@ void relative_products(const bench_result *results, int n);
  * take; prints nothing where there is none. */
 void relative_patterns(const bench_result *results, int n);
 
+/* Ranks against one: speed-up, efficiency, what is moved, balance; likewise. */
+void relative_ranks(const bench_result *results, int n);
+
 #endif

@@ -188,6 +188,7 @@ void report_summary(const bench_result *results, int n, int told)
     relative_masks(results, n);
     relative_products(results, n);
     relative_patterns(results, n);
+    relative_ranks(results, n);
     caches_report(results, n);
     scaling_report(results, n);
     say_noise(results, n);

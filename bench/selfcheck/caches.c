@@ -19,7 +19,7 @@ static case_list list;
 
 static void take(int quick)
 {
-    const preset_choice want = {.quick = quick, .kernels = NULL, .threads = 2, .max_seq_len = 65536};
+    const preset_choice want = {.quick = quick, .threads = 2, .max_seq_len = 65536};
     list.n = list.lost = 0;
     preset_cases("cache", &want, &list);
 }

@@ -37,7 +37,7 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
-static const preset_choice whole = {.quick = 0, .kernels = NULL, .threads = 2, .max_seq_len = PRESETS_MAX_SEQ_LEN};
+static const preset_choice whole = {.threads = 2, .max_seq_len = PRESETS_MAX_SEQ_LEN};
 
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
@@ -58,7 +58,8 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
 static void check_prefill(void)
 {
     static case_list list;
-    const preset_choice one = {.quick = 0, .kernels = "portable", .threads = 2, .max_seq_len = PRESETS_MAX_SEQ_LEN};
+    const preset_choice one = {.kernels = "portable", .threads = 2,
+                               .max_seq_len = PRESETS_MAX_SEQ_LEN};
     int longest = 0, strided = 0;
     list.n = 0;
     preset_cases("prefill", &one, &list);

@@ -18,7 +18,8 @@ static const char *const impls[] = {"naive", "tiled"};
 
 static void take(int quick)
 {
-    const preset_choice want = {.quick = quick, .kernels = "portable", .threads = 3, .max_seq_len = 65536};
+    const preset_choice want = {.quick = quick, .kernels = "portable", .threads = 3,
+                                .max_seq_len = 65536};
     list.n = list.lost = 0;
     preset_cases("backward", &want, &list);
 }

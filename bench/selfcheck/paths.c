@@ -139,7 +139,7 @@ static void check_scalar(void)
 static int counts_are(int threads, const int *want)
 {
     static case_list list;
-    const preset_choice choice = {1, NULL, threads, 1 << 16};
+    const preset_choice choice = {.quick = 1, .threads = threads, .max_seq_len = 1 << 16};
     int n = 0;
     list.n = 0;
     preset_cases("threads", &choice, &list);

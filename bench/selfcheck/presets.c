@@ -11,8 +11,8 @@
 
 static case_list list;
 
-static const preset_choice whole = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN},
-                           quick = {.quick = 1, .kernels = NULL, .threads = 6, .max_seq_len = 65536};
+static const preset_choice whole = {.threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN},
+                           quick = {.quick = 1, .threads = 6, .max_seq_len = 65536};
 
 static void take(const char *preset, const preset_choice *want)
 {
@@ -98,7 +98,8 @@ static void check_llm(void)
 
 static void check_extreme(void)
 {
-    const preset_choice less = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = 300000}, least = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = 100};
+    const preset_choice less = {.threads = 6, .max_seq_len = 300000},
+                        least = {.threads = 6, .max_seq_len = 100};
     int longest = 0, limited = 0;
     take("extreme", &whole);
     for (int i = 0; i < list.n; i++) {

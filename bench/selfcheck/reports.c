@@ -84,8 +84,8 @@ static void check_verdicts(void)
     expect(v.cases == 3, "other kernels are not compared", v.cases);
 }
 
-/* Time by the square, pairs and workspace by the length; a case that differs in more, or a third one
- * that is skipped, leaves no exponent. */
+/* Time by the square, pairs and workspace by the length; a case that differs in more, or a third
+ * one that is skipped, leaves no exponent. */
 static void check_exponents(void)
 {
     bench_result rows[] = {row("tiled", "a", 1000, 1, 1), row("naive", "a", 1000, 1, 1),
@@ -254,7 +254,7 @@ static void expect_all_told(const case_list *list, int least)
 
 static void check_no_scenario_lost(void)
 {
-    static const preset_choice whole = {.quick = 0, .kernels = NULL, .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN};
+    static const preset_choice whole = {.threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN};
     static case_list list;
     static char names[PRESETS_MAX_CASES][8];
     list.n = list.lost = 0;
