@@ -230,6 +230,7 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
+    dilated_plant(&run->dilated, x->plant_branches);
     rings_describe(c, run->path, (int)r->threads, &run->rings);
     r->ranks = run->rings.num_ranks;
     run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
@@ -482,7 +483,7 @@ static void set_roof(bench_run *run, const bench_result *r)
                           {(size_t)(rows * key), (size_t)(rows * value)}, (int)r->threads,
                           run->p.parallel_for, run->p.parallel_user, 0};
     if (c->appends || run->path->device || !reads_all(run)) return;
-    if (c->seq_q <= FEW_ROWS || c->threads) run->roof = roof;
+    if (c->seq_q <= FEW_ROWS || (c->threads && !is_divided(run))) run->roof = roof;
 }
 
 static int place_on_device(bench_run *run)
@@ -498,6 +499,7 @@ static int make_buffers(const bench_context *x, const bench_run *first, bench_ru
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r)) return 0;
     if (is_divided(run) && !rings_make(&run->rings, &run->p, gradients_of(run)))
         return no_memory(run, r);
+    if (is_divided(run) && x->plant_ranks) rings_plant(&run->rings);
     run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
     if (!run->workspace) return no_memory(run, r);
     if (is_resident(run) && !place_on_device(run))

@@ -4,6 +4,7 @@
 #define BENCH_RUN_H
 
 #include "cases/case.h"
+#include "cases/dilated.h"
 #include "cases/keys.h"
 #include "machine/machine.h"
 #include "cases/paths.h"
@@ -36,6 +37,8 @@ typedef struct bench_context {
     int alone;           /* this process runs one case: its peak memory is the case's */
     double plant_slowdown;  /* percent: see plant.h; 0 = none */
     const char *plant_wrong; /* a product that is wrong; NULL = none */
+    dilated_fault plant_branches; /* selfcheck: the call is told of other branches */
+    int plant_ranks;        /* selfcheck: a rank has the wrong keys */
     keys_fault plant_pages; /* selfcheck: a page table is wrong */
     int spoil;           /* selfcheck: spoils an element of this row after the call; 0 = none */
 } bench_context;

@@ -134,6 +134,14 @@ void dilated_describe(const bench_case *c, dilated_job *job)
     job->d.variant = c->dilated.gathered ? ATTN_DILATED_GATHERED : ATTN_DILATED_STRIDED;
 }
 
+void dilated_plant(dilated_job *job, dilated_fault fault)
+{
+    if (fault == DILATED_LENGTH) job->branches[0].segment++;
+    if (fault == DILATED_STEP) job->branches[0].dilation++;
+    if (fault == DILATED_HEADS) job->branches[0].rotate ^= 1;
+    if (fault == DILATED_MERGE) job->d.merge ^= 1;
+}
+
 attn_status dilated_size(const dilated_job *job, const attn_params *p, const attn_gradients *g,
                          size_t *bytes, char *why, size_t why_bytes)
 {

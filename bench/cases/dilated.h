@@ -45,6 +45,13 @@ typedef struct dilated_job {
 /* Sets what the job says of the call; no memory is taken. */
 void dilated_describe(const bench_case *c, dilated_job *job);
 
+/* Faults for checks of the bench: the call is told of another segment, step, first position of the
+ * heads, or merging than the case has. */
+typedef enum dilated_fault {
+    DILATED_RIGHT, DILATED_LENGTH, DILATED_STEP, DILATED_HEADS, DILATED_MERGE, DILATED_FAULTS
+} dilated_fault;
+void dilated_plant(dilated_job *job, dilated_fault fault);
+
 /* The bytes of workspace that the call asks for, with g a backward one; otherwise the status, and
  * why says it. */
 attn_status dilated_size(const dilated_job *job, const attn_params *p, const attn_gradients *g,

@@ -41,8 +41,9 @@ struct rings_rank {
 
 void rings_describe(const bench_case *c, const bench_path *path, int threads, rings_job *job)
 {
-    enum { SHARD = 1024 };
-    const int64_t fair = c->seq_kv / (2 * threads); /* so that every rank of a zig-zag has two */
+    enum { SHARD = 1024, STRIPES = 8 }; /* stripes: of a rank; of a zig-zag two */
+    const int runs = path->ring == PATH_STRIPED ? STRIPES : 2;
+    const int64_t fair = c->seq_kv / (runs * threads);
     memset(job, 0, sizeof *job);
     job->c = c;
     if (path->ring == PATH_ONE_PROCESS) return;
@@ -64,7 +65,40 @@ int rings_possible(const bench_case *c, char *why, size_t why_bytes)
     return !reason;
 }
 
-/* What the rank's call is told: of the transport only the size is looked at before it runs. */
+/* A transport that queries look at and that nobody calls. */
+static int agree_on_nothing(void *user, int value)
+{
+    (void)user, (void)value;
+    return -1;
+}
+
+static int begin_nothing(void *user, const void *send, size_t send_bytes, void *receive,
+                         size_t receive_bytes)
+{
+    (void)user, (void)send, (void)send_bytes, (void)receive, (void)receive_bytes;
+    return 1;
+}
+
+static int end_nothing(void *user)
+{
+    (void)user;
+    return 1;
+}
+
+static void cancel_nothing(void *user)
+{
+    (void)user;
+}
+
+static attn_transport query_of(const rings_job *job, int rank)
+{
+    const attn_transport t = {.size = job->num_ranks, .rank = rank, .agree = agree_on_nothing,
+                              .begin = begin_nothing, .end = end_nothing,
+                              .cancel = cancel_nothing};
+    return t;
+}
+
+/* What a rank's call is told. */
 static attn_ring ring_of(const rings_job *job, const attn_transport *transport,
                          attn_ring_stats *stats)
 {
@@ -86,7 +120,7 @@ static attn_params params_of(const attn_params *p)
 static attn_status size_of_rank(const rings_job *job, const attn_params *p,
                                 const attn_gradients *g, int rank, size_t *bytes)
 {
-    const attn_transport transport = {.size = job->num_ranks, .rank = rank};
+    const attn_transport transport = query_of(job, rank);
     const attn_ring ring = ring_of(job, &transport, NULL);
     return g ? attn_ring_backward_workspace_size(p, g, &ring, bytes)
              : attn_ring_workspace_size(p, &ring, bytes);
@@ -96,7 +130,7 @@ attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradient
                        size_t *bytes, char *why, size_t why_bytes)
 {
     const attn_params own = params_of(p);
-    const attn_transport transport = {.size = job->num_ranks};
+    const attn_transport transport = query_of(job, 0);
     const attn_ring ring = ring_of(job, &transport, NULL);
     attn_ring_info info;
     attn_status status = attn_ring_describe(&own, &ring, 0, &info);
@@ -198,7 +232,7 @@ static void point_to_own(rings_rank *r)
 
 static int find_ranges(rings_rank *r, int rank)
 {
-    const attn_transport transport = {.size = r->job->num_ranks, .rank = rank};
+    const attn_transport transport = query_of(r->job, rank);
     const attn_ring ring = ring_of(r->job, &transport, NULL);
     attn_ring_info info;
     if (attn_ring_describe(&r->p, &ring, rank, &info) != ATTN_OK) return 0;
@@ -259,6 +293,14 @@ void rings_collect(rings_job *job)
             const rings_rank *const r = &job->ranks[rank];
             if (is_output[n] && r->parts[n].own) copy_part(r, &r->parts[n], 1);
         }
+}
+
+void rings_plant(rings_job *job)
+{
+    const rings_rank *const first = &job->ranks[0], *const last = &job->ranks[job->num_ranks - 1];
+    const size_t bytes = part_bytes(first, &first->parts[K]);
+    if (bytes == part_bytes(last, &last->parts[K]))
+        memcpy(first->parts[K].own, last->parts[K].own, bytes);
 }
 
 rings_figures rings_told(const rings_job *job)

@@ -38,6 +38,9 @@ int rings_make(rings_job *job, const attn_params *p, const attn_gradients *g);
 /* One call by all ranks. */
 attn_status rings_call(rings_job *job);
 
+/* A fault for checks of the bench: the first rank has the keys of the last one. */
+void rings_plant(rings_job *job);
+
 /* Copies what the ranks wrote to where p and g point. */
 void rings_collect(rings_job *job);
 

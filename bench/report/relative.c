@@ -102,11 +102,11 @@ void relative_ranks(const bench_result *results, int n)
         const double speedup = r->speedup > 0 ? r->speedup : 1, cpus = cpus_of(results, r);
         if (!said++) {
             report_heading("ranks against one, on the same tensors (median of pairs)");
-            say("  %-14s %-18s ranks     P50 ms  speed-up  efficiency  of its CPUs  moved MiB  "
-                "exchange ms  balance  workspace\n", "path", "case");
+            say("  %-14s %-8s ranks     P50 ms  speed-up  efficiency  of its CPUs  moved MiB  "
+                "exchange ms  balance  workspace\n", "path", "pass");
         }
-        say("  %-14s %-18s %5d %10.3f %8.2fx %9.0f %% %10.0f %% %10.2f %12.3f %8.2f %6lld KiB\n",
-            r->path, r->name, (int)r->ranks, r->ms_p50, speedup,
+        say("  %-14s %-8s %5d %10.3f %8.2fx %9.0f %% %10.0f %% %10.2f %12.3f %8.2f %6lld KiB\n",
+            r->path, r->pass, (int)r->ranks, r->ms_p50, speedup,
             100 * speedup / (double)r->ranks, 100 * speedup / cpus,
             (double)r->moved_bytes / 1048576, r->exchange_ms, r->rank_balance,
             (long long)(r->workspace_bytes / 1024));

@@ -23,6 +23,7 @@ static void check_all(bench_context *context)
     check_runs(context);
     check_caches(context);
     check_gradients(context);
+    check_dilated(context);
     check_refusals(context);
     check_tunings(context);
     check_paths(context);

@@ -21,6 +21,7 @@ void check_lists(bench_context *context);    /* presets.c */
 void check_runs(bench_context *context);     /* runs.c */
 void check_caches(bench_context *context);   /* caches.c */
 void check_gradients(bench_context *context); /* gradients.c */
+void check_dilated(bench_context *context);  /* dilated.c: and rings */
 void check_refusals(bench_context *context); /* refusals.c */
 void check_tunings(bench_context *context);  /* tuning.c */
 void check_paths(bench_context *context);    /* paths.c: with phases */
