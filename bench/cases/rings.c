@@ -298,9 +298,9 @@ void rings_collect(rings_job *job)
 void rings_plant(rings_job *job)
 {
     const rings_rank *const first = &job->ranks[0], *const last = &job->ranks[job->num_ranks - 1];
-    const size_t bytes = part_bytes(first, &first->parts[K]);
-    if (bytes == part_bytes(last, &last->parts[K]))
-        memcpy(first->parts[K].own, last->parts[K].own, bytes);
+    const size_t own = part_bytes(first, &first->parts[K]);
+    const size_t other = part_bytes(last, &last->parts[K]);
+    memmove(first->parts[K].own, last->parts[K].own, own < other ? own : other);
 }
 
 rings_figures rings_told(const rings_job *job)
