@@ -178,7 +178,9 @@ static void add_rank_case(case_list *list, const preset_choice *want, int way, i
 static void add_ranks(case_list *list, const preset_choice *want, int backward)
 {
     const int most = want->ranks > 0 ? want->ranks : MOST_RANKS;
-    for (int way = 0; way < (backward ? 3 : 4); way++) /* a gathering ring has no gradients */
+    const int first = backward && want->quick; /* zig-zag alone */
+    const int end = backward ? (want->quick ? 2 : 3) : 4; /* a gathering ring has no gradients */
+    for (int way = first; way < end; way++)
         for (int ranks = 1; ranks <= most; ranks *= 2)
             add_rank_case(list, want, way, ranks, backward);
 }

@@ -41,7 +41,7 @@ struct rings_rank {
 
 void rings_describe(const bench_case *c, const bench_path *path, int threads, rings_job *job)
 {
-    enum { SHARD = 1024, STRIPES = 8 }; /* stripes: of a rank; of a zig-zag two */
+    enum { SHARD = 1024, STRIPES = 4 }; /* stripes: of a rank; of a zig-zag two */
     const int runs = path->ring == PATH_STRIPED ? STRIPES : 2;
     const int64_t fair = c->seq_kv / (runs * threads);
     memset(job, 0, sizeof *job);
