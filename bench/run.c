@@ -102,6 +102,7 @@ static void describe(const bench_context *x, const bench_case *c, const bench_pa
     dilated_text(c, r->branches);
     r->merge = case_merge_name(c);
     r->variant = case_variant_name(c);
+    r->branch_heads = case_heads_name(c);
     r->pattern_cache = case_pattern_name(c);
     r->memory_pool = case_memory_name(c);
     r->keys = case_keys_name(c->keys.kind);

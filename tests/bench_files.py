@@ -89,9 +89,40 @@ def check_bytes(r):
     near(r, "kv_bytes", token * (once + r["batch"] * (r["seq_kv"] - once)))
 
 
+def branches_of(r):
+    """Segment, dilation, heads of each branch."""
+    pairs = [tuple(map(int, text.split("/"))) for text in r["branches"].split()]
+    n, heads = len(pairs), r["heads_q"]
+    for i, (segment, dilation) in enumerate(pairs):
+        grouped = r["branch_heads"] == "groups"
+        yield segment, dilation, range(heads * i // n if grouped else 0,
+                                       heads * (i + 1) // n if grouped else heads)
+
+
+def dilated_pairs(r):
+    """Positions of a segment that take part, each with those up to it, or with all of them."""
+    pairs = 0
+    for segment, dilation, heads in branches_of(r):
+        for head in heads:
+            first = head % dilation if r["branch_heads"] == "turned" else 0
+            for begin in range(0, r["seq_kv"], segment):
+                n = len(range(begin + first, min(begin + segment, r["seq_kv"]), dilation))
+                pairs += n * (n + 1) // 2 if r["mask"] == "causal" else n * n
+    return r["batch"] * pairs
+
+
+def reads_all(r):
+    """Whether every key is seen by some row, as far as the bench knows."""
+    if not r["branches"]:
+        return True
+    return r["branch_heads"] != "groups" and any(d == 1 for _, d, _ in branches_of(r))
+
+
 def visible_pairs(r):
     if r["mask"] == "none":
         return 0
+    if r["branches"]:
+        return dilated_pairs(r) if r["seq_q"] == r["seq_kv"] else None
     if r["mask"] not in ("full", "causal"):
         return None
     last = [i + r["seq_kv"] - r["seq_q"] if r["mask"] == "causal" else r["seq_kv"] - 1
@@ -108,7 +139,23 @@ def share_of_peak(r, machine):
         one_thread = r["gflops"] / machine["fma_peak_gflops"]
     else:
         return 0
-    return 100 * one_thread / r["threads"]
+    return 100 * one_thread / min(r["threads"], machine["cpus"])
+
+
+def check_ranks(r):
+    """Every rank's keys reach all others; a backward call moves gradients as well."""
+    if bool(r["ranks"]) != (r["path"].startswith("ring") or r["path"] == "all_gather"):
+        fail("%s: %d ranks by %s" % (r["case"], r["ranks"], r["path"]))
+    if not r["ranks"]:
+        if r["moved_bytes"] or r["exchange_ms"] or r["rank_balance"]:
+            fail("%s: figures of ranks, of which there are none" % r["case"])
+        return
+    near(r, "ranks", r["threads"])
+    least = (r["ranks"] - 1) * r["kv_bytes"] if r["mask"] == "full" or r["path"] == "all_gather" else 0
+    if r["moved_bytes"] < least or (r["ranks"] == 1 and r["moved_bytes"]):
+        fail("%s: %d bytes were moved" % (r["case"], r["moved_bytes"]))
+    if not 1 <= r["rank_balance"] <= r["ranks"]:
+        fail("%s: the balance is %r" % (r["case"], r["rank_balance"]))
 
 
 def check_device(r, machine):
@@ -145,6 +192,7 @@ def check_figures(document):
             near(r, "theory_bytes", at_once * matrix * (1 + backward))
         near(r, "tokens_per_s", r["batch"] * r["seq_q"] / r["ms_p50"] * 1e3)
         check_device(r, document["machine"])
+        check_ranks(r)
         if r["efficiency"] or r["preset"] == "threads":
             near(r, "efficiency", r["speedup"] / r["threads"])
         if not r["ms_min"] <= r["ms_p50"] <= r["ms_p95"] <= r["ms_p99"]:
@@ -155,9 +203,13 @@ def check_figures(document):
         products = 3 * r["head_dim"] + 2 * r["head_dim_v"] if backward else width
         flops = 2.0 * pairs * products
         gradients = q_and_o + r["kv_bytes"] + 4 * heads * r["seq_q"] if backward else 0
+        near(r, "gflops", flops / r["ms_p50"] * 1e-6)
+        near(r, "visible", pairs / (heads * r["seq_q"] * r["seq_kv"]))
+        if not reads_all(r):
+            near(r, "intensity", 0)
+            continue
         near(r, "intensity", flops / (q_and_o + r["kv_bytes"] + gradients))
         near(r, "gbytes_per_s", r["kv_bytes"] / r["ms_p50"] * 1e-6)
-        near(r, "gflops", flops / r["ms_p50"] * 1e-6)
         if r["compute_ms"]:
             near(r, "compute_gflops", flops / r["compute_ms"] * 1e-6)
         if r["device"]:
@@ -280,6 +332,8 @@ def damages(json_text, csv_text):
         ("a result too few", lambda d: remove(d, "results", 0)),
         ("a device without a name", lambda d: replace(d, 1, "results", 0, "launch_ms")),
         ("another roof", lambda d: replace(d, "", "results", 0, "roof")),
+        ("other branches", lambda d: replace(d, "64/1", "results", 0, "branches")),
+        ("ranks of a call in one process", lambda d: replace(d, 2, "results", 0, "ranks")),
         ("another share, in both files", None),
     ]
     document = json.loads(json_text)

@@ -50,6 +50,14 @@ expect "caches" files cache cache --quick --iters 2
 expect "gradients" files gradients --shape 1,4,2,64,96,32,16 --causal --backward --gemms 7 --iters 3
 expect "it says what counts" says 'of gradients GFLOP/s = '
 expect "a preset of gradients" files backward backward --quick --threads 2 --iters 2
+expect "long sequences" files extreme extreme --quick --impl tiled --iters 2 --max-time 0.2
+expect "exponents over the length" says '^growth over the length'
+expect "dilated attention, cells and rings" files dilated dilated --quick --iters 2 \
+    --shape 2,8,8,256,256,16
+expect "against dense" says '^dilated attention and cells against dense'
+expect "ranks against one" says '^ranks against one'
+expect "branches of any case" files branches --shape 1,4,2,96,96,16 --segments 32,96 \
+    --dilations 1,3 --merge mean --variant gathered --iters 2 --impl tiled
 expect "what the machine is" files info info
 
 # ---- an older run
@@ -144,9 +152,12 @@ stops '--list does not take --json' --list --json "$work/one"
 stops '--gemms is of gradients' --shape 1,1,1,8,8,8 --gemms 5
 stops '--gemms is 5 or 7' --shape 1,1,1,8,8,8 --backward --gemms 6
 stops 'do not take "--backward"' prefill --backward
-stops 'not available does not take --json' dilated --json "$work/one"
-expect "a preset that is not available: status 0" status 0 bench dilated
-expect "it says so" says 'preset dilated: not available'
+stops 'it needs\|which is missing' --shape 1,1,1,8,8,8 --dilations 2
+stops '1 to 8 numbers' --shape 1,1,1,8,8,8 --segments 4,0
+stops 'a number from 1 for each segment' dilated --segments 4,8 --dilations 2
+stops '--merge is lse or mean' dilated --merge sum
+stops 'no case here has a use for "--variant"' --shape 1,1,1,8,8,8 --variant gathered
+stops 'do not take "--segments"' extreme --segments 64
 cases() { ${RUN:-} "$build/bench" "$@" --list | grep -c '^case'; }
 expect "a preset named twice counts once" test "$(cases latency latency)" = "$(cases latency)"
 expect "also next to all" test "$(cases latency all)" = "$(cases all)"
@@ -223,7 +234,8 @@ shape='--shape 1,1,1,8,8,8 --iters 1'
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset cache gradients backward info memory wrong odd absent; do
+    for name in plain threads pairs preset cache gradients backward extreme dilated branches info \
+        memory wrong odd absent; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

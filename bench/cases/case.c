@@ -45,6 +45,12 @@ const char *case_variant_name(const bench_case *c)
     return !c->dilated.branches ? "" : c->dilated.gathered ? "gathered" : "strided";
 }
 
+const char *case_heads_name(const bench_case *c)
+{
+    const case_dilated *const d = &c->dilated;
+    return !d->branches ? "" : d->groups ? "groups" : d->rotate ? "turned" : "same";
+}
+
 const char *case_pattern_name(const bench_case *c)
 {
     const int has = c->dilated.branches ? c->dilated.gathered : mask_is_pattern(c->mask);

@@ -99,6 +99,7 @@ typedef struct bench_result {
     const char *variant;         /* "strided", "gathered"; likewise */
     const char *pattern_cache;   /* "on", "off": built in every call; "" = there is none */
     const char *memory_pool;     /* "on", "off": workspace in every call */
+    const char *branch_heads;    /* "same", "turned", "groups": which heads have which of them */
     char branches[96];           /* see dilated_text */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
@@ -155,10 +156,11 @@ const char *case_data_name(data_kind data);
 const char *case_keys_name(keys_kind kind);
 const char *case_pass_name(const bench_case *c);
 
-/* Of the result: how branches are merged, how their rows are reached, whether a pattern and the
+/* Of the result: how branches are merged, how their rows are reached, which heads have which, whether a pattern and the
  * workspace are kept between calls. */
 const char *case_merge_name(const bench_case *c);
 const char *case_variant_name(const bench_case *c);
+const char *case_heads_name(const bench_case *c);
 const char *case_pattern_name(const bench_case *c);
 const char *case_memory_name(const bench_case *c);
 

@@ -33,7 +33,7 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
     r.place = (int)path_find(path)->device;
     r.kernels = "k";
     r.dtype = r.k_dtype = r.v_dtype = r.keys = r.mask = r.layout = "";
-    r.merge = r.variant = r.pattern_cache = r.memory_pool = "";
+    r.branch_heads = r.merge = r.variant = r.pattern_cache = r.memory_pool = "";
     r.data = r.pass = r.roof = r.tuning = r.device = "";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
