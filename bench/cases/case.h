@@ -156,8 +156,8 @@ const char *case_data_name(data_kind data);
 const char *case_keys_name(keys_kind kind);
 const char *case_pass_name(const bench_case *c);
 
-/* Of the result: how branches are merged, how their rows are reached, which heads have which, whether a pattern and the
- * workspace are kept between calls. */
+/* Of the result: how branches are merged, how their rows are reached, which heads have which, and
+ * whether a pattern and the workspace are kept between calls. */
 const char *case_merge_name(const bench_case *c);
 const char *case_variant_name(const bench_case *c);
 const char *case_heads_name(const bench_case *c);
