@@ -158,7 +158,7 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
     if (c->appends != path_appends(run->path))
         return !skip(r, c->appends ? "this case appends to a cache: path append"
                                    : "this case appends nothing to a cache");
-    if (is_divided(run) && !rings_possible(c, r->skipped, sizeof r->skipped)) return 1;
+    if (is_divided(run) && !rings_possible(&run->rings, r->skipped, sizeof r->skipped)) return 1;
     if (is_dilated(run) && c->mask != MASK_FULL && c->mask != MASK_CAUSAL)
         return !skip(r, "a dilated case is full or causal here");
     const int kernels = run->path->kernels && (c->kernels || x->kernels);

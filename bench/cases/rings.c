@@ -55,9 +55,11 @@ void rings_describe(const bench_case *c, const bench_path *path, int threads, ri
     job->ring.shard = fair < 1 ? 1 : fair < SHARD ? fair : SHARD;
 }
 
-int rings_possible(const bench_case *c, char *why, size_t why_bytes)
+int rings_possible(const rings_job *job, char *why, size_t why_bytes)
 {
+    const bench_case *const c = job->c;
     const char *reason = NULL;
+    if (job->num_ranks > virtual_ranks_most()) reason = "more ranks than a process has here";
     if (c->seq_q != c->seq_kv) reason = "a ring cuts rows and keys alike: as many of both";
     if (c->keys.kind != KEYS_PLAIN || c->appends) reason = "the bench has rings of plain arrays";
     if (c->dilated.branches) reason = "the bench has rings of dense attention";

@@ -25,7 +25,7 @@ typedef struct rings_job {
 void rings_describe(const bench_case *c, const bench_path *path, int threads, rings_job *job);
 
 /* Whether the case can be divided; 0 with a sentence. */
-int rings_possible(const bench_case *c, char *why, size_t why_bytes);
+int rings_possible(const rings_job *job, char *why, size_t why_bytes);
 
 /* The bytes of workspace of all ranks together; otherwise the status, and why says it. */
 attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g,

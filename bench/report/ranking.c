@@ -42,7 +42,8 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max)
     int count = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        bench_rank *const e = r->skipped[0] ? NULL : entry_of(r->path, out, &count, max);
+        if (r->skipped[0] || !extreme(results, n, r, r, 0)) continue; /* nobody to be compared with */
+        bench_rank *const e = entry_of(r->path, out, &count, max);
         if (!e) continue;
         const bench_result *const best = extreme(results, n, r, NULL, 0);
         e->cases++;
@@ -61,18 +62,20 @@ static int seen_before(const bench_result *results, int i)
     return 0;
 }
 
-static void say_best(const bench_result *results, int n, const bench_result *r)
+/* 0 = no two paths were timed. */
+static int say_best(const bench_result *results, int n, const bench_result *r)
 {
     const bench_result *const best = extreme(results, n, r, NULL, 0);
     const bench_result *const next = best ? extreme(results, n, r, best, 0) : NULL;
     const bench_result *const last = best ? extreme(results, n, r, best, 1) : NULL;
-    if (!next) return;
+    if (!next) return 0;
     say("  %-20s ", r->name);
     report_colour(GREEN);
     say("%-14s", best->path);
     report_colour(PLAIN);
     say(" %9.3f ms  %5.2f x %-14s %6.1f x %s\n", best->ms_p50, next->ms_p50 / best->ms_p50,
         next->path, last->ms_p50 / best->ms_p50, last->path);
+    return 1;
 }
 
 int ranking_report(const bench_result *results, int n)
@@ -84,8 +87,7 @@ int ranking_report(const bench_result *results, int n)
     report_heading("fastest path of each case, times as fast as the next one and as the slowest");
     for (int i = 0; i < n; i++) {
         if (seen_before(results, i)) continue;
-        say_best(results, n, &results[i]);
-        cases++;
+        cases += say_best(results, n, &results[i]);
     }
     report_heading("ranking by time of the fastest / own time, geometric mean over a path's cases");
     for (int i = 0; i < count; i++)
