@@ -75,7 +75,7 @@ static const struct {
     {"--min-time", SECONDS, AT(min_time), CASES, " S",
      "seconds that the timed calls last at least"},
     {"--max-time", SECONDS, AT(max_time), CASES, " S",
-     "seconds that a call may take, else it is skipped (preset extreme: 100; 0 = any)"},
+     "seconds that a call may take, else it is skipped (preset extreme: 150; 0 = any)"},
     {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
      "longest of preset extreme (1048576)"},
     {"--json", TEXT, AT(json), MEASURE | INFO | MEMORY, " FILE", "write everything as JSON"},
