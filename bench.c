@@ -115,8 +115,8 @@ static const char *misleading(const bench_options *o, const case_list *list)
 
 static int preset_known(const char *name)
 {
-    const char *preset, *what, *missing;
-    for (int i = 0; preset_describe(i, &preset, &what, &missing); i++)
+    const char *preset, *what;
+    for (int i = 0; preset_describe(i, &preset, &what); i++)
         if (!strcmp(name, preset)) return 1;
     return !strcmp(name, "all");
 }
@@ -199,15 +199,6 @@ static int apply_options(const bench_options *o, const preset_choice *want, case
     return !unused || complain("no case here has a use for", unused);
 }
 
-static void collect_preset(const char *name, const preset_choice *want, case_list *list)
-{
-    const char *preset, *what, *missing;
-    preset_cases(name, want, list);
-    for (int i = 0; preset_describe(i, &preset, &what, &missing); i++)
-        if (missing && (!strcmp(name, preset) || !strcmp(name, "all")))
-            printf("preset %s: not available: %s\n", preset, missing);
-}
-
 static int collect_cases(const bench_options *o, const machine_info *machine, case_list *list)
 {
     const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
@@ -230,7 +221,7 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
         ok = preset_known(o->commands[i]);
         if (!ok) return complain("no such preset or command:", o->commands[i]);
         shaped |= !strcmp(o->commands[i], "dilated");
-        if (!said_twice(o, i)) collect_preset(o->commands[i], &want, list);
+        if (!said_twice(o, i)) preset_cases(o->commands[i], &want, list);
     }
     if (ok && o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
@@ -481,11 +472,11 @@ static int dispatch(const bench_options *o, bench_context *x)
     path_list paths;
     if (mixes_commands(o)) return 2;
     command_fn *const command = command_of(o);
-    if (command && !options_taken(o, 0)) return 2;
+    if (command && !options_taken(o)) return 2;
     if (!make_context(o, x) || !parse_paths(o->impl, &paths)) return 2;
     device_choose(o->device, o->device || paths.device);
     if (command) return command(o, x);
-    if (!collect_cases(o, &x->machine, &list) || !options_taken(o, list.n)) return 2;
+    if (!collect_cases(o, &x->machine, &list) || !options_taken(o)) return 2;
     if (o->list) {
         list_presets();
         list_masks();

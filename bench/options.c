@@ -12,11 +12,9 @@ typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
 
 #define AT(field) offsetof(bench_options, field)
 
-/* What takes an option: a bit each. MEASURE: presets and --shape; ABSENT: presets that are not
- * available, asked for alone. */
+/* What takes an option: a bit each. CASES: presets and --shape. */
 enum {
-    LIST = 1, INFO = 2, KERNELS = 4, TUNE = 8, MEMORY = 16, CHECK = 32, MEASURE = 64, ABSENT = 128,
-    CASES = MEASURE | ABSENT, EVERY = 255
+    LIST = 1, INFO = 2, KERNELS = 4, TUNE = 8, MEMORY = 16, CHECK = 32, CASES = 64, EVERY = 127
 };
 
 static const struct {
@@ -78,11 +76,11 @@ static const struct {
      "seconds that a call may take, else it is skipped (preset extreme: 150; 0 = any)"},
     {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
      "longest of preset extreme (1048576)"},
-    {"--json", TEXT, AT(json), MEASURE | INFO | MEMORY, " FILE", "write everything as JSON"},
-    {"--csv", TEXT, AT(csv), MEASURE | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV"},
-    {"--output-dir", TEXT, AT(output_dir), MEASURE | INFO | TUNE | MEMORY, " DIR",
+    {"--json", TEXT, AT(json), CASES | INFO | MEMORY, " FILE", "write everything as JSON"},
+    {"--csv", TEXT, AT(csv), CASES | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV"},
+    {"--output-dir", TEXT, AT(output_dir), CASES | INFO | TUNE | MEMORY, " DIR",
      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
-    {"--baseline", TEXT, AT(baseline), MEASURE, " FILE",
+    {"--baseline", TEXT, AT(baseline), CASES, " FILE",
      "compare with an older --json of such a machine; status 3 = slower"},
     {"--plant-slowdown", SECONDS, AT(plant_slowdown), CASES, " PERCENT", NULL},
     {"--plant-wrong", TEXT, AT(plant_wrong), CASES | MEMORY, " qk|pv|outer|gradient", NULL},
@@ -116,14 +114,13 @@ void options_print_help(void)
            "single kernels of each set (--kernels, --shape for its D, --iters, --csv)");
     printf("  %-34s %s\n", "tune",
            "measures sizes for p.tuning and writes build/tuning.txt (--kernels, --output-dir)");
-    printf("  %-34s %s\n", "all", "every preset that is available");
+    printf("  %-34s %s\n", "all", "every preset");
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("  %-34s %s\n", "selfcheck",
            "shows that wrong results are refused; --device: its paths'");
-    printf("\nexit status: 0 = done, also where a preset is not available; 1 = a wrong result, "
-           "nothing measured\n  or not all written; 2 = the command line or a file that it names; "
-           "3 = slower than the baseline\n");
+    printf("\nexit status: 0 = done; 1 = a wrong result, nothing measured or not all written;\n"
+           "  2 = the command line or a file that it names; 3 = slower than the baseline\n");
 }
 
 static int find_option(const char *name)
@@ -193,21 +190,21 @@ const char *options_command(const char *word)
 }
 
 /* What this command line asks for, as one of the takers. */
-static int taker_of(const bench_options *o, int cases)
+static int taker_of(const bench_options *o)
 {
     const char *const command = o->num_commands ? options_command(o->commands[0]) : NULL;
-    if (!command) return o->list ? LIST : cases ? MEASURE : ABSENT;
+    if (!command) return o->list ? LIST : CASES;
     int i = 0;
     while (commands[i].name != command) i++;
     return commands[i].taker;
 }
 
-int options_taken(const bench_options *o, int cases)
+int options_taken(const bench_options *o)
 {
-    const int taker = taker_of(o, cases);
-    const char *const who = taker == LIST      ? "--list"
-                            : taker == ABSENT  ? "a preset that is not available"
-                            : o->num_commands ? o->commands[0] : "a measurement";
+    const int taker = taker_of(o);
+    const char *const who = taker == LIST     ? "--list"
+                            : o->num_commands ? o->commands[0]
+                                              : "a measurement";
     for (int i = 0; i < NUM_OPTIONS; i++) {
         if (!(o->given >> i & 1) || table[i].takers & taker) continue;
         fprintf(stderr, "bench: %s does not take %s\n", who, table[i].name);

@@ -47,8 +47,8 @@ int options_parse(bench_options *o, int argc, char **argv);
 const char *options_command(const char *word);
 
 /* 0 = what the command line asks for does not take one of its options, and a sentence was printed
- * to stderr. cases: how many there are to measure; for a command it does not count. */
-int options_taken(const bench_options *o, int cases);
+ * to stderr. */
+int options_taken(const bench_options *o);
 
 /* All options, one a line. */
 void options_print_help(void);

@@ -899,7 +899,6 @@ static int calibrate(const bench_context *x, bench_run *run, const bench_result 
 /* All but the timing; what stands in the way is said in r->skipped. */
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
-    if (run->c->missing) return skip(r, "not available: %s", run->c->missing);
     model_sizes(run->c, &run->model);
     if (!within_memory(x, run, r)) return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);

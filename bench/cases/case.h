@@ -84,7 +84,6 @@ typedef struct bench_case {
     case_shares shares;
     int fixed;           /* FIXED_... */
     int naive_whole;     /* the naive path materialises the logits of all heads at once */
-    const char *missing; /* the capability that the case waits for; NULL = it can be measured */
 } bench_case;
 
 /* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */

@@ -4,13 +4,14 @@
 
 #include <stdio.h>
 
+#include "dilated.h"
 #include "masks.h"
 
 void list_presets(void)
 {
-    const char *name, *what, *missing;
-    for (int i = 0; preset_describe(i, &name, &what, &missing); i++)
-        printf("preset %-9s %s%s\n", name, what, missing ? " (not available)" : "");
+    const char *name, *what;
+    for (int i = 0; preset_describe(i, &name, &what); i++)
+        printf("preset %-9s %s\n", name, what);
 }
 
 void list_masks(void)
@@ -19,15 +20,25 @@ void list_masks(void)
         printf("mask   %-15s %s\n", mask_name(kind), mask_what(kind));
 }
 
+/* How it is dilated: branches, merging, copies; "" = it is dense. */
+static const char *branches_of(const bench_case *c, char *text, size_t text_bytes)
+{
+    char branches[DILATED_TEXT];
+    text[0] = '\0';
+    if (c->dilated.branches)
+        snprintf(text, text_bytes, "  %s %s %s", dilated_text(c, branches), case_merge_name(c),
+                 case_variant_name(c));
+    return text;
+}
+
 static void list_case(const bench_case *c, int threads)
 {
-    char shape[160];
-    printf("case   %-9s %-16s %-25s %-15s %-30s %-4s %-6s %3d %-8s%s%s\n", c->preset, c->scenario,
+    char shape[160], branches[DILATED_TEXT + 32];
+    printf("case   %-9s %-16s %-25s %-15s %-30s %-4s %-6s %3d %s%s\n", c->preset, c->scenario,
            c->name, mask_name(c->mask), case_shape(c, shape, sizeof shape),
            case_dtype_name(c->dtype), case_layout_name(mask_layout(c)),
            c->threads ? c->threads : threads, case_pass_name(c),
-           c->missing ? "  not available: " : "",
-           c->missing ? c->missing : "");
+           branches_of(c, branches, sizeof branches));
 }
 
 void list_cases(const case_list *list, int threads)

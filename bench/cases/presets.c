@@ -38,40 +38,36 @@ void case_take_shape(bench_case *c, const bench_case *from)
 static const struct {
     const char *name, *what;
     void (*add)(case_list *list, const preset_choice *want);
-    const char *missing; /* the capability that it waits for, in place of a list */
 } presets[] = {
     {"gemma", "32 and 32/8 heads of 256, interleaved: 512 to 8192 tokens, batch 1 to 16",
-     gemma_cases, NULL},
-    {"latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep", latency_cases,
-     NULL},
-    {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases, NULL},
+     gemma_cases},
+    {"latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep", latency_cases},
+    {"llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", llm_cases},
     {"extreme", "65536 to 1048576 tokens: causal, window, cells, dilated, decode (--max-seq-len)",
-     extreme_cases, NULL},
-    {"masks", "each mask and modifier against none, in turn on the same tensors", masks_cases,
-     NULL},
+     extreme_cases},
+    {"masks", "each mask and modifier against none, in turn on the same tensors", masks_cases},
     {"factors", "length, head_dim, heads, batch, ratio, dtype, threads, keys: one at a time",
-     factors_cases, NULL},
+     factors_cases},
     {"prefill", "the rows of tools/goals.txt, each native kernel set: lengths, widths, storage, "
-                "layout", prefill_cases, NULL},
+                "layout", prefill_cases},
     {"decode", "one token against a cache, with the rate at which a plain loop reads it",
-     decode_cases, NULL},
-    {"threads", "1, 2, ... threads on the same tensors: speed-up and efficiency", threads_cases,
-     NULL},
-    {"rank", "every path on a few cases, and which is the fastest", rank_cases, NULL},
+     decode_cases},
+    {"threads", "1, 2, ... threads on the same tensors: speed-up and efficiency", threads_cases},
+    {"rank", "every path on a few cases, and which is the fastest", rank_cases},
     {"device", "the OpenCL device: prefill, decode, exact against free, arrays on it and not",
-     device_cases, NULL},
+     device_cases},
     {"cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
-     cache_cases, NULL},
-    {"dilated", "dilated attention and masks of cells against dense, forward and backward",
-     dilated_cases, NULL},
+     cache_cases},
+    {"dilated", "dilated attention, masks of cells and rings against dense, forward and backward",
+     dilated_cases},
     {"backward", "gradients: lengths, widths, masks, storage, 5 and 7 products, naive and tiled",
-     backward_cases, NULL},
+     backward_cases},
 };
 
 static void add_all(const preset_choice *want, case_list *list)
 {
     for (int i = 0; i < LENGTH(presets); i++)
-        if (presets[i].add) presets[i].add(list, want);
+        presets[i].add(list, want);
 }
 
 int preset_cases(const char *name, const preset_choice *want, case_list *list)
@@ -79,19 +75,17 @@ int preset_cases(const char *name, const preset_choice *want, case_list *list)
     if (!strcmp(name, "all")) return add_all(want, list), 1;
     for (int i = 0; i < LENGTH(presets); i++) {
         if (strcmp(presets[i].name, name)) continue;
-        if (!presets[i].add) return -1;
         presets[i].add(list, want);
         return 1;
     }
     return 0;
 }
 
-int preset_describe(int i, const char **name, const char **what, const char **missing)
+int preset_describe(int i, const char **name, const char **what)
 {
     if (i >= LENGTH(presets)) return 0;
     *name = presets[i].name;
     *what = presets[i].what;
-    *missing = presets[i].missing;
     return 1;
 }
 

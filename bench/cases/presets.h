@@ -26,15 +26,13 @@ typedef struct preset_choice {
     int merge, variant, pattern_cache, memory_pool;
 } preset_choice;
 
-/* Appends the cases of a preset, or with "all" those of every one that is available. 1 = done; 0 =
- * no such preset; -1 = planned but not available. */
+/* Appends the cases of a preset, or with "all" those of every one. 0 = no such preset. */
 int preset_cases(const char *name, const preset_choice *want, case_list *list);
 
 /* Appends the case of a text "B,Hq,Hkv,Sq,Skv,D[,Dv]"; 0 = not such a text. */
 int shape_case(const char *text, case_list *list);
 
-/* Name and purpose of preset i and the capability that it waits for, NULL = it is available; 0
- * beyond the last. */
-int preset_describe(int i, const char **name, const char **what, const char **missing);
+/* Name and purpose of preset i; 0 beyond the last. */
+int preset_describe(int i, const char **name, const char **what);
 
 #endif

@@ -42,7 +42,7 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max)
     int count = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || !extreme(results, n, r, r, 0)) continue; /* nobody to be compared with */
+        if (r->skipped[0] || !extreme(results, n, r, r, 0)) continue; /* it has no rival */
         bench_rank *const e = entry_of(r->path, out, &count, max);
         if (!e) continue;
         const bench_result *const best = extreme(results, n, r, NULL, 0);

@@ -152,11 +152,11 @@ static void check_factors(void)
 static void check_all(void)
 {
     int total = 0;
-    const char *name, *what, *missing;
-    for (int i = 0; preset_describe(i, &name, &what, &missing); i++) {
+    const char *name, *what;
+    for (int i = 0; preset_describe(i, &name, &what); i++) {
         take(name, &whole);
         total += list.n;
-        expect((list.n == 0) == (missing != NULL), "a preset has cases or waits", list.n);
+        expect(list.n > 0, "a preset has cases", list.n);
     }
     take("all", &whole);
     expect(list.n == total && list.lost == 0, "all: every preset, nothing lost", list.n);
