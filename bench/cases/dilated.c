@@ -97,6 +97,11 @@ double dilated_pairs(const bench_case *c)
     return pairs * (double)c->batch;
 }
 
+int dilated_is_mean(const bench_case *c)
+{
+    return c->dilated.branches && c->dilated.mean;
+}
+
 int dilated_reads_all(const bench_case *c)
 {
     for (int n = 0; n < c->dilated.branches; n++)

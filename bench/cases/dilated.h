@@ -31,6 +31,9 @@ int dilated_times(const bench_case *c, int64_t h, int64_t i, int64_t j);
  * Takes time in proportion to seq_q * heads. */
 double dilated_pairs(const bench_case *c);
 
+/* Whether it is a mean of softmaxes, which has no lse. */
+int dilated_is_mean(const bench_case *c);
+
 /* Whether every key is seen by some row of its head. */
 int dilated_reads_all(const bench_case *c);
 

@@ -23,17 +23,11 @@ static attn_output like(int dtype, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t se
 
 #define LIKE(t, data) like((t).dtype, (t).stride_batch, (t).stride_head, (t).stride_seq, data)
 
-/* A mean of softmaxes has no lse. */
-static int is_mean(const bench_case *c)
-{
-    return c->dilated.branches && c->dilated.mean;
-}
-
 void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job, void *any)
 {
     attn_gradients *const g = &job->g;
     job->c = c;
-    if (!is_mean(c)) p->lse.data = any;
+    if (!dilated_is_mean(c)) p->lse.data = any;
     g->gemms = c->gemms;
     g->dout.dtype = p->o.dtype;
     g->dout.stride_batch = p->o.stride_batch;

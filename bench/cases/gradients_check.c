@@ -95,7 +95,7 @@ static const bench_case *case_of(const check *c)
 
 static int is_mean(const check *c)
 {
-    return case_of(c)->dilated.branches && case_of(c)->dilated.mean;
+    return dilated_is_mean(case_of(c));
 }
 
 /* Whether there is part n of a row of this head; sets its branches and share. */

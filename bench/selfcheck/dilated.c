@@ -245,11 +245,6 @@ static int is_dilated(const bench_case *c)
     return c->dilated.branches > 0;
 }
 
-static int is_mean(const bench_case *c)
-{
-    return is_dilated(c) && c->dilated.mean;
-}
-
 static int is_gathered(const bench_case *c)
 {
     return c->dilated.gathered;
@@ -292,11 +287,11 @@ static void check_list(void)
     take(&want);
     expect(list.n > 60 && count_where(has_shape) == list.n, "dilated: 2 x 8 x 8192 x 64", list.n);
     expect(groups_fit(), "dilated: groups fit and begin dense", list.n);
-    expect(count_where(is_mean) > 1 && count_where(is_gathered) > 1 && count_where(is_anew) > 1,
-           "dilated: every way", count_where(is_mean));
+    expect(count_where(dilated_is_mean) > 1 && count_where(is_gathered) > 1 && count_where(is_anew) > 1,
+           "dilated: every way", count_where(dilated_is_mean));
     want.merge = want.variant = want.pattern_cache = want.memory_pool = 1;
     take(&want);
-    expect(!count_where(is_mean) && !count_where(is_gathered) && !count_where(is_anew)
+    expect(!count_where(dilated_is_mean) && !count_where(is_gathered) && !count_where(is_anew)
                && count_where(is_dilated) > 1, "one way alone", count_where(is_dilated));
     want.variant = 2;
     take(&want);
