@@ -287,8 +287,8 @@ static void check_list(void)
     take(&want);
     expect(list.n > 60 && count_where(has_shape) == list.n, "dilated: 2 x 8 x 8192 x 64", list.n);
     expect(groups_fit(), "dilated: groups fit and begin dense", list.n);
-    expect(count_where(dilated_is_mean) > 1 && count_where(is_gathered) > 1 && count_where(is_anew) > 1,
-           "dilated: every way", count_where(dilated_is_mean));
+    expect(count_where(dilated_is_mean) > 1 && count_where(is_gathered) > 1
+               && count_where(is_anew) > 1, "dilated: every way", count_where(dilated_is_mean));
     want.merge = want.variant = want.pattern_cache = want.memory_pool = 1;
     take(&want);
     expect(!count_where(dilated_is_mean) && !count_where(is_gathered) && !count_where(is_anew)
