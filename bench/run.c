@@ -830,6 +830,11 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
     }
 }
 
+static double *pace_of(bench_context *x, const bench_run *run)
+{
+    return &x->pace[run->c->seq_q <= FEW_ROWS][path_index(run->path)];
+}
+
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
     const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
@@ -837,16 +842,16 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     r->cold_ms = 1e3 * seconds;
     if (x->alone) r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0 && !run->path->device) /* there it builds kernels, too */
-        x->pace[path_index(run->path)] = seconds / run->model.flops;
+        *pace_of(x, run) = seconds / run->model.flops;
     if (seconds < 0) return skip(r, "the first call failed");
     if (is_divided(run)) rings_collect(&run->rings);
     return on_device_fetch(&run->p, &run->device) || skip(r, "reading from the device failed");
 }
 
 /* 0 when one call would take more than this run's share of the time, going by the last one. */
-static int within_time(const bench_context *x, const bench_run *run, bench_result *r)
+static int within_time(bench_context *x, const bench_run *run, bench_result *r)
 {
-    const double share = time_share(x, run->c), pace = x->pace[path_index(run->path)];
+    const double share = time_share(x, run->c), pace = *pace_of(x, run);
     const double expected = pace * run->model.flops;
     if (share < 0) return skip(r, "the time is up");
     if (share == 0 || expected <= share) return 1;
@@ -977,7 +982,7 @@ static int add_device(bench_context *x, bench_run *run, bench_result *r)
         && r->read_peak_gbytes_per_s > 0)
         r->pct_read_bw = 100 * run->model.kv_bytes / (1e6 * r->compute_ms)
                          / r->read_peak_gbytes_per_s;
-    x->pace[path_index(run->path)] = 1e-3 * r->ms_p50 / run->model.flops;
+    *pace_of(x, run) = 1e-3 * r->ms_p50 / run->model.flops;
     return 1;
 }
 

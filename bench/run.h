@@ -27,7 +27,8 @@ typedef struct bench_context {
     int kernel_samples;  /* timed samples of each kernel of `bench kernels` */
     double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
     int runs_left;       /* cases times implementations that share the time left */
-    double pace[PATHS_MAX]; /* seconds per FLOP of the last run by path; 0 = none */
+    double pace[2][PATHS_MAX]; /* seconds per FLOP of the last run by path, of many rows, and of
+                                * few, which memory binds; 0 = none */
     int phases;          /* measured, too: see phases.h */
     struct {
         int threads;
