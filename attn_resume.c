@@ -349,7 +349,7 @@ static int fetch_tile(attn_resumable *r)
 
 /* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
  * failed. */
-OWN_FRAME static int open_tile(attn_resumable *r)
+OWN_FRAME static int want_tile(attn_resumable *r)
 {
     sequence s;
     int64_t end;
@@ -364,7 +364,7 @@ OWN_FRAME static int open_tile(attn_resumable *r)
 }
 
 /* The tile is in the states. */
-OWN_FRAME static void close_tile(attn_resumable *r)
+OWN_FRAME static void take_in_tile(attn_resumable *r)
 {
     const sequence s = attn_core_get()->sequence_of(&r->p, r->entry);
     r->next += r->tile.part.key_count;
@@ -379,13 +379,13 @@ OWN_FRAME static void close_tile(attn_resumable *r)
 static attn_status take_tile(attn_resumable *r)
 {
     attn_status status;
-    if (!open_tile(r))
+    if (!want_tile(r))
         return ATTN_ERR_CALLBACK;
     status = attn_forward(&r->tile, r->workspace, r->workspace_bytes);
     if (status)
         r->broken = 1;
     else
-        close_tile(r);
+        take_in_tile(r);
     return status;
 }
 

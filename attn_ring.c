@@ -1565,7 +1565,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
 }
 
 /* The call, made ready in its workspace. */
-OWN_FRAME static ring_call *open_call(const attn_params *p, const attn_gradients *g,
+OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
                                       const attn_ring *ring, attn_ring_stats *stats,
                                       void *workspace)
 {
@@ -1613,7 +1613,7 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int b
         status = agree_on_call(ring->transport, &stats,
                                call_hash(p, backward, ring, ring->transport->size));
     if (!status) {
-        c = open_call(p, g, ring, &stats, workspace);
+        c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);
     }
     if (ring->stats)
