@@ -120,6 +120,7 @@ void llm_cases(case_list *list, const preset_choice *want)
 /* ---- extreme: one batch entry, each length four times the one before */
 
 enum { EXTREME_FIRST = 65536, EXTREME_QUICK_FIRST = 4096, EXTREME_CELL = 128 };
+enum { EXTREME_TWICE = 131072 }; /* keys beyond: the cold call and one sample */
 #define EXTREME_SECONDS 150.0 /* of one call: a million causal rows take 20 minutes a head */
 
 /* The second number of a pair is that of --quick. What takes longest stands last, where the others
@@ -168,6 +169,7 @@ static void extreme_case(case_list *list, int row, int64_t length, int quick)
     if (extreme_rows[row].dilated) set_dilated(c, extreme_rows[row].dilated, quick);
     c->fixed = FIXED_MASK;
     c->warmup = length > EXTREME_QUICK_FIRST ? 0 : 1; /* the cold call did */
+    c->iterations = length > EXTREME_TWICE;
     c->max_time = EXTREME_SECONDS;
     snprintf(c->name, sizeof c->name, "%s %lld", c->scenario, (long long)length);
 }
