@@ -1433,10 +1433,15 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
 
 enum { GRAD_Q, GRAD_K, GRAD_V };
 
-static attn_status check_wanted(const attn_dilated *d, const attn_gradients *g, text *why)
+static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
+                                const attn_gradients *g, text *why)
 {
+    const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " must be tiled for gradients of merged branches: naive reads no lse");
     if (g->dbias.data || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone");
@@ -1454,7 +1459,7 @@ static attn_status validate_gradients(const attn_params *p, const attn_dilated *
 {
     attn_status status = validate_dilated(p, d, need_data, pr, why);
     if (!status)
-        status = check_wanted(d, g, why);
+        status = check_wanted(p, d, g, why);
     if (status)
         return status;
     pr->p = *p;

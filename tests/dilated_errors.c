@@ -100,6 +100,7 @@ MAKER(heads, c->p.num_heads_kv = 3)
 MAKER(dbias, c->backward = 1; c->p.bias.data = values; c->g.dbias.data = outputs[1])
 MAKER(dslopes, c->backward = 1; c->p.alibi_slopes = values; c->g.dslopes = outputs[1])
 MAKER(mean_dlse, c->backward = 1; c->d.merge = 1; c->g.dlse.data = values)
+MAKER(naive_gradients, c->backward = 1; c->p.impl = ATTN_IMPL_NAIVE)
 MAKER(no_dout, c->backward = 1; c->g.dout.data = NULL; c->p.lse.data = outputs[1])
 MAKER(no_lse, c->backward = 1)
 MAKER(gemms, c->backward = 1; c->g.gemms = 3; c->p.lse.data = outputs[1])
@@ -154,6 +155,8 @@ static const struct {
      "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0},
     {dslopes, ATTN_ERR_UNSUPPORTED,
      "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0},
+    {naive_gradients, ATTN_ERR_UNSUPPORTED,
+     "impl (2) must be tiled for gradients of merged branches: naive reads no lse", 0},
     {mean_dlse, ATTN_ERR_UNSUPPORTED, "dlse.data is set, but a mean of branches has no lse", 0},
     {no_dout, ATTN_ERR_ARG,
      "dout.data is NULL: the gradient of the loss by o, zeros if only dlse has one", 1},
