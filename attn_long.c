@@ -265,6 +265,9 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
     const attn_status status = open_grid(t, &grid, &why);
     if (status || !row_offsets || !columns || !p)
         return status ? status : ATTN_ERR_ARG;
+    if (p->seq_len_q != grid.t.seq_len_q || p->seq_len_kv != grid.t.seq_len_kv ||
+        (grid.t.num_heads && p->num_heads_q != grid.t.num_heads))
+        return ATTN_ERR_ARG;
     memset(&p->block_mask, 0, sizeof p->block_mask);
     p->block_mask.block_q = grid.t.block_q;
     p->block_mask.block_k = grid.t.block_k;
@@ -290,6 +293,13 @@ static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64
     l.segment = max64(branch->segment ? min64(branch->segment, positions) : positions, 1);
     l.first = (branch->offset + (branch->rotate ? head % l.dilation : 0)) % l.dilation;
     return l;
+}
+
+/* Positions from one that takes part to the next of its segment; where there is none, a number that
+ * no stride overflows with. */
+static int64_t step_of(const lattice *l)
+{
+    return min64(l->dilation, l->segment);
 }
 
 /* How many of the first `length` positions of a segment take part. */
@@ -415,9 +425,11 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     if (d->variant != ATTN_DILATED_STRIDED && d->variant != ATTN_DILATED_GATHERED)
         return bad_field(why, ATTN_ERR_ARG, "variant", d->variant,
                          " must be 0 (strided) or 1 (gathered)");
-    if (d->num_branches < 1 || !d->branches)
-        return bad_field(why, ATTN_ERR_ARG, "num_branches", d->branches ? d->num_branches : 0,
-                         " must be at least 1, and branches their array");
+    if (d->num_branches < 1)
+        return bad_field(why, ATTN_ERR_ARG, "num_branches", d->num_branches,
+                         " must be at least 1");
+    if (!d->branches)
+        return bad(why, ATTN_ERR_ARG, "branches is NULL");
     if (d->block_rows < 0 || d->block_rows > MOST)
         return bad_field(why, ATTN_ERR_ARG, "block_rows", d->block_rows,
                          " must be 0 (chosen) or a number of rows");
@@ -650,9 +662,9 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
     if (!out->gathered) {
-        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, l.dilation);
-        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, l.dilation);
-        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, l.dilation);
+        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
+        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
+        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
     } else {
         space_rows(&p->q, 0, 1, out->dim, 1);
         space_rows(&p->k, 0, 1, out->dim, 1);
@@ -879,7 +891,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     view.data = t->data ? (const char *)t->data + at * (int64_t)bytes_of(t->dtype) : NULL;
     view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
     view.stride_head = given_stride(t->stride_head, w->step);
-    view.stride_seq = given_stride(t->stride_seq, w->l.dilation);
+    view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
     return view;
 }
 
@@ -903,8 +915,8 @@ static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *he
     const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
     *batch = w->at.count > 1 ? (*q + *kv) * (ptrdiff_t)w->l.segment : 0;
     *head *= (ptrdiff_t)w->step;
-    *q *= (ptrdiff_t)w->l.dilation;
-    *kv *= (ptrdiff_t)w->l.dilation;
+    *q *= (ptrdiff_t)step_of(&w->l);
+    *kv *= (ptrdiff_t)step_of(&w->l);
     return at;
 }
 

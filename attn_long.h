@@ -118,7 +118,9 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
                                         int64_t num_offsets, int32_t *columns, int64_t num_columns,
                                         char *why, size_t why_bytes);
 
-/* Sets p->block_mask, nothing else: p.causal stays the caller's. */
+/* Sets p->block_mask, nothing else: p.causal stays the caller's. Set the sizes of *p before:
+ * ATTN_ERR_ARG, and nothing is set, where seq_len_q or seq_len_kv is not that of *t, or num_heads_q
+ * is not num_heads of a pattern for each head. */
 ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_offsets,
                                       const int32_t *columns, attn_params *p);
 
@@ -183,7 +185,7 @@ typedef struct attn_dilated {
 
 /* Bytes of workspace that are best; less works, too, with fewer workers, down to what one needs.
  * Asked for with the largest seq_len_q and seq_len_kv it serves shorter calls that differ in
- * nothing else. */
+ * nothing else (but where impl = AUTO changes to NAIVE). */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
@@ -206,7 +208,8 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
                                         int64_t entries);
 
 /* Gradients: as attn_backward, of the call that attn_dilated_forward made of the same p and d. With
- * ATTN_DILATED_LSE it reads the o and lse of that call; with a mean neither. g may ask for dq, dk,
+ * ATTN_DILATED_LSE it reads the o and lse of that call, which must have had both; with a mean
+ * neither, though p.o must be set all the same. g may ask for dq, dk,
  * dv and dsinks, and give dlse; dbias and dslopes are refused. Branches add up in list order in
  * f32: deterministic for any number of workers. p.impl is tiled, or with a mean any. An item is a kv
  * head of a batch entry, in strides

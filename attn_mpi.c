@@ -109,7 +109,10 @@ ATTN_API attn_status attn_mpi_open(attn_mpi *m, MPI_Comm comm)
     t->end = mpi_end;
     t->cancel = mpi_cancel;
     t->seconds = mpi_seconds;
-    return failed ? ATTN_ERR_CALLBACK : ATTN_OK;
+    if (!failed)
+        return ATTN_OK;
+    MPI_Comm_free(&m->comm);
+    return ATTN_ERR_CALLBACK;
 }
 
 ATTN_API void attn_mpi_close(attn_mpi *m)

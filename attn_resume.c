@@ -128,14 +128,23 @@ static int64_t fixed_bytes(const resume_layout *lay)
     return plus(ALIGNMENT - 1, lay->workspace);
 }
 
+static void share_keys(attn_tensor *x)
+{
+    x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
 /* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
 OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
                                      resume_layout *lay, attn_params *one, text *why)
 {
     problem pr;
     attn_status status = check_request(p, tile_keys, why);
-    if (!status)
-        status = attn_core_get()->validate(p, &pr, 0, why);
+    if (status)
+        return status;
+    *one = *p;
+    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->v);
+    status = attn_core_get()->validate(one, &pr, 0, why);
     if (status)
         return status;
     if (p->seq_len_q > INT32_MAX)
@@ -145,7 +154,6 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
-    *one = *p;
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* the longest tile is full, and begins a chunk */
     one->kv_begin = one->kv_len = NULL;
@@ -168,6 +176,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 {
     char *base = memory ? aligned_base(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
+    text none = text_in(NULL, 0);
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -176,13 +185,16 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (attn_workspace_size(one, &need))
         return attn_core_get()->check_call(one, NULL, 0, why);
     fixed = (size_t)fixed_bytes(lay);
-    if (room < fixed) {
-        put_field(why, "memory_bytes", (int64_t)room);
-        put(why, " must be at least ");
-        put_int(why, (int64_t)(fixed + need));
-        return bad(why, ATTN_ERR_WORKSPACE, ", as attn_resume_memory says");
-    }
-    return attn_core_get()->check_call(one, base + lay->workspace, room - fixed, why);
+    status = room < fixed ? ATTN_ERR_WORKSPACE
+                          : attn_core_get()->check_call(one, base + lay->workspace, room - fixed,
+                                                        &none);
+    if (status != ATTN_ERR_WORKSPACE)
+        return status ? attn_core_get()->check_call(one, base + lay->workspace, room - fixed, why)
+                      : ATTN_OK;
+    put_field(why, "memory_bytes", (int64_t)room);
+    put(why, " is too small: attn_resume_memory says ");
+    put_int(why, (int64_t)(fixed + need));
+    return status;
 }
 
 /* ---- states */
@@ -383,7 +395,7 @@ static attn_status take_tile(attn_resumable *r)
         return ATTN_ERR_CALLBACK;
     status = attn_forward(&r->tile, r->workspace, r->workspace_bytes);
     if (status)
-        r->broken = 1;
+        r->status = status;
     else
         take_in_tile(r);
     return status;
@@ -434,12 +446,11 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     if (!r)
         return ATTN_ERR_ARG;
     memset(r, 0, sizeof *r);
-    r->broken = 1;
     status = check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &r->tile, &why);
+    r->status = status;
     if (status)
         return status;
     base = aligned_base(memory);
-    r->broken = 0;
     r->p = *p;
     r->tile.key_base = p->key_base;
     r->tile.kv_begin = p->kv_begin;
@@ -471,8 +482,8 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles)
     attn_status status = ATTN_OK;
     if (!r || tiles < 0)
         return ATTN_ERR_ARG;
-    if (r->broken)
-        return ATTN_ERR_CALLBACK;
+    if (r->status)
+        return r->status;
     for (; tiles > 0 && r->done < r->total && !status; tiles--)
         status = take_tile(r);
     return status;
@@ -480,9 +491,11 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles)
 
 ATTN_API attn_status attn_resume_end(attn_resumable *r)
 {
-    if (!r || r->done < r->total)
+    if (!r)
         return ATTN_ERR_ARG;
-    if (r->broken)
-        return ATTN_ERR_CALLBACK;
+    if (r->status)
+        return r->status;
+    if (r->done < r->total)
+        return ATTN_ERR_ARG;
     return attn_state_finish(&r->p, &r->states);
 }

@@ -8,10 +8,11 @@
  *     attn_resumable r;
  *     size_t need;
  *     attn_resume_memory(&p, 0, &need);                        // p as for attn_forward, k and v
- *     attn_resume_begin(&r, &p, 0, fetch, file, malloc(need), need);          // without data
- *     while (r.done < r.total)
- *         attn_resume_step(&r, 16);                            // 16 tiles, then something else
- *     attn_resume_end(&r);                                     // writes o and lse
+ *     attn_status status = attn_resume_begin(&r, &p, 0, fetch, file, malloc(need), need); // no data
+ *     while (status == ATTN_OK && r.done < r.total)
+ *         status = attn_resume_step(&r, 16);                   // 16 tiles, then something else
+ *     if (status == ATTN_OK)
+ *         status = attn_resume_end(&r);                        // writes o and lse
  *
  * Memory. One tile of K and V, the states of the rows and a workspace of attn_forward, all in the
  *   caller's block: it does not depend on the number of keys but for one state of each row of a
@@ -68,7 +69,7 @@ typedef struct attn_resumable {
     attn_params tile;    /* the call of one tile */
     attn_fetch_fn fetch;
     void *user;
-    int broken;          /* no going on */
+    attn_status status;  /* that every later call returns: there is no going on */
     int32_t *q_len;      /* of the tile's call: rows of the entry under way, else 0 */
     char *k, *v;         /* its keys */
     int64_t tile_keys, kv_heads, head_dim, head_dim_v;

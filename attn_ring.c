@@ -817,7 +817,13 @@ static uint32_t call_hash(const attn_params *p, int backward, const attn_ring *r
                                 p->head_dim, p->head_dim_v, p->k.dtype, p->v.dtype, p->causal,
                                 p->alignment, p->window, p->window_left, p->window_right,
                                 p->chunk_size, bits_of(p->scale), bits_of(p->softcap),
-                                bits_of(p->dropout_p), (int64_t)p->dropout_seed, p->softmax1 };
+                                bits_of(p->dropout_p), (int64_t)p->dropout_seed, p->softmax1,
+                                p->prefix != NULL, p->q_segments != NULL, p->sinks != NULL,
+                                p->tree_parents != NULL, p->alibi_slopes != NULL,
+                                p->bias.data != NULL, p->bool_mask.data != NULL,
+                                p->bit_mask.data != NULL, p->block_mask.bitmap != NULL,
+                                p->block_mask.row_offsets != NULL, p->mask != NULL,
+                                p->score != NULL };
     uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
     int64_t b;
     int i;
@@ -827,6 +833,12 @@ static uint32_t call_hash(const attn_params *p, int backward, const attn_ring *r
         hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
         hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
         hash = mix_in(hash, shift_of(p, b));
+        hash = mix_in(hash, entry32(p->prefix, b, 0));
+        hash = mix_in(hash, entry32(p->q_offset, b, 0));
+    }
+    for (i = 0; i < p->num_heads_q; i++) {
+        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
+        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
     }
     return hash;
 }

@@ -31,7 +31,9 @@
  *   each rank a run from the beginning and one from the end (as the training of Llama 3 does),
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
  *   shards a rank: make ring.shard smaller where the sequence has fewer than 2 * size * 1024
- *   positions and balance matters more than bits. Parts that the masks by range (causal, window,
+ *   positions (in the others there are ranks with little or nothing) and balance matters more than
+ *   bits; but each pair of a range of rows and a range of keys is a call, so that many short shards
+ *   cost more than they balance. Parts that the masks by range (causal, window,
  *   chunked, lengths) leave empty are skipped; stats->pairs counts the rest.
  * Memory. The caller's workspace, any alignment and content: two shards of keys and values (in
  *   their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and what a call
@@ -45,8 +47,8 @@
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written: what fails on one rank, its arguments, workspace, fetch, parallel_for or
  *   transport, is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
- *   stats->failed_rank tells whose it is. Parameters of which the ranks have different ones are
- *   ATTN_ERR_ARG on all of them. Only a rank without a usable transport returns alone.
+ *   stats->failed_rank tells whose it is. Where ranks differ in a number, a length, a layout, sinks,
+ *   slopes or in which arrays are given, that is ATTN_ERR_ARG on all of them. Only a rank without a usable transport returns alone.
  * Threads. As attn_forward, within a rank; transports may start their own.
  * Stack. Below 6 KiB in every build measured (tests/stack.sh).
  */
@@ -73,7 +75,7 @@ extern "C" {
 /* How a rank reaches the others. Every callback gets `user` first; but for `seconds` every rank
  * calls them in the same order. None is called from two threads at once. */
 typedef struct attn_transport {
-    int size, rank; /* ranks, 1 to 65536; this one, from 0 on */
+    int size, rank; /* ranks, 1 to 4096; this one, from 0 on */
     void *user;
     /* The largest `value` of all ranks, which are 0 or more, on every rank; below 0 = it failed. */
     int (*agree)(void *user, int value);

@@ -312,6 +312,19 @@ static void run_errors(void)
     CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "used");
     t.stride = 0;
     CHECK(attn_pattern_use(&t, NULL, columns, &p) == ATTN_ERR_ARG, "used");
+    p.num_heads_q = 2;
+    p.seq_len_q = t.seq_len_q;
+    p.seq_len_kv = t.seq_len_kv;
+    CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_OK, "refused");
+    p.seq_len_q++;
+    CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "rows of another length");
+    p.seq_len_q--;
+    p.seq_len_kv++;
+    CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "keys of another length");
+    p.seq_len_kv--;
+    t.num_heads = 3;
+    CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "other heads");
+    t.num_heads = 0;
     t.block_q = 1;
     t.seq_len_q = (int64_t)1 << 40;
     CHECK(attn_pattern_measure(&t, &info, why, sizeof why) == ATTN_ERR_OVERFLOW &&

@@ -314,7 +314,8 @@ static void refuse(const attn_params *p, int64_t tile_keys, attn_fetch_fn from, 
     attn_resume_check(p, tile_keys, from, memory, bytes, text, sizeof text);
     CHECK(status == expected && strstr(text, words) != NULL, "%s: %s; expected %s",
           attn_status_string(status), text, words);
-    CHECK(attn_resume_step(&r, 1) == ATTN_ERR_CALLBACK, "a step of what did not begin");
+    CHECK(attn_resume_step(&r, 1) == expected && attn_resume_end(&r) == expected,
+          "steps of what did not begin");
 }
 
 static void check_misuse(void)
@@ -324,7 +325,7 @@ static void check_misuse(void)
                           .dim = 4, .dim_v = 4};
     test_problem a;
     attn_params p;
-    size_t need = 0;
+    size_t need = 0, most = 0;
     char *memory;
     problem_make(&a, &s);
     remember_outputs(&a);
@@ -367,10 +368,15 @@ static void check_misuse(void)
     p.q.stride_batch = p.o.stride_batch = p.lse.stride_batch = 4;
     p.q.stride_batch = ATTN_STRIDE_BROADCAST;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_OVERFLOW, "");
+    p = a.p; /* keys beyond the address space */
+    p.seq_len_kv = INT64_C(1) << 28;
+    p.k.stride_head = -3;
+    p.k.stride_seq = PTRDIFF_MAX;
+    CHECK(attn_resume_memory(&p, 0, &most) == ATTN_OK && most < 2 * need, "strides of k are used");
     refuse(NULL, 0, fetch, memory, need, ATTN_ERR_ARG, "params is NULL");
     refuse(&a.p, 0, NULL, memory, need, ATTN_ERR_ARG, "fetch is NULL");
-    refuse(&a.p, 0, fetch, NULL, need, ATTN_ERR_WORKSPACE, "memory_bytes (0) must be at least");
-    refuse(&a.p, 0, fetch, memory, 100, ATTN_ERR_WORKSPACE, "memory_bytes (100) must be at least");
+    refuse(&a.p, 0, fetch, NULL, need, ATTN_ERR_WORKSPACE, "memory_bytes (0) is too small: attn_resume_memory says");
+    refuse(&a.p, 0, fetch, memory, 100, ATTN_ERR_WORKSPACE, "memory_bytes (100) is too small");
     CHECK(attn_resume_begin(NULL, &a.p, 0, fetch, NULL, memory, need) == ATTN_ERR_ARG &&
               attn_resume_step(NULL, 1) == ATTN_ERR_ARG && attn_resume_end(NULL) == ATTN_ERR_ARG &&
               attn_resume_memory(&a.p, 0, NULL) == ATTN_ERR_ARG, "NULL");

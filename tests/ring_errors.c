@@ -325,6 +325,8 @@ typedef struct quarrel {
     attn_ring_stats stats[3];
 } quarrel;
 
+static const int32_t ids[LENGTH];
+
 static void differ(whole_call *c, int field)
 {
     switch (field) {
@@ -335,7 +337,15 @@ static void differ(whole_call *c, int field)
     case 4: c->p.k.dtype = ATTN_F16; break;
     case 5: c->p.seq_len_q = c->p.seq_len_kv = LENGTH - 1; break;
     case 6: c->p.q_len = &lengths[0]; break;
-    default: c->p.dropout_p = 0.5f; break;
+    case 7: c->p.dropout_p = 0.5f; break;
+    case 8: c->p.sinks = in[0]; break;
+    case 9: c->p.alibi_slopes = in[0]; break;
+    case 10: c->p.prefix = &lengths[0]; break;
+    case 11: c->p.q_segments = c->p.kv_segments = ids; break;
+    default:
+        c->p.bias.data = in[0];
+        c->p.bias.stride_kv = 1;
+        break;
     }
 }
 
@@ -358,7 +368,7 @@ static void quarrel_rank(void *arg, const attn_transport *t)
 /* Parameters that differ between ranks are refused on all of them. */
 static void ranks_disagree(void)
 {
-    for (int field = 0; field < 8 && virtual_ranks_most() >= 3; field++)
+    for (int field = 0; field < 13 && virtual_ranks_most() >= 3; field++)
         for (int rank = -1; rank < 3; rank++) {
             quarrel q = {field, rank, {0}, {{0}}};
             if (!begin_case("rank %d differs in %d", rank, field) ||
