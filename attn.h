@@ -285,13 +285,13 @@ typedef struct attn_state {
 
 /* A part of a call, for sequences that do not lie in one memory: shards on other machines, keys
  * that come from a file. Everything else in attn_params describes the whole call: lengths,
- * positions, masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of attn_backward.h) hold
- * only rows row_begin .. row_begin + row_count - 1 where `rows` is set, k and v (dk, dv) only keys
- * key_begin .. key_begin + key_count - 1, in the caller's columns, where `keys` is: their first row
- * is that row or key, and packed strides and the numbers of states go by these counts. Rows have
- * the bits of the whole call. Of a part of the keys the raw state is wanted (p.partial), to be
- * merged with those of the others: attn_state_merge says when that is canonical. Not with
- * cu_seqlens, kv_rows, logits, impl naive. */
+ * positions, masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of
+ * attn_backward.h) hold only rows row_begin .. row_begin + row_count - 1 where `rows` is set, k and
+ * v (dk, dv) only keys key_begin .. key_begin + key_count - 1, in the caller's columns, where
+ * `keys` is: their first row is that row or key, and packed strides and the numbers of states go by
+ * these counts. Rows have the bits of the whole call. Of a part of the keys the raw state is wanted
+ * (p.partial), to be merged with those of the others: attn_state_merge says when that is canonical.
+ * Not with cu_seqlens, kv_rows, logits, impl naive. */
 typedef struct attn_part {
     int rows, keys; /* nonzero: the two fields below count; 0 = all rows, all keys */
     int continued;  /* nonzero, with keys and partial: p.state holds what earlier parts of the same

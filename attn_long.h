@@ -209,11 +209,10 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
 
 /* Gradients: as attn_backward, of the call that attn_dilated_forward made of the same p and d. With
  * ATTN_DILATED_LSE it reads the o and lse of that call, which must have had both; with a mean
- * neither, though p.o must be set all the same. g may ask for dq, dk,
- * dv and dsinks, and give dlse; dbias and dslopes are refused. Branches add up in list order in
- * f32: deterministic for any number of workers. p.impl is tiled, or with a mean any. An item is a kv
- * head of a batch entry, in strides
- * whatever d->variant says; its memory is in proportion to the length. */
+ * neither, though p.o must be set all the same. g may ask for dq, dk, dv and dsinks, and give dlse;
+ * dbias and dslopes are refused. Branches add up in list order in f32: deterministic for any number
+ * of workers. p.impl is tiled, or with a mean any. An item is a kv head of a batch entry, in
+ * strides whatever d->variant says; its memory is in proportion to the length. */
 ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);

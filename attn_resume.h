@@ -8,7 +8,8 @@
  *     attn_resumable r;
  *     size_t need;
  *     attn_resume_memory(&p, 0, &need);                        // p as for attn_forward, k and v
- *     attn_status status = attn_resume_begin(&r, &p, 0, fetch, file, malloc(need), need); // no data
+ *                                                              // without data
+ *     attn_status status = attn_resume_begin(&r, &p, 0, fetch, file, malloc(need), need);
  *     while (status == ATTN_OK && r.done < r.total)
  *         status = attn_resume_step(&r, 16);                   // 16 tiles, then something else
  *     if (status == ATTN_OK)
@@ -26,8 +27,8 @@
  *   naive; every mask, modifier and callback sees the whole call. k and v give their storage types;
  *   their data and strides are not used. shared_keys and backend change nothing.
  * Errors. A status, and a sentence from attn_resume_check. Nothing is written to o and lse before
- *   attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and leaves everything as
- *   it was before that tile: the next step asks for the same tile again, or give up. After a
+ *   attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and leaves everything
+ *   as it was before that tile: the next step asks for the same tile again, or give up. After a
  *   failure of parallel_for there is no going on: every later call returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows; fetch is called
  *   by the thread that calls attn_resume_step. Several resumables may be under way at once.
@@ -100,8 +101,8 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
 /* What is wrong with the arguments of attn_resume_begin, in one English sentence, or "ok". Writes
- * at most text_bytes bytes including the terminator and returns text (or a constant string when text
- * is NULL or text_bytes is 0). */
+ * at most text_bytes bytes including the terminator and returns text (or a constant string when
+ * text is NULL or text_bytes is 0). */
 ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                        const void *memory, size_t memory_bytes, char *text,
                                        size_t text_bytes);

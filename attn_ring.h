@@ -47,8 +47,9 @@
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written: what fails on one rank, its arguments, workspace, fetch, parallel_for or
  *   transport, is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
- *   stats->failed_rank tells whose it is. Where ranks differ in a number, a length, a layout, sinks,
- *   slopes or in which arrays are given, that is ATTN_ERR_ARG on all of them. Only a rank without a usable transport returns alone.
+ *   stats->failed_rank tells whose it is. Where ranks differ in a number, a length, a layout,
+ *   sinks, slopes or in which arrays are given, that is ATTN_ERR_ARG on all of them. Only a rank
+ *   without a usable transport returns alone.
  * Threads. As attn_forward, within a rank; transports may start their own.
  * Stack. Below 6 KiB in every build measured (tests/stack.sh).
  */

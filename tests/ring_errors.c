@@ -76,7 +76,7 @@ static void make_right(whole_call *c)
     c->first[1] = 2, c->first[2] = 3;
 }
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 typedef enum kind { TO_INT, TO_I64, TO_STRIDE, TO_NULL, TO_DATA } kind;
 enum { FORWARD = 1, BACKWARD = 2, BOTH = 3, CUSTOM = 4, /* of ring.ranges */
