@@ -161,6 +161,20 @@ static void add_cells(case_list *list, const preset_choice *want)
         }
 }
 
+/* Every tenth cell of the whole square, by the size of the cells. */
+static void add_tenths(case_list *list, const preset_choice *want)
+{
+    static const int sizes[] = {64, 128, 256};
+    long_case(list, want, "tenth of cells", 1)->mask = MASK_FULL;
+    for (int i = 0; i < LENGTH(sizes); i++) {
+        bench_case *const c = long_case(list, want, "tenth of cells", 1);
+        c->mask = MASK_BLOCKS_TENTH;
+        c->mask_size = sizes[i];
+        snprintf(c->name, sizeof c->name, "cells of %d", sizes[i]);
+        keep_wanted(list, want, c);
+    }
+}
+
 /* ---- rings: each way to divide the sequence, 1, 2, 4, ... ranks in turn on the same tensors */
 
 static void add_rank_case(case_list *list, const preset_choice *want, int way, int ranks,
@@ -190,6 +204,7 @@ void dilated_cases(case_list *list, const preset_choice *want)
     add_ways(list, want, 0);
     if (!want->dilated.branches) add_others(list, want);
     if (!want->dilated.branches) add_cells(list, want);
+    if (!want->dilated.branches && !want->quick) add_tenths(list, want);
     add_ways(list, want, 1);
     add_ranks(list, want, 0);
     add_ranks(list, want, 1);
