@@ -5,7 +5,7 @@
  * Cases are those of tests/ring_cases.h. Checks are made by the main thread only. ATTN_TEST_QUICK
  * in the environment leaves most rounds out (ThreadSanitizer).
  */
-#include "../examples/virtual_ranks.h"
+#include "watched_ranks.h"
 #include "ring_cases.h"
 #include "test.h"
 
@@ -32,7 +32,7 @@ static void run_one_rank(void *arg, const attn_transport *t)
 static int run_job(job *j)
 {
     int well = 1;
-    if (!CHECK(virtual_ranks_run(j->c->ranks, run_one_rank, j) == 0, "threads cannot be started"))
+    if (!CHECK(watched_ranks_run(j->c->ranks, run_one_rank, j) == 0, "threads cannot be started"))
         return 0;
     for (int r = 0; r < j->c->ranks; r++) {
         worst_note(j->out[r].worst);
@@ -264,7 +264,7 @@ static int count(counting *c, int ranks, int layout, int64_t length, int causal)
     c->p.seq_len_q = c->p.seq_len_kv = length;
     c->p.causal = causal;
     c->ring.layout = layout;
-    well = CHECK(virtual_ranks_run(ranks, count_rank, c) == 0, "threads cannot be started");
+    well = CHECK(watched_ranks_run(ranks, count_rank, c) == 0, "threads cannot be started");
     for (int r = 0; r < ranks; r++)
         well &= CHECK(c->status[r] == ATTN_OK, "%s", attn_status_string(c->status[r]));
     return well;

@@ -6,7 +6,7 @@
  * the status, the sentence of the check must hold the words, and no byte of an output or of the
  * workspace may change.
  */
-#include "../examples/virtual_ranks.h"
+#include "watched_ranks.h"
 #include "test.h"
 
 #include <stddef.h>
@@ -372,7 +372,7 @@ static void ranks_disagree(void)
         for (int rank = -1; rank < 3; rank++) {
             quarrel q = {field, rank, {0}, {{0}}};
             if (!begin_case("rank %d differs in %d", rank, field) ||
-                !CHECK(virtual_ranks_run(3, quarrel_rank, &q) == 0, "no threads"))
+                !CHECK(watched_ranks_run(3, quarrel_rank, &q) == 0, "no threads"))
                 continue;
             for (int r = 0; r < 3; r++)
                 CHECK(q.status[r] == (rank < 0 ? ATTN_OK : ATTN_ERR_ARG) &&
