@@ -492,7 +492,7 @@ typedef struct ring_shape {
 } ring_shape;
 
 typedef struct ring_plan {
-    ring_cut cut;
+    ring_cut cuts;
     ring_shape shape;
     int rank;
     int64_t length, longest;         /* positions of this rank; of the rank that has most */
@@ -564,12 +564,12 @@ static void plan_lengths(ring_plan *pl)
 {
     int64_t longest, nodes = 0;
     int rank;
-    pl->length = held_by(&pl->cut, pl->rank, NULL, &pl->row_range);
+    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
     pl->longest = pl->key_range = 0;
-    for (rank = 0; rank < pl->cut.ranks; rank++) {
-        pl->longest = max64(pl->longest, held_by(&pl->cut, rank, NULL, &longest));
+    for (rank = 0; rank < pl->cuts.ranks; rank++) {
+        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
         pl->key_range = max64(pl->key_range, longest);
-        nodes += nodes_of_rank(&pl->cut, rank);
+        nodes += nodes_of_rank(&pl->cuts, rank);
     }
     pl->entry_count = nodes;
 }
@@ -655,13 +655,14 @@ static void plan_ring_forward(ring_plan *pl)
     const ring_shape *s = &pl->shape;
     pl->rows = times(s->entries_q, pl->length);
     pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
-    pl->slots = states_at_once(&pl->cut, pl->rank);
+    pl->slots = states_at_once(&pl->cuts, pl->rank);
     pl->entries = place(&pl->bytes, pl->entry_count, sizeof(ring_entry));
     pl->used = place(&pl->bytes, pl->slots, 1);
     pl->buffer[0] = place(&pl->bytes, shard_bytes(s, pl->longest), 1);
-    pl->buffer[1] = place(&pl->bytes, pl->cut.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
+    pl->buffer[1] = place(&pl->bytes, pl->cuts.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
-    pl->gathered = place(&pl->bytes, pl->cut.ring->gather ? shard_bytes(s, pl->cut.length) : 0, 1);
+    pl->gathered =
+        place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
 }
 
 static void plan_ring_backward(ring_plan *pl)
@@ -691,17 +692,17 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
 }
 
 /* With so many bytes for the parts. */
-static void plan_ring(const attn_params *p, int backward, const attn_ring *ring, size_t work,
+static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
                       ring_plan *pl)
 {
     memset(pl, 0, sizeof *pl);
     pl->rank = ring->transport->rank;
-    pl->cut = cut_of(p, ring, ring->transport->size);
+    pl->cuts = cut_of(p, ring, ring->transport->size);
     pl->shape = shape_of(p);
     plan_lengths(pl);
     pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
     pl->bytes = RING_HEAD;
-    if (backward)
+    if (gradients)
         plan_ring_backward(pl);
     else
         plan_ring_forward(pl);
@@ -709,11 +710,11 @@ static void plan_ring(const attn_params *p, int backward, const attn_ring *ring,
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
 }
 
-OWN_FRAME static int64_t planned_bytes(const attn_params *p, int backward, const attn_ring *ring,
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
                                        size_t work)
 {
     ring_plan pl;
-    plan_ring(p, backward, ring, work, &pl);
+    plan_ring(p, gradients, ring, work, &pl);
     return pl.bytes;
 }
 
@@ -734,17 +735,17 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
 }
 
 /* Everything that can be wrong on one rank. */
-OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g, int backward,
-                              const attn_ring *ring, const void *workspace, size_t bytes,
-                              text *why)
+OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
+                                        int gradients, const attn_ring *ring,
+                                        const void *workspace, size_t bytes, text *why)
 {
     int64_t need;
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && backward && !g)
+    if (!status && gradients && !g)
         status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (!status && backward)
+    if (!status && gradients)
         status = check_ring_gradients(p, g, ring, why);
     if (status)
         return status;
@@ -811,9 +812,9 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
 }
 
 /* What has to be the same on every rank, or messages would not fit or results mean nothing. */
-static uint32_t call_hash(const attn_params *p, int backward, const attn_ring *ring, int ranks)
+static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { backward, p->batch, p->num_heads_q, p->num_heads_kv, p->seq_len_kv,
+    const int64_t numbers[] = { gradients, p->batch, p->num_heads_q, p->num_heads_kv, p->seq_len_kv,
                                 p->head_dim, p->head_dim_v, p->k.dtype, p->v.dtype, p->causal,
                                 p->alignment, p->window, p->window_left, p->window_right,
                                 p->chunk_size, bits_of(p->scale), bits_of(p->softcap),
@@ -1009,7 +1010,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
 /* The rank's own shard into the first buffer. */
 static attn_status load_own(ring_call *c)
 {
-    const attn_ring *ring = c->pl.cut.ring;
+    const attn_ring *ring = c->pl.cuts.ring;
     char *k = c->base + c->pl.buffer[0], *v = k + values_at(&c->pl.shape, c->pl.length);
     if (ring->fetch)
         return ring->fetch(ring->fetch_user, k, v) ? ATTN_ERR_CALLBACK : ATTN_OK;
@@ -1096,7 +1097,7 @@ static int take_entry(ring_call *c, int level, int64_t index)
 /* A node is complete: with its sibling it is the node above. */
 static void add_entry(ring_call *c, int level, int64_t index, int slot)
 {
-    const int along_tree = c->pl.cut.along_tree;
+    const int along_tree = c->pl.cuts.along_tree;
     ring_entry *entry;
     int other;
     while ((other = take_entry(c, level, along_tree ? index ^ 1 : 0)) > -2) {
@@ -1118,7 +1119,7 @@ static attn_status compute_rows(ring_call *c, int *slot)
     attn_ring_range range;
     attn_status status = ATTN_OK;
     int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cut, c->pl.rank, &cursor, &range); at += range.count) {
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
         set_part_rows(c, &range, at);
         if (!has_pairs(c))
             continue;
@@ -1137,16 +1138,16 @@ static attn_status compute_rows(ring_call *c, int *slot)
 static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
                                  const attn_ring_range *range)
 {
-    const ring_cut *cut = &c->pl.cut;
+    const ring_cut *cuts = &c->pl.cuts;
     attn_status status = ATTN_OK;
     ring_node node = { 0, 0, 0, 0 };
     int64_t from = 0, to = 1;
     int slot;
-    if (cut->along_tree)
-        chunks_of(cut, range, &from, &to);
+    if (cuts->along_tree)
+        chunks_of(cuts, range, &from, &to);
     while (from < to && !status) {
-        if (cut->along_tree) {
-            node = next_node(cut, &from, to);
+        if (cuts->along_tree) {
+            node = next_node(cuts, &from, to);
         } else {
             node.begin = range->begin;
             node.end = range->begin + range->count;
@@ -1164,11 +1165,11 @@ static attn_status compute_range(ring_call *c, const char *shard, int64_t length
 /* The keys of rank `source`. */
 static attn_status compute_shard(ring_call *c, int source, const char *shard)
 {
-    const int64_t length = held_by(&c->pl.cut, source, NULL, NULL);
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
     attn_ring_range range;
     attn_status status = ATTN_OK;
     int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cut, source, &cursor, &range); at += range.count)
+    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count)
         status = compute_range(c, shard, length, at, &range);
     return status;
 }
@@ -1186,11 +1187,11 @@ static void scatter_range(char *to, const char *shard, int64_t entries, int64_t 
 static void gather_shard(ring_call *c, int source, const char *shard)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t length = held_by(&c->pl.cut, source, NULL, NULL), whole = c->pl.cut.length;
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL), whole = c->pl.cuts.length;
     char *to = c->base + c->pl.gathered;
     attn_ring_range range;
     int64_t cursor = 0, at = 0;
-    for (; next_range(&c->pl.cut, source, &cursor, &range); at += range.count) {
+    for (; next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
         scatter_range(to, shard, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype), whole,
                       length, at, &range);
         scatter_range(to + values_at(s, whole), shard + values_at(s, length), s->entries_kv,
@@ -1203,7 +1204,7 @@ static attn_status compute_gathered(ring_call *c)
 {
     attn_status status;
     int slot = -1;
-    set_part_keys(c, c->base + c->pl.gathered, c->pl.cut.length, 0, 0, c->pl.cut.length);
+    set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
     c->p.part.keys = 0; /* all of them */
     c->p.part.key_begin = c->p.part.key_count = 0;
     status = compute_rows(c, &slot);
@@ -1213,14 +1214,14 @@ static attn_status compute_gathered(ring_call *c)
 
 static ring_message forward_message(const ring_call *c, int step)
 {
-    const ring_cut *cut = &c->pl.cut;
-    const int source = source_at(cut, c->pl.rank, step);
-    const int next = source_at(cut, c->pl.rank, step + 1);
+    const ring_cut *cuts = &c->pl.cuts;
+    const int source = source_at(cuts, c->pl.rank, step);
+    const int next = source_at(cuts, c->pl.rank, step + 1);
     ring_message m;
     m.send = c->base + c->pl.buffer[step % 2];
     m.receive = c->base + c->pl.buffer[(step + 1) % 2];
-    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cut, source, NULL, NULL));
-    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cut, next, NULL, NULL));
+    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cuts, source, NULL, NULL));
+    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cuts, next, NULL, NULL));
     return m;
 }
 
@@ -1236,7 +1237,7 @@ static attn_status write_outputs(ring_call *c)
     c->p.partial = 0;
     c->p.part.keys = 0;
     c->p.part.key_begin = c->p.part.key_count = 0;
-    for (; !status && next_range(&c->pl.cut, c->pl.rank, &cursor, &range); at += range.count) {
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
         attn_state state = slot_state(c, slot);
         set_part_rows(c, &range, at);
         state.m += at * c->pl.shape.entries_q;
@@ -1249,12 +1250,12 @@ static attn_status write_outputs(ring_call *c)
 
 static attn_status ring_attention(ring_call *c)
 {
-    const ring_cut *cut = &c->pl.cut;
+    const ring_cut *cuts = &c->pl.cuts;
     attn_status status = load_own(c);
     int step;
     c->p.partial = 1;
-    for (step = 0; step < cut->ranks; step++) {
-        const int source = source_at(cut, c->pl.rank, step), last = step == cut->ranks - 1;
+    for (step = 0; step < cuts->ranks; step++) {
+        const int source = source_at(cuts, c->pl.rank, step), last = step == cuts->ranks - 1;
         const char *shard = c->base + c->pl.buffer[step % 2];
         if (!last) {
             const ring_message m = forward_message(c, step);
@@ -1262,14 +1263,14 @@ static attn_status ring_attention(ring_call *c)
             if (status)
                 return status;
         }
-        if (!status && cut->ring->gather)
+        if (!status && cuts->ring->gather)
             gather_shard(c, source, shard);
         else if (!status)
             status = compute_shard(c, source, shard);
         if (!last)
             status = end_exchange(c, status);
     }
-    if (!status && cut->ring->gather)
+    if (!status && cuts->ring->gather)
         status = compute_gathered(c);
     status = agree_on_status(c->t, c->stats, status);
     return status ? status : write_outputs(c);
@@ -1284,23 +1285,23 @@ static attn_status ring_attention(ring_call *c)
 /* Where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
-    const ring_cut *cut = &c->pl.cut;
-    if (t >= cut->ranks)
+    const ring_cut *cuts = &c->pl.cuts;
+    if (t >= cuts->ranks)
         return 0;
     return shard_bytes(&c->pl.shape,
-                       held_by(cut, source_at(cut, c->pl.rank, t), NULL, NULL));
+                       held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
 }
 
 static int64_t gift_bytes(const ring_call *c, int step)
 {
     const int64_t length =
-        held_by(&c->pl.cut, source_at(&c->pl.cut, c->pl.rank, step), NULL, NULL);
+        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
     return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
 }
 
 static ring_message backward_message(const ring_call *c, int t)
 {
-    const int keys = t <= c->pl.cut.ranks - 2, gifts = t > 0;
+    const int keys = t <= c->pl.cuts.ranks - 2, gifts = t > 0;
     ring_message m;
     m.send = c->base + c->pl.buffer[t % 2] + (keys ? 0 : gift_at(c, t));
     m.receive = c->base + c->pl.buffer[(t + 1) % 2];
@@ -1354,7 +1355,7 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     attn_ring_range range;
     attn_status status = ATTN_OK;
     int64_t cursor = 0, row = 0;
-    for (; !status && next_range(&c->pl.cut, c->pl.rank, &cursor, &range); row += range.count) {
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
         set_part_rows(c, &range, row);
         if (!has_pairs(c))
             continue;
@@ -1372,12 +1373,12 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 /* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
 static attn_status backward_shard(ring_call *c, int source, const char *shard)
 {
-    const int64_t length = held_by(&c->pl.cut, source, NULL, NULL);
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
     attn_ring_range range;
     attn_status status = ATTN_OK;
     int64_t cursor = 0, at = 0;
     memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
-    for (; !status && next_range(&c->pl.cut, source, &cursor, &range); at += range.count) {
+    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
         set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
         status = backward_range(c, length, at);
     }
@@ -1411,7 +1412,7 @@ static void write_gradients(ring_call *c, const float *home)
     const attn_gradients *g = &c->own_g;
     attn_ring_range range;
     int64_t cursor = 0, at = 0, b;
-    for (; next_range(&c->pl.cut, c->pl.rank, &cursor, &range); at += range.count) {
+    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
         set_part_rows(c, &range, at);
         set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
         for (b = 0; b < c->p.batch; b++) {
@@ -1440,24 +1441,24 @@ static void join_gifts(ring_call *c, int t)
 
 static attn_status ring_gradients(ring_call *c)
 {
-    const ring_cut *cut = &c->pl.cut;
-    const int exchanges = cut->ranks > 1;
+    const ring_cut *cuts = &c->pl.cuts;
+    const int exchanges = cuts->ranks > 1;
     attn_status status = load_own(c);
     int t;
     memset(c->base + c->pl.dq, 0,
            (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
-    for (t = 0; t < cut->ranks + exchanges; t++) {
+    for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
         if (exchanges)
             status = begin_exchange(c, &m, status);
         if (exchanges && status)
             return status;
-        if (!status && t < cut->ranks)
-            status = backward_shard(c, source_at(cut, c->pl.rank, t),
+        if (!status && t < cuts->ranks)
+            status = backward_shard(c, source_at(cuts, c->pl.rank, t),
                                     c->base + c->pl.buffer[t % 2]);
         if (exchanges)
             status = end_exchange(c, status);
-        if (!status && t < cut->ranks)
+        if (!status && t < cuts->ranks)
             join_gifts(c, t);
     }
     status = agree_on_status(c->t, c->stats, status);
@@ -1476,7 +1477,7 @@ ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *rin
     text why = text_in(NULL, 0);
     attn_ring_range range;
     attn_status status;
-    ring_cut cut;
+    ring_cut cuts;
     int64_t at = 0;
     if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) ||
         rank < 0 || rank >= ring->transport->size)
@@ -1485,7 +1486,7 @@ ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *rin
     status = check_cut(p, ring, ring->transport->size, &why);
     if (status)
         return status;
-    for (cut = cut_of(p, ring, ring->transport->size); next_range(&cut, rank, &at, &range);
+    for (cuts = cut_of(p, ring, ring->transport->size); next_range(&cuts, rank, &at, &range);
          ++*count)
         if (*count < most)
             ranges[*count] = range;
@@ -1497,7 +1498,7 @@ ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *r
 {
     text why = text_in(NULL, 0);
     attn_status status;
-    ring_cut cut;
+    ring_cut cuts;
     int r;
     if (!info)
         return ATTN_ERR_ARG;
@@ -1507,15 +1508,15 @@ ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *r
     status = check_cut(p, ring, ring->transport->size, &why);
     if (status)
         return status;
-    cut = cut_of(p, ring, ring->transport->size);
-    info->canonical = is_canonical(&cut);
-    info->length = held_by(&cut, rank, &info->ranges, NULL);
-    for (r = 0; r < cut.ranks; r++)
-        info->longest = max64(info->longest, held_by(&cut, r, NULL, NULL));
+    cuts = cut_of(p, ring, ring->transport->size);
+    info->canonical = is_canonical(&cuts);
+    info->length = held_by(&cuts, rank, &info->ranges, NULL);
+    for (r = 0; r < cuts.ranks; r++)
+        info->longest = max64(info->longest, held_by(&cuts, r, NULL, NULL));
     return ATTN_OK;
 }
 
-static attn_status ring_size(const attn_params *p, const attn_gradients *g, int backward,
+static attn_status ring_size(const attn_params *p, const attn_gradients *g, int gradients,
                              const attn_ring *ring, size_t *bytes)
 {
     text why = text_in(NULL, 0);
@@ -1527,9 +1528,9 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
     status = check_transport(ring, &why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, &why);
-    if (!status && backward && !g)
+    if (!status && gradients && !g)
         status = ATTN_ERR_ARG;
-    if (!status && backward)
+    if (!status && gradients)
         status = check_ring_gradients(p, g, ring, &why);
     if (!status)
         status = ring_bytes(p, g, ring, &need);
@@ -1550,12 +1551,12 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
     return ring_size(p, g, 1, ring, bytes);
 }
 
-static const char *ring_sentence(const attn_params *p, const attn_gradients *g, int backward,
+static const char *ring_sentence(const attn_params *p, const attn_gradients *g, int gradients,
                                  const attn_ring *ring, const void *workspace, size_t bytes,
                                  char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_ring(p, g, backward, ring, workspace, bytes, &why);
+    const attn_status status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -1604,11 +1605,11 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
         c->entries = (ring_entry *)(void *)(base + c->pl.entries);
     }
-    stats->canonical = !g && is_canonical(&c->pl.cut);
+    stats->canonical = !g && is_canonical(&c->pl.cuts);
     return c;
 }
 
-static attn_status ring_run(const attn_params *p, const attn_gradients *g, int backward,
+static attn_status ring_run(const attn_params *p, const attn_gradients *g, int gradients,
                             const attn_ring *ring, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
@@ -1619,11 +1620,11 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int b
         return status;
     memset(&stats, 0, sizeof stats);
     stats.failed_rank = -1;
-    status = check_ring(p, g, backward, ring, workspace, bytes, &why);
+    status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
         status = agree_on_call(ring->transport, &stats,
-                               call_hash(p, backward, ring, ring->transport->size));
+                               call_hash(p, gradients, ring, ring->transport->size));
     if (!status) {
         c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);
