@@ -350,7 +350,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-        size_t more; /* than the limit: calls of a ring make calls of the others */
+        size_t more; /* than the limit: rings and dilated attention call the others */
     } calls[] = { { "attn_forward", run_forward, 0 },
                   { "attn_check", run_check, 0 },
                   { "attn_explain", run_explain, 0 },
@@ -359,7 +359,7 @@ int main(int argc, char **argv)
                   { "attn_cache", run_cache, 0 },
                   { "attn_backward", run_backward, 0 },
                   { "attn_resume", run_resume, 0 },
-                  { "attn_dilated", run_dilated, 0 },
+                  { "attn_dilated", run_dilated, 1024 },
                   { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
