@@ -319,7 +319,7 @@ check-mpi: $(LIB) ## ranks that are processes: on OpenMPI and MPICH, where they 
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),$(BUILD)/tsan/test)
-	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward ring
+	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring
 
 check-sanitize: ## all groups and a million random calls under ASan and UBSan
 	$(call submake,asan,$(CC),-O1 -g1 -fsanitize=address$(,)undefined $(SANITIZE),\
