@@ -39,8 +39,8 @@ LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
 # What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_text.c attn_rope.c attn_cache.c attn_backward.c \
-            attn_resume.c attn_long.c attn_ring.c
+PORTABLE := attn.c attn_merge.c attn_explain.c attn_text.c attn_rope.c attn_cache.c \
+            attn_backward.c attn_resume.c attn_long.c attn_ring.c
 HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_resume.h attn_long.h attn_ring.h \
             attn_opencl.h
 # Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.

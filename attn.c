@@ -721,6 +721,18 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
+/* Sets that are linked in, but cannot run here. */
+static void put_missing_kernels(text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (!kernel_sources[i].get()) {
+            put(why, "; kernels ");
+            put(why, kernel_sources[i].name);
+            put(why, ": this CPU or its operating system cannot run them");
+        }
+}
+
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
 {
     int i;
@@ -891,6 +903,27 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
         return 1;
     usual_tuning(t);
     return 0;
+}
+
+/* What p.tuning says that is not usual, or what is wrong with it. */
+static void put_tuning(const problem *pr, const plan *pl, text *why)
+{
+    tuning t;
+    int64_t value;
+    int i, found = 0;
+    if (!pr->p.tuning)
+        return;
+    put(why, "; ");
+    if (!read_tuning(pr->p.tuning, pl->kernels->name, &t, why))
+        return;
+    for (i = 0; i < COUNT_OF(tuning_values); i++) {
+        memcpy(&value, (const char *)&t + tuning_values[i].offset, sizeof value);
+        if (value == tuning_values[i].usual)
+            continue;
+        put(why, found++ ? " " : "tuning: ");
+        put_field(why, tuning_values[i].name, value);
+    }
+    put(why, found ? "" : "tuning: the usual sizes");
 }
 
 static int64_t q_capacity(const attn_params *p, int64_t b)
@@ -4724,7 +4757,7 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
     return forward_cpu(p, workspace, workspace_bytes);
 }
 
-/* ---- explain */
+/* ---- pairs that are visible */
 
 static int has_range_rule(const attn_params *p)
 {
@@ -4758,153 +4791,6 @@ static double visible_pairs(const attn_params *p)
     for (b = 0; has_batch_arrays(p) && b < p->batch; b++)
         pairs += sequence_pairs(p, b);
     return pairs * (double)p->num_heads_q;
-}
-
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows *
-           (double)dim;
-}
-
-static double call_bytes(const attn_params *p)
-{
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
-}
-
-static void explain_impl(const problem *pr, const plan *pl, text *why)
-{
-    const attn_params *p = &pr->p;
-    put(why, attn_impl_name(pl->impl));
-    if (p->impl == ATTN_IMPL_AUTO) {
-        put(why, ": seq_len_kv is ");
-        put(why, pl->impl == ATTN_IMPL_NAIVE ? "at most " : "above ");
-        put_field(why, "auto_naive_keys", p->auto_naive_keys);
-    } else {
-        put(why, p->impl == ATTN_IMPL_DEFAULT ? ": the default at every length" : ": asked for");
-    }
-}
-
-static void explain_kernels(const attn_params *asked, const attn_kernels *kernels, text *why)
-{
-    int i;
-    put(why, "; kernels ");
-    put(why, kernels->name);
-    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
-    for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (!kernel_sources[i].get()) {
-            put(why, "; kernels ");
-            put(why, kernel_sources[i].name);
-            put(why, ": this CPU or its operating system cannot run them");
-        }
-}
-
-/* What p.tuning says that is not usual, or what is wrong with it. */
-static void explain_tuning(const problem *pr, const plan *pl, text *why)
-{
-    tuning t;
-    int64_t value;
-    int i, found = 0;
-    if (!pr->p.tuning)
-        return;
-    put(why, "; ");
-    if (!read_tuning(pr->p.tuning, pl->kernels->name, &t, why))
-        return;
-    for (i = 0; i < COUNT_OF(tuning_values); i++) {
-        memcpy(&value, (const char *)&t + tuning_values[i].offset, sizeof value);
-        if (value == tuning_values[i].usual)
-            continue;
-        put(why, found++ ? " " : "tuning: ");
-        put_field(why, tuning_values[i].name, value);
-    }
-    put(why, found ? "" : "tuning: the usual sizes");
-}
-
-/* Of the keys of a row tile: what different workers may take. */
-static int key_parts(const plan *pl)
-{
-    const split *sp = &pl->split;
-    return sp->parts ? sp->parts - sp->inside + sp->inside * sp->tiles : 1;
-}
-
-static void explain_prefix(const plan *pl, text *why)
-{
-    if (pl->prefix_keys) {
-        put(why, "; prefix of ");
-        put_int(why, pl->prefix_keys);
-        put(why, " keys: once for the batch");
-    } else if (pl->prefix_why) {
-        put(why, "; prefix not shared: ");
-        put(why, pl->prefix_why);
-    }
-}
-
-static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
-                         attn_info *info)
-{
-    text why = text_in(info->reasons, sizeof info->reasons);
-    const attn_params *p = &pr->p;
-    int answer;
-    explain_impl(pr, pl, &why);
-    explain_prefix(pl, &why);
-    explain_tuning(pr, pl, &why); /* before a list that may not fit */
-    explain_kernels(asked, pl->kernels, &why);
-    if (asked->parallel_for && asked->num_workers == 0)
-        put(&why, "; one worker: num_workers is 0, parallel_for is not called");
-    if (asked->num_workers > p->num_workers)
-        put(&why, "; one worker: parallel_for is NULL, OpenMP is not compiled in");
-    if (p->backend)
-        put(&why, "; backend ");
-    answer = ask_backend(p, &why);
-    if (answer > 0)
-        put(&why, "takes the call");
-    info->impl = pl->impl;
-    info->impl_name = attn_impl_name(pl->impl);
-    info->kernels_name = pl->kernels->name;
-    info->backend_name = answer > 0 ? p->backend->name : answer ? "none" : "cpu";
-    info->tile_rows = pl->rows;
-    info->tile_keys = pl->keys;
-    info->workers = pl->workers;
-    info->items = pl->split.parts ? split_items(pl) : plus(pl->items, pl->prefix_items);
-    info->items = plus(info->items, pl->logits_items);
-    info->key_parts = key_parts(pl);
-    info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
-    info->pairs = visible_pairs(p);
-    info->flops = 2.0 * info->pairs * (double)(p->head_dim + p->head_dim_v);
-    info->bytes = call_bytes(p);
-}
-
-/* All but workspace_bytes. */
-OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
-{
-    text why = text_in(info->reasons, sizeof info->reasons);
-    problem pr;
-    plan pl;
-    attn_status status = validate(p, &pr, 0, &why);
-    if (status)
-        return status;
-    settle_workers(&pr.p);
-    plan_call(&pr, &pl, 0, pr.tuning.item_bytes);
-    status = check_size_limit(&pr, &pl, &why);
-    if (!status)
-        explain_call(p, &pr, &pl, info);
-    return status;
-}
-
-ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
-{
-    attn_status status;
-    if (!info)
-        return ATTN_ERR_ARG;
-    memset(info, 0, sizeof *info);
-    info->impl_name = info->kernels_name = info->backend_name = "none";
-    status = explain_plan(p, info);
-    return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }
 
 /* ---- states and partial results */
@@ -5009,7 +4895,9 @@ ATTN_API const attn_core *attn_core_get(void)
                                     tile_class,     lanes_in_range, change_logits,  hide_dead,
                                     apply_score,    drop_keys,      copy_key_tile,  write_lanes,
                                     run_items,      size_of_call,   forward_cpu,
-                                    visible_pairs };
+                                    visible_pairs,  plan_call,      check_size_limit,
+                                    ask_backend,    split_items,    put_tuning,
+                                    put_missing_kernels };
     return &core;
 }
 

@@ -491,7 +491,8 @@ typedef struct attn_info {
     char reasons[512];         /* why this path and not another, one sentence each, "; " between */
 } attn_info;
 
-/* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. */
+/* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. In
+ * attn_explain.c. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
 /* *info as readable lines; truncates; returns text. In attn_text.c. */
@@ -1842,6 +1843,12 @@ typedef struct attn_core {
     attn_status (*size_of_call)(const attn_params *asked, problem *pr, text *why, size_t *bytes);
     attn_status (*forward_cpu)(const attn_params *p, void *workspace, size_t bytes);
     double (*visible_pairs)(const attn_params *p);
+    void (*plan_call)(const problem *pr, plan *pl, int small, int64_t worker_bytes);
+    attn_status (*check_size_limit)(const problem *pr, const plan *pl, text *why);
+    int (*ask_backend)(const attn_params *p, text *why);
+    int64_t (*split_items)(const plan *pl);
+    void (*put_tuning)(const problem *pr, const plan *pl, text *why);
+    void (*put_missing_kernels)(text *why);
 } attn_core;
 
 ATTN_API const attn_core *attn_core_get(void);

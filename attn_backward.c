@@ -1935,15 +1935,13 @@ ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g
     return backward_cpu(p, g, workspace, workspace_bytes);
 }
 
-/* From attn_explain, without a backend: one may try its kernels of attn_forward when asked. */
 OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
 {
-    attn_params on_cpu = *p;
-    attn_info info;
-    attn_status status;
-    on_cpu.backend = NULL;
-    status = attn_explain(&on_cpu, &info);
-    *pairs = info.pairs;
+    const attn_core *core = attn_core_get();
+    text none = text_in(NULL, 0);
+    problem pr;
+    const attn_status status = core->validate(p, &pr, 0, &none);
+    *pairs = status ? 0 : core->visible_pairs(&pr.p);
     return status;
 }
 

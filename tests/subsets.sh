@@ -10,7 +10,7 @@
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
-# attn_merge.c without attn.c; attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
+# attn_merge.c without attn.c; attn_explain.c, attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
 # attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c with attn.c,
 # attn_merge.c and attn_backward.c, as attn_ring.c; attn_opencl.c with attn.c, attn_backward.h and
 # kernels.cl, whose bytes are made as its header says.
@@ -127,6 +127,23 @@ int main(void)
         return 1;
     info.impl_name = info.kernels_name = info.backend_name = attn_impl_name(p.impl);
     printf("%d %.23s", p.num_workers, attn_info_format(&info, text, sizeof text));
+    return 0;
+}
+END
+cat > explain.c <<'END'
+#include "attn.h"
+#include <stdio.h>
+int main(void)
+{
+    attn_params p = {0};
+    attn_info info;
+    p.batch = p.num_heads_q = 1;
+    p.seq_len_q = p.seq_len_kv = 100;
+    p.head_dim = 64;
+    p.causal = 1;
+    if (attn_explain(&p, &info) != ATTN_OK)
+        return 1;
+    printf("%s %.0f", info.impl_name, info.pairs);
     return 0;
 }
 END
@@ -473,6 +490,7 @@ levels()
 {
     cat <<TABLE
 merge.c|attn.h attn_merge.c|0.693147
+explain.c|attn.h attn.c attn_explain.c|tiled 5050
 words.c|attn.h attn.c attn_text.c|3 impl              naive
 rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
 cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
