@@ -17,16 +17,21 @@ typedef struct tree {
     int failed;
 } tree;
 
-static attn_state new_state(const tree *c)
+attn_state states_alloc(int64_t rows, int64_t dim_v)
 {
     attn_state s;
     memset(&s, 0, sizeof s);
-    s.num_rows = c->rows;
-    s.head_dim_v = c->dim_v;
-    s.m = test_alloc((size_t)c->rows * sizeof(float));
-    s.l = test_alloc((size_t)c->rows * sizeof(float));
-    s.o = test_alloc((size_t)(c->rows * c->dim_v) * sizeof(float));
+    s.num_rows = rows;
+    s.head_dim_v = dim_v;
+    s.m = test_alloc((size_t)rows * sizeof(float));
+    s.l = test_alloc((size_t)rows * sizeof(float));
+    s.o = test_alloc((size_t)(rows * dim_v) * sizeof(float));
     return s;
+}
+
+static attn_state new_state(const tree *c)
+{
+    return states_alloc(c->rows, c->dim_v);
 }
 
 static void use_state(attn_params *p, attn_state state)

@@ -58,13 +58,7 @@ typedef struct key_cut {
 
 static attn_state empty_state(const key_cut *c)
 {
-    attn_state s;
-    memset(&s, 0, sizeof s);
-    s.num_rows = c->rows;
-    s.head_dim_v = c->dim_v;
-    s.m = test_alloc((size_t)c->rows * sizeof(float));
-    s.l = test_alloc((size_t)c->rows * sizeof(float));
-    s.o = test_alloc((size_t)(c->rows * c->dim_v) * sizeof(float));
+    const attn_state s = states_alloc(c->rows, c->dim_v);
     for (int64_t r = 0; r < c->rows; r++)
         s.m[r] = -HUGE_VALF;
     memset(s.l, 0, (size_t)c->rows * sizeof(float));
