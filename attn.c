@@ -4718,7 +4718,7 @@ OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, 
     char *base = (char *)workspace;
     call *c;
     attn_status status;
-    base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
+    base = align_memory(base);
     c = (call *)(void *)base;
     status = validate(p, &c->pr, 1, &why);
     if (status)

@@ -936,6 +936,13 @@ static inline int64_t aligned(int64_t bytes)
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* The first aligned byte of a caller's memory. */
+static inline char *align_memory(const void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;

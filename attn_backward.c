@@ -1900,7 +1900,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     float **arrays[3];
     backward *back;
     int i;
-    base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
+    base = align_memory(base);
     back = (backward *)(void *)base;
     back->core = attn_core_get();
     validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */

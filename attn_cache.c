@@ -349,12 +349,6 @@ static attn_status too_small_memory(size_t bytes, int64_t need, const char *rest
     return ATTN_ERR_WORKSPACE;
 }
 
-static char *align_memory(void *memory)
-{
-    char *at = memory;
-    return at + (ALIGNMENT - (uintptr_t)at % ALIGNMENT) % ALIGNMENT;
-}
-
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why_text,
                                      size_t why_bytes)
 {

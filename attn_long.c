@@ -1351,7 +1351,7 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d,
                              const dilated_layout *lay, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace + (ALIGNMENT - (uintptr_t)workspace % ALIGNMENT) % ALIGNMENT;
+    char *base = align_memory(workspace);
     dilated_run *run = (dilated_run *)(void *)base;
     const int64_t have = bytes_given(workspace, bytes);
     int i;

@@ -2403,7 +2403,7 @@ static session *open_session(const attn_opencl_call *how, const problem *pr, con
     session *s;
     if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
         return NULL;
-    base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
+    base = align_memory(base);
     s = (session *)(void *)base;
     memset(s, 0, sizeof *s);
     s->gpu = how->gpu;

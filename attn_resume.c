@@ -116,12 +116,6 @@ static void open_tile_call(attn_params *one, const attn_params *resolved,
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-static char *aligned_base(const void *memory)
-{
-    const uintptr_t at = (uintptr_t)memory;
-    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
-}
-
 /* Bytes before the workspace of attn_forward. */
 static int64_t fixed_bytes(const resume_layout *lay)
 {
@@ -174,7 +168,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
                                const void *memory, size_t bytes, resume_layout *lay,
                                attn_params *one, text *why)
 {
-    char *base = memory ? aligned_base(memory) : NULL;
+    char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
     text none = text_in(NULL, 0);
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
@@ -450,7 +444,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->status = status;
     if (status)
         return status;
-    base = aligned_base(memory);
+    base = align_memory(memory);
     r->p = *p;
     r->tile.key_base = p->key_base;
     r->tile.kv_begin = p->kv_begin;

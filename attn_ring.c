@@ -1585,7 +1585,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     char *base = (char *)workspace;
     ring_call *c;
     size_t work;
-    base += (ALIGNMENT - (uintptr_t)base % ALIGNMENT) % ALIGNMENT;
+    base = align_memory(base);
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
