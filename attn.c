@@ -63,7 +63,7 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
-#define WIDE_TILE_KEYS 128 /* of a tile of many rows: logits of 24 KiB, so that they stay in L1 */
+#define WIDE_TILE_KEYS 64 /* of a tile of many rows: logits of 16 KiB, so that they stay in L1 */
 #define NARROW_TILE_KEYS 256
 
 /* ------------------------------------------------------------------------------------------------
@@ -2259,6 +2259,7 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 #define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length; */
 #define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
+#define SPLIT_STATE ((int64_t)80 << 10) /* these: more than 64 rows of heads 256 wide, 66 KB */
 #define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
@@ -2320,14 +2321,14 @@ static void plan_inside(const problem *pr, plan *pl)
 }
 
 /* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
- * large, as in MLA (98 KB of 48 rows), row tiles that share nothing have two parts at least (128
+ * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
  * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
     const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
-    if (pl->item_tiles > 1 || state <= SPLIT_BYTES_LEAST)
+    if (pl->item_tiles > 1 || state <= SPLIT_STATE)
         return usual;
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
@@ -3041,8 +3042,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL || !are_few(kernels, lanes)) /* unused lanes are harmless */
-        hide_dead(t, s, j0, n, class);
+    if (class != ATTN_TILE_FULL || lanes.end - lanes.begin == t->pl->rows)
+        hide_dead(t, s, j0, n, class); /* unused lanes that are +0 are harmless */
     if (p->score)
         apply_score(t, s, j0, n);
 }

@@ -712,8 +712,8 @@ struct attn_kernels {
     void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
     /* qt[d][lane] = fl(q[lane][d] * c). */
     void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes
-     * at least; the others may keep what they held. beside, ahead: NULL = nothing. */
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes;
+     * in each other one the same or +0. beside, ahead: NULL = nothing. */
     void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
     /* s = fl(cap2 * tanh(fl(s * icap2))). */

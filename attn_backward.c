@@ -270,7 +270,7 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
  *    the keys pass by.
  * --------------------------------------------------------------------------------------------- */
 
-/* Pair tiles of 64 keys and 48 rows, or 128 and 24: S and dP together are 24 KiB. */
+/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */

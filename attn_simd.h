@@ -5,7 +5,7 @@
  *
  * Parameters of this template
  *   ISA            suffix of every name, e.g. avx2; ISA_NAME the same as a string
- *   VL             floats of a vector
+ *   VL             floats of a vector, of which there are so many: REGISTERS
  *   NV             vectors of a tile: it has ROWS = NV * VL query rows, one per lane
  *   MR             chains (keys, or elements of a value) of one register tile: MR * NV
  *                  accumulators, NV loaded vectors and one broadcast factor must fit into the
@@ -188,11 +188,14 @@ INLINE void FN(ask)(attn_ahead *a)
 
 /* ---- both matrix products */
 
-/* Chains of one register tile that is `width` vectors wide: narrow ones get more chains, so that
- * the latency of the fused multiply-add stays hidden; those that select, which is rare, get fewer,
- * as they need registers for the masks. */
-#define CHAINS(width, select) ((select) ? MR / 2 : (width) == 1 && NV > 1 ? 8 : MR)
-#define MAX_CHAINS (MR > 8 ? MR : 8)
+/* Chains of one register tile that is `width` vectors wide: narrow ones get MOST_CHAINS where their
+ * accumulators, loaded vectors and factor fit, so that the latency of the fused multiply-add stays
+ * hidden; those that select, which is rare, get fewer, as they need registers for the masks. */
+#define MOST_CHAINS 8
+#define MORE_FIT(width) ((width) < NV && (MOST_CHAINS + 1) * (width) + 1 <= REGISTERS)
+#define CHAINS(width, select) ((select) ? MR / 2 : MORE_FIT(width) ? MOST_CHAINS : MR)
+/* A width for code that is not reached where no tile is wider. */
+#define WIDE(width) ((width) < NV ? (width) : NV)
 #define EACH_WIDE UNROLL for (v = 0; v < width; v++)
 
 /* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
@@ -231,7 +234,7 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
     float *s = mode == ALONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
     float *l = mode == ALONE ? NULL : beside->l;
     const float *m = mode == ALONE ? NULL : beside->m;
-    vf acc[MAX_CHAINS][NV];
+    vf acc[MOST_CHAINS][NV];
     int64_t t = 0;
     int g, i, v;
     UNROLL for (i = 0; i < count; i++)
@@ -269,6 +272,19 @@ INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c,
                    beside, 0);
 }
 
+/* +0 in the vectors beside `width` of them from lane `at` on. */
+INLINE void FN(clear_others)(float *s, int n, int at, int width)
+{
+    const vf zero = v_zero();
+    int j, v;
+    for (j = 0; j < n; j++, s += ROWS) {
+        for (v = 0; v < at; v += VL)
+            v_store(s + v, zero);
+        for (v = at + width * VL; v < ROWS; v += VL)
+            v_store(s + v, zero);
+    }
+}
+
 static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
@@ -278,12 +294,16 @@ static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride
         FN(exp_block)(beside);
         beside = NULL;
     }
+    if (width < NV)
+        FN(clear_others)(s, n, at, width);
     s += at;
     qt += at;
-    if (NV > 1 && width == 1)
+    if (width == 1 && NV > 1)
         FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+    else if (width == 2 && NV > 2)
+        FN(all_chains)(WIDE(2), 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+    else if (width == 3 && NV > 3)
+        FN(all_chains)(WIDE(3), 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (!beside)
         FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
     else if (beside->calm)
@@ -299,10 +319,14 @@ INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, p
     const int width = FN(width)(lanes, &at);
     o += at;
     p += at;
-    if (NV > 1 && width == 1)
+    if (width == 1 && NV > 1)
         FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
-    else if (NV > 2 && width == 2)
-        FN(all_chains)(NV - 1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
+    else if (width == 2 && NV > 2)
+        FN(all_chains)(WIDE(2), 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL,
+                       ahead);
+    else if (width == 3 && NV > 3)
+        FN(all_chains)(WIDE(3), 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL,
+                       ahead);
     else
         FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
 }
@@ -599,7 +623,6 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
     const int rows = FN(rows_of)(lanes);
     const int keys = FN(qk_blocks)(s, qt, (const char *)k, k_stride * ELEMENT(ATTN_F32), ATTN_F32,
                                    n, whole, lanes, ahead);
-    const attn_lanes all = { 0, ROWS };
     if (keys > 0 && whole < head_dim)
         FN(all_chains)(NV, 0, 0, ALONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
                        head_dim - whole, NULL, NULL);
@@ -608,8 +631,8 @@ static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_st
         beside = NULL;
     }
     if (keys < n)
-        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim,
-               rows ? all : lanes, beside, ahead);
+        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
+               beside, ahead);
 }
 
 /* A place in runs of rows. */
@@ -1096,7 +1119,7 @@ INLINE void FN(outer_tile)(int width, int count, int select, float *c, ptrdiff_t
                            const attn_terms *f, int key, int64_t column)
 {
     const attn_term *term = f->term;
-    vf acc[MAX_CHAINS][NV];
+    vf acc[MOST_CHAINS][NV];
     int i, v, g, t;
     c += key * c_stride + column;
     UNROLL for (i = 0; i < count; i++)
@@ -1132,10 +1155,12 @@ INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const att
     for (; left > 0; left -= width, at += width * VL) {
         const int64_t pieces = (left + NV - 1) / NV;
         width = (left + pieces - 1) / pieces;
-        if (NV > 1 && width == 1)
+        if (width == 1 && NV > 1)
             FN(outer_columns)(1, select, c, c_stride, f, n, at);
-        else if (NV > 2 && width == 2)
-            FN(outer_columns)(NV - 1, select, c, c_stride, f, n, at);
+        else if (width == 2 && NV > 2)
+            FN(outer_columns)(WIDE(2), select, c, c_stride, f, n, at);
+        else if (width == 3 && NV > 3)
+            FN(outer_columns)(WIDE(3), select, c, c_stride, f, n, at);
         else
             FN(outer_columns)(NV, select, c, c_stride, f, n, at);
     }

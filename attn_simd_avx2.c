@@ -26,6 +26,7 @@
 #endif
 #include "attn_simd.h"
 
+#define REGISTERS 16
 #define VL 8
 #define vf __m256
 #define vm __m256

@@ -22,6 +22,7 @@
 #include <arm_neon.h>
 #include "attn_simd.h"
 
+#define REGISTERS 32
 #define VL 4
 #define vf float32x4_t
 #define vm uint32x4_t

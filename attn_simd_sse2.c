@@ -30,6 +30,7 @@
 #endif
 #include "attn_simd.h"
 
+#define REGISTERS 16
 #define VL 4
 #define vf __m128
 #define vm __m128
