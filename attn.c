@@ -1234,6 +1234,8 @@ typedef struct mask_rule {
                 uint8_t *alive, int step);
     /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
+    /* No row of the rectangle sees a key from j on that lies before this one; NULL = always j. */
+    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j);
 } mask_rule;
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -1377,11 +1379,27 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-static int bitmap_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+/* Where the bits of a row of cells begin. */
+static int64_t bitmap_at(const attn_params *p, int64_t b, int64_t head, int64_t row)
 {
     const attn_block_mask *m = &p->block_mask;
-    return bit_of(m->bitmap, b * m->stride_batch + head * m->stride_head + row * m->stride_row +
-                                 column);
+    return b * m->stride_batch + head * m->stride_head + row * m->stride_row;
+}
+
+static int bitmap_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+{
+    return bit_of(p->block_mask.bitmap, bitmap_at(p, b, head, row) + column);
+}
+
+/* Whole empty bytes at once. */
+static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
+                            int64_t column, int64_t end)
+{
+    const uint8_t *bits = p->block_mask.bitmap;
+    const int64_t at = bitmap_at(p, b, head, row);
+    while (column < end && !bit_of(bits, at + column))
+        column += (at + column) % 8 == 0 && !bits[floor_div(at + column, 8)] ? 8 : 1;
+    return min64(column, end);
 }
 
 static int csr_active(const attn_params *p)
@@ -1390,7 +1408,8 @@ static int csr_active(const attn_params *p)
 }
 
 /* Binary search in the row's ascending columns. */
-static int csr_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
+                         int64_t column, int64_t end)
 {
     const attn_block_mask *m = &p->block_mask;
     const int32_t *offsets =
@@ -1403,10 +1422,18 @@ static int csr_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, 
         else
             hi = middle;
     }
-    return lo < offsets[1] && m->columns[lo] == column;
+    return lo < offsets[1] ? min64(m->columns[lo], end) : end;
+}
+
+static int csr_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
+{
+    return csr_first(p, b, head, row, column, column + 1) == column;
 }
 
 typedef int (*cell_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column);
+/* The first visible cell of columns column..end-1, or end. */
+typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
+                            int64_t column, int64_t end);
 
 /* Both forms of the block-sparse mask: one look-up a cell, not a key. */
 static void cells_row(cell_fn cell, const attn_params *p, const sequence *s, const lane *at,
@@ -1438,6 +1465,18 @@ static int cells_tile(cell_fn cell, const attn_params *p, const sequence *s, con
     return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
+static int64_t cells_next(first_fn first, const attn_params *p, const sequence *s, const hull *at,
+                          int64_t j)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t from = j / m->block_k;
+    int64_t column = ceil_div(s->kv_len, m->block_k), head, row;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            column = first(p, s->b, head, row, from, column);
+    return max64(j, column * m->block_k);
+}
+
 static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                        uint8_t *alive, int step)
 {
@@ -1449,6 +1488,11 @@ static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, 
     return cells_tile(bitmap_cell, p, s, at, j0, n);
 }
 
+static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j)
+{
+    return cells_next(bitmap_first, p, s, at, j);
+}
+
 static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                     uint8_t *alive, int step)
 {
@@ -1458,6 +1502,11 @@ static void csr_row(const attn_params *p, const sequence *s, const lane *at, int
 static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
     return cells_tile(csr_cell, p, s, at, j0, n);
+}
+
+static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j)
+{
+    return cells_next(csr_first, p, s, at, j);
 }
 
 static int callback_active(const attn_params *p)
@@ -1498,16 +1547,16 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
 
 /* Cheap rules first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
-    { "causal", causal_active, causal_range, NULL, NULL },
-    { "window", window_active, window_range, NULL, NULL },
-    { "chunked", chunked_active, chunked_range, NULL, NULL },
-    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile },
-    { "block csr", csr_active, NULL, csr_row, csr_tile },
-    { "tree", tree_active, NULL, tree_row, tree_tile },
-    { "segments", segments_active, NULL, segments_row, NULL },
-    { "bool mask", bool_active, NULL, bool_row, NULL },
-    { "bit mask", bits_active, NULL, bits_row, NULL },
-    { "callback", callback_active, NULL, callback_row, callback_tile },
+    { "causal", causal_active, causal_range, NULL, NULL, NULL },
+    { "window", window_active, window_range, NULL, NULL, NULL },
+    { "chunked", chunked_active, chunked_range, NULL, NULL, NULL },
+    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile, bitmap_next },
+    { "block csr", csr_active, NULL, csr_row, csr_tile, csr_next },
+    { "tree", tree_active, NULL, tree_row, tree_tile, NULL },
+    { "segments", segments_active, NULL, segments_row, NULL, NULL },
+    { "bool mask", bool_active, NULL, bool_row, NULL, NULL },
+    { "bit mask", bits_active, NULL, bits_row, NULL, NULL },
+    { "callback", callback_active, NULL, callback_row, callback_tile, NULL },
 };
 
 /* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
@@ -3514,12 +3563,32 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
+/* The first key from j on that a row tile may see, or hi. */
+static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
+{
+    int64_t next = hi;
+    int g, m;
+    if (!tiles[0]->pl->by_pair)
+        return j;
+    for (g = 0; g < count; g++) {
+        const tile *t = tiles[g];
+        const attn_params *p = &t->pr->p;
+        int64_t at = max64(j, t->lo);
+        for (m = 0; m < COUNT_OF(mask_rules) && at < min64(next, t->hi); m++)
+            if (mask_rules[m].next && mask_rules[m].active(p))
+                at = mask_rules[m].next(p, &t->s, &t->hull, at);
+        if (at < t->hi)
+            next = min64(next, at);
+    }
+    return next;
+}
+
 /* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
  * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
-    int64_t j = tiles[0]->lo, hi = tiles[0]->hi;
+    int64_t j = tiles[0]->lo, hi = tiles[0]->hi, seen;
     int g;
     tiles[0]->keys->asked = 0;
     for (g = 1; g < count; g++)
@@ -3529,14 +3598,16 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
         }
     j = max64(j, from);
     hi = min64(hi, to);
+    seen = next_key(tiles, count, j, hi);
     while (j < hi) {
         const int64_t chunk = (base + j) / ATTN_CHUNK;
         const int64_t chunk_end = min64(hi, (chunk + 1) * ATTN_CHUNK - base);
-        while (j < chunk_end) {
-            const int64_t end = min64(chunk_end, ((base + j) / keys + 1) * keys - base);
-            add_key_tile(tiles, count, j, end, values);
-            j = end;
+        while (seen < chunk_end) {
+            const int64_t end = min64(chunk_end, ((base + seen) / keys + 1) * keys - base);
+            add_key_tile(tiles, count, seen, end, values);
+            seen = next_key(tiles, count, end, hi);
         }
+        j = chunk_end;
         for (g = 0; g < count && (base + j) % ATTN_CHUNK == 0; g++)
             end_chunk(tiles[g], chunk);
     }

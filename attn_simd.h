@@ -188,12 +188,13 @@ INLINE void FN(ask)(attn_ahead *a)
 
 /* ---- both matrix products */
 
-/* Chains of one register tile that is `width` vectors wide: narrow ones get MOST_CHAINS where their
+/* Chains of one register tile that is `width` vectors wide: narrow ones get NARROW_CHAINS where
  * accumulators, loaded vectors and factor fit, so that the latency of the fused multiply-add stays
  * hidden; those that select, which is rare, get fewer, as they need registers for the masks. */
-#define MOST_CHAINS 8
-#define MORE_FIT(width) ((width) < NV && (MOST_CHAINS + 1) * (width) + 1 <= REGISTERS)
-#define CHAINS(width, select) ((select) ? MR / 2 : MORE_FIT(width) ? MOST_CHAINS : MR)
+#define NARROW_CHAINS 8
+#define MAX_CHAINS (MR > NARROW_CHAINS ? MR : NARROW_CHAINS)
+#define MORE_FIT(width) ((width) < NV && (NARROW_CHAINS + 1) * (width) + 1 <= REGISTERS)
+#define CHAINS(width, select) ((select) ? MR / 2 : MORE_FIT(width) ? NARROW_CHAINS : MR)
 /* A width for code that is not reached where no tile is wider. */
 #define WIDE(width) ((width) < NV ? (width) : NV)
 #define EACH_WIDE UNROLL for (v = 0; v < width; v++)
@@ -234,7 +235,7 @@ INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, fl
     float *s = mode == ALONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
     float *l = mode == ALONE ? NULL : beside->l;
     const float *m = mode == ALONE ? NULL : beside->m;
-    vf acc[MOST_CHAINS][NV];
+    vf acc[MAX_CHAINS][NV];
     int64_t t = 0;
     int g, i, v;
     UNROLL for (i = 0; i < count; i++)
@@ -1119,7 +1120,7 @@ INLINE void FN(outer_tile)(int width, int count, int select, float *c, ptrdiff_t
                            const attn_terms *f, int key, int64_t column)
 {
     const attn_term *term = f->term;
-    vf acc[MOST_CHAINS][NV];
+    vf acc[MAX_CHAINS][NV];
     int i, v, g, t;
     c += key * c_stride + column;
     UNROLL for (i = 0; i < count; i++)

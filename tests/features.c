@@ -291,15 +291,18 @@ static void set_bits(test_problem *t)
 
 typedef struct cells {
     int64_t rows, columns;
+    int percent; /* of them are visible */
 } cells;
 
 static cells random_cells(test_problem *t)
 {
     static const int64_t sizes_q[] = {1, 3, 8, 16, 32, 64}, sizes_k[] = {1, 5, 16, 32, 64, 100};
+    static const int64_t percents[] = {50, 50, 2};
     attn_block_mask *m = &t->p.block_mask;
     cells c;
     m->block_q = RNG_PICK(sizes_q);
     m->block_k = RNG_PICK(sizes_k);
+    c.percent = (int)RNG_PICK(percents);
     c.rows = (t->p.seq_len_q + m->block_q - 1) / m->block_q;
     c.columns = (t->p.seq_len_kv + m->block_k - 1) / m->block_k;
     return c;
@@ -312,18 +315,19 @@ static void set_bitmap(test_problem *t)
     const int64_t row = rng_chance(50) ? c.columns : c.columns + 5;
     const int64_t bytes = (row * c.rows * t->p.num_heads_q * t->p.batch + 7) / 8;
     uint8_t *data = test_alloc((size_t)bytes);
-    for (int64_t n = 0; n < bytes; n++)
-        data[n] = (uint8_t)(rng_u64() >> 32);
+    memset(data, 0, (size_t)bytes);
+    for (int64_t n = 0; n < 8 * bytes; n++)
+        data[n / 8] = (uint8_t)(data[n / 8] | rng_chance(c.percent) << (n % 8));
     m->bitmap = data;
     m->stride_row = row == c.columns ? 0 : (ptrdiff_t)row;
     m->stride_head = rng_chance(50) ? 0 : (ptrdiff_t)(row * c.rows);
     m->stride_batch = rng_chance(50) ? 0 : (ptrdiff_t)(row * c.rows * t->p.num_heads_q);
 }
 
-static int32_t random_columns(int32_t *columns, int32_t used, int64_t count)
+static int32_t random_columns(int32_t *columns, int32_t used, const cells *from)
 {
-    for (int32_t c = 0; c < count; c++)
-        if (rng_chance(50))
+    for (int32_t c = 0; c < from->columns; c++)
+        if (rng_chance(from->percent))
             columns[used++] = c;
     return used;
 }
@@ -339,7 +343,7 @@ static void set_csr(test_problem *t)
     for (int64_t n = 0; n < lists; n++) {
         for (int64_t r = 0; r < c.rows; r++) {
             offsets[n * (c.rows + 1) + r] = used;
-            used = random_columns(columns, used, c.columns);
+            used = random_columns(columns, used, &c);
         }
         offsets[n * (c.rows + 1) + c.rows] = used;
     }

@@ -194,6 +194,22 @@ static void law_masks(int round)
     same(&a, &b, name);
 }
 
+/* Keys enough for cells that lie chunks apart. */
+static void law_far_cells(int round)
+{
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, round % 2 ? "csr" : "bitmap", 1, NULL);
+    test_shape shape = shape_random();
+    test_problem a, b;
+    shape.seq_q = rng_int(1, 40);
+    shape.seq_kv = rng_int(ATTN_CHUNK, 5 * ATTN_CHUNK);
+    features_make(&a, shape, list, count);
+    twin(&a, &b);
+    clear_masks(&b.p);
+    as_bool(&b.p, all_pairs(&a.p));
+    same(&a, &b, "cells chunks apart");
+}
+
 /* A block mask as bitmap and as CSR. */
 static void law_csr(int round)
 {
@@ -477,7 +493,10 @@ static void law_elsewhere(int round)
 {
     static const char *const no_varlen[] = {"varlen", NULL}, *const no_ids[] = {"segments", NULL};
     test_problem a, b;
-    make_background(&a, round % 3 == 0 ? "varlen" : NULL, 1, round % 2 != 0 ? no_varlen : no_ids);
+    if (round % 3 == 0)
+        make_background(&a, "varlen", 1, no_ids);
+    else
+        make_background(&a, NULL, 1, round % 2 != 0 ? no_varlen : no_ids);
     twin(&a, &b);
     problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
     same(&a, &b, "keys elsewhere");
@@ -920,6 +939,7 @@ static const struct {
     int rounds;
 } laws[] = {
     {"a mask said in another way", law_masks, 150},
+    {"cells chunks apart", law_far_cells, 40},
     {"CSR and bitmap", law_csr, 15},
     {"bits with negative strides", law_negative_bits, 24},
     {"a window wider than all", law_wide_window, 30},
