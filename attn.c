@@ -2286,7 +2286,7 @@ static void plan_slot(const problem *pr, plan *pl)
 }
 
 /* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
- * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, of 48 nothing); a copy is
+ * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
  * worth ITEM_TILES of them. */
 static int most_item_tiles(const problem *pr, const plan *pl, int64_t rows)
 {
