@@ -63,7 +63,9 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
-#define WIDE_TILE_KEYS 64 /* of a tile of many rows: logits of 16 KiB, so that they stay in L1 */
+/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
+ * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
 /* ------------------------------------------------------------------------------------------------
@@ -1097,7 +1099,7 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels, tunin
     read_tuning(p->tuning, kernels->name, t, &none);
     if (p->tile_keys || t->tile_keys)
         return p->tile_keys ? p->tile_keys : (int)t->tile_keys;
-    keys = kernels->rows > 24 ? WIDE_TILE_KEYS : NARROW_TILE_KEYS;
+    keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* whole cells: most tiles are seen by all or by none */
     return keys;
@@ -1234,8 +1236,9 @@ typedef struct mask_rule {
                 uint8_t *alive, int step);
     /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key from j on that lies before this one; NULL = always j. */
-    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j);
+    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                    int64_t end);
 } mask_rule;
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -1379,26 +1382,14 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-/* Where the bits of a row of cells begin. */
-static int64_t bitmap_at(const attn_params *p, int64_t b, int64_t head, int64_t row)
-{
-    const attn_block_mask *m = &p->block_mask;
-    return b * m->stride_batch + head * m->stride_head + row * m->stride_row;
-}
-
-static int bitmap_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
-{
-    return bit_of(p->block_mask.bitmap, bitmap_at(p, b, head, row) + column);
-}
-
-/* Whole empty bytes at once. */
+/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
 static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
-    const uint8_t *bits = p->block_mask.bitmap;
-    const int64_t at = bitmap_at(p, b, head, row);
-    while (column < end && !bit_of(bits, at + column))
-        column += (at + column) % 8 == 0 && !bits[floor_div(at + column, 8)] ? 8 : 1;
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
+    while (column < end && !bit_of(m->bitmap, at + column))
+        column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
     return min64(column, end);
 }
 
@@ -1407,7 +1398,7 @@ static int csr_active(const attn_params *p)
     return p->block_mask.row_offsets != NULL;
 }
 
-/* Binary search in the row's ascending columns. */
+/* The same by a binary search in the row's ascending columns. */
 static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                          int64_t column, int64_t end)
 {
@@ -1425,18 +1416,11 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
     return lo < offsets[1] ? min64(m->columns[lo], end) : end;
 }
 
-static int csr_cell(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column)
-{
-    return csr_first(p, b, head, row, column, column + 1) == column;
-}
-
-typedef int (*cell_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column);
-/* The first visible cell of columns column..end-1, or end. */
 typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end);
 
 /* Both forms of the block-sparse mask: one look-up a cell, not a key. */
-static void cells_row(cell_fn cell, const attn_params *p, const sequence *s, const lane *at,
+static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
                       int64_t j0, int n, uint8_t *alive, int step)
 {
     const int64_t size = p->block_mask.block_k, row = at->i / p->block_mask.block_q;
@@ -1444,14 +1428,14 @@ static void cells_row(cell_fn cell, const attn_params *p, const sequence *s, con
     while (t < n) {
         const int64_t column = (j0 + t) / size;
         const int64_t end = min64(n, (column + 1) * size - j0);
-        const int visible = cell(p, s->b, at->head, row, column);
+        const int visible = first(p, s->b, at->head, row, column, column + 1) == column;
         for (; t < end && !visible; t++)
             alive[t * step] = 0;
         t = (int)end;
     }
 }
 
-static int cells_tile(cell_fn cell, const attn_params *p, const sequence *s, const hull *at,
+static int cells_tile(first_fn first, const attn_params *p, const sequence *s, const hull *at,
                       int64_t j0, int n)
 {
     const attn_block_mask *m = &p->block_mask;
@@ -1459,54 +1443,56 @@ static int cells_tile(cell_fn cell, const attn_params *p, const sequence *s, con
     for (head = at->head_begin; head < at->head_end; head++)
         for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
             for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
-                seen += cell(p, s->b, head, row, column);
+                seen += first(p, s->b, head, row, column, column + 1) == column;
                 all++;
             }
     return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
 static int64_t cells_next(first_fn first, const attn_params *p, const sequence *s, const hull *at,
-                          int64_t j)
+                          int64_t j, int64_t end)
 {
     const attn_block_mask *m = &p->block_mask;
     const int64_t from = j / m->block_k;
-    int64_t column = ceil_div(s->kv_len, m->block_k), head, row;
+    int64_t column = ceil_div(end, m->block_k), head, row;
     for (head = at->head_begin; head < at->head_end; head++)
         for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
             column = first(p, s->b, head, row, from, column);
-    return max64(j, column * m->block_k);
+    return min64(end, max64(j, column * m->block_k));
 }
 
 static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                        uint8_t *alive, int step)
 {
-    cells_row(bitmap_cell, p, s, at, j0, n, alive, step);
+    cells_row(bitmap_first, p, s, at, j0, n, alive, step);
 }
 
 static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    return cells_tile(bitmap_cell, p, s, at, j0, n);
+    return cells_tile(bitmap_first, p, s, at, j0, n);
 }
 
-static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j)
+static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                           int64_t end)
 {
-    return cells_next(bitmap_first, p, s, at, j);
+    return cells_next(bitmap_first, p, s, at, j, end);
 }
 
 static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                     uint8_t *alive, int step)
 {
-    cells_row(csr_cell, p, s, at, j0, n, alive, step);
+    cells_row(csr_first, p, s, at, j0, n, alive, step);
 }
 
 static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    return cells_tile(csr_cell, p, s, at, j0, n);
+    return cells_tile(csr_first, p, s, at, j0, n);
 }
 
-static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j)
+static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                        int64_t end)
 {
-    return cells_next(csr_first, p, s, at, j);
+    return cells_next(csr_first, p, s, at, j, end);
 }
 
 static int callback_active(const attn_params *p)
@@ -2308,7 +2294,7 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 #define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length; */
 #define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
-#define SPLIT_STATE ((int64_t)80 << 10) /* these: more than 64 rows of heads 256 wide, 66 KB */
+#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
 #define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
@@ -2377,7 +2363,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
     const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
-    if (pl->item_tiles > 1 || state <= SPLIT_STATE)
+    if (pl->item_tiles > 1 || state <= LARGE_STATE)
         return usual;
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
@@ -3091,8 +3077,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL || lanes.end - lanes.begin == t->pl->rows)
-        hide_dead(t, s, j0, n, class); /* unused lanes that are +0 are harmless */
+    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+        hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
 }
@@ -3563,24 +3549,36 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* The first key from j on that a row tile may see, or hi. */
-static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
+/* The first of keys j..end-1 that a row tile may see, or end. */
+static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
 {
-    int64_t next = hi;
     int g, m;
-    if (!tiles[0]->pl->by_pair)
-        return j;
-    for (g = 0; g < count; g++) {
+    for (g = 0; g < count && j < end; g++) {
         const tile *t = tiles[g];
         const attn_params *p = &t->pr->p;
         int64_t at = max64(j, t->lo);
-        for (m = 0; m < COUNT_OF(mask_rules) && at < min64(next, t->hi); m++)
+        for (m = 0; m < COUNT_OF(mask_rules) && at < min64(end, t->hi); m++)
             if (mask_rules[m].next && mask_rules[m].active(p))
-                at = mask_rules[m].next(p, &t->s, &t->hull, at);
+                at = mask_rules[m].next(p, &t->s, &t->hull, at, min64(end, t->hi));
         if (at < t->hi)
-            next = min64(next, at);
+            end = min64(end, at);
     }
-    return next;
+    return end;
+}
+
+/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
+ * its end for each tile of the others. */
+static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
+{
+    int64_t reach = tiles[0]->pl->keys;
+    while (tiles[0]->pl->by_pair && j < hi) {
+        const int64_t end = j + min64(reach, hi - j), next = first_key(tiles, count, j, end);
+        if (next < end)
+            return next;
+        j = end;
+        reach = min64(2 * reach, INT32_MAX);
+    }
+    return j;
 }
 
 /* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
@@ -3588,7 +3586,7 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
-    int64_t j = tiles[0]->lo, hi = tiles[0]->hi, seen;
+    int64_t j = tiles[0]->lo, hi = tiles[0]->hi, next;
     int g;
     tiles[0]->keys->asked = 0;
     for (g = 1; g < count; g++)
@@ -3598,14 +3596,14 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
         }
     j = max64(j, from);
     hi = min64(hi, to);
-    seen = next_key(tiles, count, j, hi);
+    next = next_key(tiles, count, j, hi);
     while (j < hi) {
         const int64_t chunk = (base + j) / ATTN_CHUNK;
         const int64_t chunk_end = min64(hi, (chunk + 1) * ATTN_CHUNK - base);
-        while (seen < chunk_end) {
-            const int64_t end = min64(chunk_end, ((base + seen) / keys + 1) * keys - base);
-            add_key_tile(tiles, count, seen, end, values);
-            seen = next_key(tiles, count, end, hi);
+        while (next < chunk_end) {
+            const int64_t end = min64(chunk_end, ((base + next) / keys + 1) * keys - base);
+            add_key_tile(tiles, count, next, end, values);
+            next = next_key(tiles, count, end, hi);
         }
         j = chunk_end;
         for (g = 0; g < count && (base + j) % ATTN_CHUNK == 0; g++)

@@ -712,8 +712,8 @@ struct attn_kernels {
     void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
     /* qt[d][lane] = fl(q[lane][d] * c). */
     void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes;
-     * in each other one the same or +0. beside, ahead: NULL = nothing. */
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
+     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
     void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
     /* s = fl(cap2 * tanh(fl(s * icap2))). */
@@ -753,8 +753,8 @@ struct attn_kernels {
      * l[lane] is 0; NaN as 7fc00000. */
     void (*result)(float *const *out, const float *o, const float *l, float factor,
                    int64_t head_dim_v);
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, qk writes every
-     * lane: one without a query gets a zero if K is finite. 0 = never. */
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+     * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
     /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
      * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */

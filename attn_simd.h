@@ -5,7 +5,8 @@
  *
  * Parameters of this template
  *   ISA            suffix of every name, e.g. avx2; ISA_NAME the same as a string
- *   VL             floats of a vector, of which there are so many: REGISTERS
+ *   REGISTERS      vector registers of the CPU
+ *   VL             floats of a vector
  *   NV             vectors of a tile: it has ROWS = NV * VL query rows, one per lane
  *   MR             chains (keys, or elements of a value) of one register tile: MR * NV
  *                  accumulators, NV loaded vectors and one broadcast factor must fit into the
@@ -195,8 +196,19 @@ INLINE void FN(ask)(attn_ahead *a)
 #define MAX_CHAINS (MR > NARROW_CHAINS ? MR : NARROW_CHAINS)
 #define MORE_FIT(width) ((width) < NV && (NARROW_CHAINS + 1) * (width) + 1 <= REGISTERS)
 #define CHAINS(width, select) ((select) ? MR / 2 : MORE_FIT(width) ? NARROW_CHAINS : MR)
-/* A width for code that is not reached where no tile is wider. */
+/* CALL(w) with the constant w that `width` is, 1 to NV; code of larger w is not reached. */
 #define WIDE(width) ((width) < NV ? (width) : NV)
+#define BY_WIDTH(width, CALL)                                                                      \
+    do {                                                                                           \
+        if (NV > 1 && (width) == 1)                                                                \
+            CALL(1);                                                                               \
+        else if (NV > 2 && (width) == 2)                                                           \
+            CALL(WIDE(2));                                                                         \
+        else if (NV > 3 && (width) == 3)                                                           \
+            CALL(WIDE(3));                                                                         \
+        else                                                                                       \
+            CALL(NV);                                                                              \
+    } while (0)
 #define EACH_WIDE UNROLL for (v = 0; v < width; v++)
 
 /* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
@@ -286,6 +298,20 @@ INLINE void FN(clear_others)(float *s, int n, int at, int width)
     }
 }
 
+/* `width` vectors of lanes from s and qt on; beside: NULL where there are fewer than NV. */
+INLINE void FN(qk_wide)(int width, float *s, const float *qt, const float *k, ptrdiff_t k_stride,
+                        int n, int64_t head_dim, const attn_exp *beside, attn_ahead *ahead)
+{
+    if (width < NV || !beside)
+        FN(all_chains)(width, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
+    else if (beside->calm)
+        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+    else
+        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+}
+
+#define QK_WIDE(w) FN(qk_wide)(w, s, qt, k, k_stride, n, head_dim, beside, ahead)
+
 static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
@@ -299,19 +325,11 @@ static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride
         FN(clear_others)(s, n, at, width);
     s += at;
     qt += at;
-    if (width == 1 && NV > 1)
-        FN(all_chains)(1, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (width == 2 && NV > 2)
-        FN(all_chains)(WIDE(2), 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (width == 3 && NV > 3)
-        FN(all_chains)(WIDE(3), 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (!beside)
-        FN(all_chains)(NV, 1, 0, ALONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (beside->calm)
-        FN(all_chains)(NV, 1, 0, CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
-    else
-        FN(all_chains)(NV, 1, 0, SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+    BY_WIDTH(width, QK_WIDE);
 }
+
+#define PV_ALONE(w)                                                                                \
+    FN(all_chains)(w, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead)
 
 INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
                          int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
@@ -320,16 +338,7 @@ INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, p
     const int width = FN(width)(lanes, &at);
     o += at;
     p += at;
-    if (width == 1 && NV > 1)
-        FN(all_chains)(1, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
-    else if (width == 2 && NV > 2)
-        FN(all_chains)(WIDE(2), 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL,
-                       ahead);
-    else if (width == 3 && NV > 3)
-        FN(all_chains)(WIDE(3), 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL,
-                       ahead);
-    else
-        FN(all_chains)(NV, 0, select, ALONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead);
+    BY_WIDTH(width, PV_ALONE);
 }
 
 static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
@@ -1148,6 +1157,8 @@ INLINE void FN(outer_columns)(int width, int select, float *c, ptrdiff_t c_strid
         FN(outer_tile)(width, 1, select, c, c_stride, f, i, column);
 }
 
+#define OUTER_COLUMNS(w) FN(outer_columns)(w, select, c, c_stride, f, n, at)
+
 /* The columns in pieces as equal as possible, each at most NV vectors wide. */
 INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const attn_terms *f, int n,
                              int64_t columns)
@@ -1156,14 +1167,7 @@ INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const att
     for (; left > 0; left -= width, at += width * VL) {
         const int64_t pieces = (left + NV - 1) / NV;
         width = (left + pieces - 1) / pieces;
-        if (width == 1 && NV > 1)
-            FN(outer_columns)(1, select, c, c_stride, f, n, at);
-        else if (width == 2 && NV > 2)
-            FN(outer_columns)(WIDE(2), select, c, c_stride, f, n, at);
-        else if (width == 3 && NV > 3)
-            FN(outer_columns)(WIDE(3), select, c, c_stride, f, n, at);
-        else
-            FN(outer_columns)(NV, select, c, c_stride, f, n, at);
+        BY_WIDTH(width, OUTER_COLUMNS);
     }
 }
 

@@ -427,13 +427,15 @@ static void check_large_states(void)
  * included; 64 KiB a call go to what the workers share. */
 static void check_memory(void)
 {
-    for (int n = 0; n < 3 * 2 * 2 * 3 * 4 * 2; n++) {
+    for (int n = 0; n < 3 * 2 * 2 * 3 * 5 * 3; n++) {
         const int64_t dim = 64 << n % 3;
         const ptrdiff_t stride = (ptrdiff_t)(n / 3 % 2 ? 8 * dim : 0);
         const int64_t keys = n / 6 % 2 ? 1 << 20 : 1024, queries = 1 << 6 * (n / 12 % 3);
-        const int workers = 1 << n / 36 % 4;
-        attn_params p = decoding(n / 144 ? 8 : 1, keys, dim, workers);
+        const int workers = 1 << n / 36 % 5, sharing = n / 180; /* 2: one kv head for 32 */
+        attn_params p = decoding(sharing == 1 ? 8 : 1, keys, dim, workers);
         size_t bytes = 0;
+        p.num_heads_q = sharing == 2 ? 32 : p.num_heads_q;
+        p.num_heads_kv = sharing == 2 ? 1 : p.num_heads_kv;
         p.seq_len_q = queries;
         p.k.dtype = p.v.dtype = stride ? ATTN_F32 : ATTN_F16;
         p.k.stride_seq = p.v.stride_seq = stride;
