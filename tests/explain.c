@@ -215,7 +215,8 @@ static void check_constant(void)
 enum { MANY = 1536 }; /* rows: a multiple of every tile */
 
 /* One head of MANY rows; K and V of this width and distance between rows. */
-static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride, int workers)
+static attn_info planned_as(const char *tuning, int dtype, int64_t keys, int64_t dim,
+                            ptrdiff_t stride, int workers)
 {
     static float there[16];
     attn_params p = {0};
@@ -227,12 +228,18 @@ static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride,
     p.num_workers = workers;
     p.parallel_for = count_items;
     p.impl = ATTN_IMPL_TILED;
+    p.tuning = tuning;
     p.k.dtype = p.v.dtype = dtype;
     p.k.stride_seq = p.v.stride_seq = stride;
     p.q.data = p.k.data = p.v.data = there;
     p.o.data = there;
     CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
     return info;
+}
+
+static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride, int workers)
+{
+    return planned_as(NULL, dtype, keys, dim, stride, workers);
 }
 
 /* Whether the workspace for so many queries and keys holds every call of fewer. */
@@ -544,7 +551,7 @@ static void check_prefix_refused(void)
 /* Without a parallel_for one worker runs, which divides no keys: running_max is called as often. */
 static void check_alone(void)
 {
-    const attn_kernels table = counting_table(attn_kernels_get(0));
+    const attn_kernels table = counting_table(attn_kernels_find("portable")); /* small states */
     int calls[2];
     for (int many = 0; many < 2 && !OPENMP; many++) {
         call c;
@@ -581,10 +588,13 @@ static void check_copies(void)
 /* Shared or not, memory does not depend on the length where nothing is copied. */
 static void check_shared_length(void)
 {
-    const attn_info few = planned(ATTN_F32, 1024, 64, 0, 1);
-    const attn_info many = planned(ATTN_F32, 1 << 20, 64, 0, 1);
-    CHECK(few.workspace_bytes == many.workspace_bytes, "%lu bytes for 1024 keys, %lu for 2^20",
-          (unsigned long)few.workspace_bytes, (unsigned long)many.workspace_bytes);
+    static const char *const tunings[] = {NULL, "attn-tuning 1 item_rows 256 end"};
+    for (int n = 0; n < 2; n++) {
+        const attn_info few = planned_as(tunings[n], ATTN_F32, 1024, 64, 0, 1);
+        const attn_info many = planned_as(tunings[n], ATTN_F32, 1 << 20, 64, 0, 1);
+        CHECK(few.workspace_bytes == many.workspace_bytes, "%lu bytes for 1024 keys, %lu for 2^20",
+              (unsigned long)few.workspace_bytes, (unsigned long)many.workspace_bytes);
+    }
 }
 
 /* ---- pairs, flops and bytes against brute force ---------------------------------------------- */
