@@ -492,11 +492,9 @@ static const int64_t page_sizes[] = {0, 1, 5, 16, 48, 256};
 static void law_elsewhere(int round)
 {
     static const char *const no_varlen[] = {"varlen", NULL}, *const no_ids[] = {"segments", NULL};
+    const int varlen = round % 3 == 0;
     test_problem a, b;
-    if (round % 3 == 0)
-        make_background(&a, "varlen", 1, no_ids);
-    else
-        make_background(&a, NULL, 1, round % 2 != 0 ? no_varlen : no_ids);
+    make_background(&a, varlen ? "varlen" : NULL, 1, !varlen && round % 2 != 0 ? no_varlen : no_ids);
     twin(&a, &b);
     problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
     same(&a, &b, "keys elsewhere");

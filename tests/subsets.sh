@@ -10,10 +10,10 @@
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
 # The files that build on the two, each level of them with exactly the files that it says it needs:
-# attn_merge.c without attn.c; attn_explain.c, attn_text.c, attn_rope.c and attn_backward.c with it; attn_cache.c with
-# attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c with attn.c,
-# attn_merge.c and attn_backward.c, as attn_ring.c; attn_opencl.c with attn.c, attn_backward.h and
-# kernels.cl, whose bytes are made as its header says.
+# attn_merge.c without attn.c; attn_explain.c, attn_text.c, attn_rope.c and attn_backward.c with it;
+# attn_cache.c with attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c
+# with attn.c, attn_merge.c and attn_backward.c, as attn_ring.c; attn_opencl.c with attn.c,
+# attn_backward.h and kernels.cl, whose bytes are made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
