@@ -107,7 +107,8 @@ typedef struct storage {
     void (*store)(void *data, int64_t at, float x);
 } storage;
 
-static const storage storages[] = { /* by attn_dtype */
+/* by attn_dtype */
+static const storage storages[] = {
     { load_f32, store_f32 },
     { load_f16, store_f16 },
     { load_bf16, store_bf16 },
@@ -406,8 +407,7 @@ KERNEL void result_body(int rows, float *const *out, const float *o, const float
     }
 }
 
-KERNEL void gradient_body(int hw, float *s, float *dp, int n, const float *lse2,
-                          const float *delta)
+KERNEL void gradient_body(int hw, float *s, float *dp, int n, const float *lse2, const float *delta)
 {
     float from[LANES], less[LANES];
     int j, r;
@@ -485,8 +485,8 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
         pack_body(qt, q, head_dim, c);                                                             \
     }                                                                                              \
     TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
-                                int n, int64_t head_dim, attn_lanes lanes,                         \
-                                const attn_exp *beside, attn_ahead *ahead)                         \
+                                int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside, \
+                                attn_ahead *ahead)                                                 \
     {                                                                                              \
         ask_ahead(ahead);                                                                          \
         qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
@@ -532,8 +532,7 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
         rescale_body(x, alpha, count);                                                             \
     }                                                                                              \
     TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, attn_lanes lanes,                       \
-                                attn_ahead *ahead)                                                 \
+                                int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)    \
     {                                                                                              \
         ask_ahead(ahead);                                                                          \
         chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
@@ -578,14 +577,37 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     {                                                                                              \
         dots_body(HW, to, a, b, dim);                                                              \
     }                                                                                              \
-    static const attn_kernels kernels_##SET = {                                                    \
-        ATTN_KERNEL_ABI, LANES, NAME, widen_f16_##SET, widen_bf16_##SET, narrow_f16_##SET,         \
-        narrow_bf16_##SET, pack_##SET, qk_##SET, softcap_##SET, add_scaled_##SET,                  \
-        clip_##SET, hide_##SET, running_max_##SET, maximum_##SET, exp_sum_##SET, exp_block_##SET,  \
-        finite_##SET, rescale_##SET,                                                               \
-        pv_##SET, pv_select_##SET, merge_##SET, result_##SET, 0, NULL, NULL, gradient_##SET,       \
-        softcap_gradient_##SET, outer_##SET, outer_select_##SET, dots_##SET                        \
-    };
+    static const attn_kernels kernels_##SET = { ATTN_KERNEL_ABI,                                   \
+                                                LANES,                                             \
+                                                NAME,                                              \
+                                                widen_f16_##SET,                                   \
+                                                widen_bf16_##SET,                                  \
+                                                narrow_f16_##SET,                                  \
+                                                narrow_bf16_##SET,                                 \
+                                                pack_##SET,                                        \
+                                                qk_##SET,                                          \
+                                                softcap_##SET,                                     \
+                                                add_scaled_##SET,                                  \
+                                                clip_##SET,                                        \
+                                                hide_##SET,                                        \
+                                                running_max_##SET,                                 \
+                                                maximum_##SET,                                     \
+                                                exp_sum_##SET,                                     \
+                                                exp_block_##SET,                                   \
+                                                finite_##SET,                                      \
+                                                rescale_##SET,                                     \
+                                                pv_##SET,                                          \
+                                                pv_select_##SET,                                   \
+                                                merge_##SET,                                       \
+                                                result_##SET,                                      \
+                                                0,                                                 \
+                                                NULL,                                              \
+                                                NULL,                                              \
+                                                gradient_##SET,                                    \
+                                                softcap_gradient_##SET,                            \
+                                                outer_##SET,                                       \
+                                                outer_select_##SET,                                \
+                                                dots_##SET };
 
 PORTABLE_SET(portable, "portable", , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
@@ -672,23 +694,19 @@ static const struct kernel_source {
     int narrow; /* of the set before it, for few rows */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
+    { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
+    { "avx2", attn_kernels_avx2, 0 },        { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1 },
+    { "neon", attn_kernels_neon, 0 },        { "neon_narrow", attn_kernels_neon_narrow, 1 },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
+    { "sse2", attn_kernels_sse2, 0 },        { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
 #endif
     { "portable", get_portable, 0 },
 };
@@ -1292,11 +1310,10 @@ static int segments_active(const attn_params *p)
     return p->q_segments != NULL;
 }
 
-static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
-                         int n, uint8_t *alive, int step)
+static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                         uint8_t *alive, int step)
 {
-    const int32_t *q =
-        p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+    const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
     const int32_t *kv = p->kv_segments + s->column +
                         (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
     int t;
@@ -1314,8 +1331,7 @@ static int tree_active(const attn_params *p)
 static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                      uint8_t *alive, int step)
 {
-    const int32_t *parents =
-        p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
+    const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
     const int64_t first_node = s->kv_len - s->q_len;
     int64_t ancestor = at->i;
     int t;
@@ -1399,8 +1415,8 @@ static int csr_active(const attn_params *p)
 }
 
 /* The same by a binary search in the row's ascending columns. */
-static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
-                         int64_t column, int64_t end)
+static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
+                         int64_t end)
 {
     const attn_block_mask *m = &p->block_mask;
     const int32_t *offsets =
@@ -1500,8 +1516,8 @@ static int callback_active(const attn_params *p)
     return p->mask != NULL;
 }
 
-static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0,
-                         int n, uint8_t *alive, int step)
+static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                         uint8_t *alive, int step)
 {
     int t;
     for (t = 0; t < n; t++) {
@@ -1511,8 +1527,7 @@ static void callback_row(const attn_params *p, const sequence *s, const lane *at
     }
 }
 
-static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0,
-                         int n)
+static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
     attn_rect rect;
     int answer;
@@ -1565,43 +1580,45 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
  * --------------------------------------------------------------------------------------------- */
 
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
-#define SIZE_RULE(field, least, most) { #field, offsetof(attn_params, field), least, most }
+#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
 
-static const size_rule size_rules[] = { /* int64_t fields */
-    SIZE_RULE(batch, 0, MOST),
-    SIZE_RULE(num_heads_q, 1, MOST),
-    SIZE_RULE(num_heads_kv, 0, MOST),
-    SIZE_RULE(seq_len_q, 0, MOST),
-    SIZE_RULE(seq_len_kv, 0, MOST),
-    SIZE_RULE(head_dim, 1, MOST),
-    SIZE_RULE(head_dim_v, 0, MOST),
-    SIZE_RULE(shared_keys, 0, MOST),
-    SIZE_RULE(chunk_size, 0, MOST),
-    SIZE_RULE(block_mask.block_q, 0, MOST),
-    SIZE_RULE(block_mask.block_k, 0, MOST),
-    SIZE_RULE(logits.num_rows, 0, MOST),
-    SIZE_RULE(kv_rows.ring, 0, MOST),
-    SIZE_RULE(kv_rows.page_size, 0, MOST),
-    SIZE_RULE(kv_rows.num_pages, 0, MOST),
-    SIZE_RULE(part.row_begin, 0, MOST),
-    SIZE_RULE(part.row_count, 0, MOST),
-    SIZE_RULE(part.key_begin, 0, MOST),
-    SIZE_RULE(part.key_count, 0, MOST),
-    SIZE_RULE(auto_naive_keys, 0, INT64_MAX),
+/* int64_t fields */
+static const size_rule size_rules[] = {
+    { SIZE_RULE(batch, 0, MOST) },
+    { SIZE_RULE(num_heads_q, 1, MOST) },
+    { SIZE_RULE(num_heads_kv, 0, MOST) },
+    { SIZE_RULE(seq_len_q, 0, MOST) },
+    { SIZE_RULE(seq_len_kv, 0, MOST) },
+    { SIZE_RULE(head_dim, 1, MOST) },
+    { SIZE_RULE(head_dim_v, 0, MOST) },
+    { SIZE_RULE(shared_keys, 0, MOST) },
+    { SIZE_RULE(chunk_size, 0, MOST) },
+    { SIZE_RULE(block_mask.block_q, 0, MOST) },
+    { SIZE_RULE(block_mask.block_k, 0, MOST) },
+    { SIZE_RULE(logits.num_rows, 0, MOST) },
+    { SIZE_RULE(kv_rows.ring, 0, MOST) },
+    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
+    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
+    { SIZE_RULE(part.row_begin, 0, MOST) },
+    { SIZE_RULE(part.row_count, 0, MOST) },
+    { SIZE_RULE(part.key_begin, 0, MOST) },
+    { SIZE_RULE(part.key_count, 0, MOST) },
+    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
 };
 
-static const size_rule enum_rules[] = { /* int fields */
-    SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1),
-    SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1),
-    SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1),
-    SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1),
-    SIZE_RULE(lse.dtype, 0, 0),
-    SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1),
-    SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET),
-    SIZE_RULE(window, 0, ATTN_WINDOW),
-    SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX),
-    SIZE_RULE(impl, 0, ATTN_IMPL_AUTO),
-    SIZE_RULE(num_workers, 0, 65536),
+/* int fields */
+static const size_rule enum_rules[] = {
+    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(lse.dtype, 0, 0) },
+    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
+    { SIZE_RULE(window, 0, ATTN_WINDOW) },
+    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
+    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
+    { SIZE_RULE(num_workers, 0, 65536) },
 };
 
 static attn_status check_sizes(const attn_params *p, text *why)
@@ -1749,9 +1766,9 @@ static attn_status check_part(const attn_params *p, text *why)
 {
     const attn_part *part = &p->part;
     const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
-                             part->rows, part->row_begin, part->row_count, p->seq_len_q };
+                             part->rows,  part->row_begin,  part->row_count,  p->seq_len_q };
     const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
-                             part->keys, part->key_begin, part->key_count, p->seq_len_kv };
+                             part->keys,  part->key_begin,  part->key_count,  p->seq_len_kv };
     attn_status status = check_part_rule(&rows, why);
     if (!status)
         status = check_part_rule(&keys, why);
@@ -1779,8 +1796,7 @@ static attn_status check_continued(const attn_params *p, text *why)
     for (b = 0; p->part.continued && b < p->batch; b++) {
         const sequence s = sequence_of(p, b);
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
-        if (s.row_from == s.row_to || first >= end ||
-            first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
+        if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
             continue;
         put(why, "part.continued: keys ");
         put_field(why, "n", first);
@@ -1880,16 +1896,15 @@ static attn_status check_sequences(const attn_params *p, text *why)
 }
 
 static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
-                                int64_t heads, int64_t rows, int64_t columns, int needed,
-                                text *why)
+                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
 {
     const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
     if (needed && !t->data) {
         put(why, name);
         return bad(why, ATTN_ERR_ARG, ".data is NULL");
     }
-    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns,
-                        stride, why);
+    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
+                        why);
 }
 
 /* The resolved tensors fit into memory and are there. */
@@ -1918,8 +1933,8 @@ static attn_status check_tensors(const attn_params *p, int need_data, text *why)
  * has no such axis. */
 static attn_status check_array(const char *name, const void *data, int64_t bytes,
                                const attn_params *p, int64_t rows, int64_t columns,
-                               ptrdiff_t stride_batch, ptrdiff_t stride_head,
-                               ptrdiff_t stride_row, ptrdiff_t stride_column, text *why)
+                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
+                               ptrdiff_t stride_column, text *why)
 {
     ptrdiff_t stride[4];
     stride[0] = stride_batch;
@@ -1957,10 +1972,9 @@ static attn_status check_block_mask(const attn_params *p, text *why)
 static attn_status check_arrays(const attn_params *p, text *why)
 {
     const attn_bias *bias = &p->bias;
-    attn_status status =
-        check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p, p->seq_len_q,
-                    p->seq_len_kv, bias->stride_batch, bias->stride_head, bias->stride_q,
-                    bias->stride_kv, why);
+    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
+                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
+                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
     if (!status)
         status = check_mask("bool_mask", &p->bool_mask, p, why);
     if (!status)
@@ -1968,8 +1982,8 @@ static attn_status check_arrays(const attn_params *p, text *why)
     if (!status)
         status = check_block_mask(p, why);
     if (!status)
-        status = check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0,
-                             why);
+        status =
+            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
     if (!status)
         status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
                              p->q_segments_stride, 0, 1, 0, why);
@@ -1977,11 +1991,11 @@ static attn_status check_arrays(const attn_params *p, text *why)
         status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
                              p->kv_segments_stride, 0, 1, 0, why);
     if (!status)
-        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1,
-                             p->tree_stride, 0, 1, 0, why);
+        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
+                             0, 1, 0, why);
     if (!status && p->kv_rows.page_size)
-        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1,
-                             table_entries(p), p->kv_rows.table_stride, 0, 0, 1, why);
+        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
+                             p->kv_rows.table_stride, 0, 0, 1, why);
     return status;
 }
 
@@ -2064,8 +2078,8 @@ static attn_status check_csr(const attn_params *p, text *why)
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
-            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest,
-                                    why);
+            status =
+                check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
     return status;
 }
 
@@ -2291,11 +2305,11 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18) /* of shared memory for each worker, at any length; */
+#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
 #define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
 #define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
-#define SPLIT_ITEMS 4                  /* of a worker, at least, so that none waits for long */
+#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
 /* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
@@ -2946,8 +2960,8 @@ static void apply_bias(tile *t, float *s, int64_t j0, int n)
         int64_t at = 0;
         t->lane_values[r] = LOG2E_HI;
         if (l->used)
-            at = t->s.b * bias->stride_batch + l->head * bias->stride_head +
-                 l->i * bias->stride_q + (t->s.column + j0) * bias->stride_kv;
+            at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
+                 (t->s.column + j0) * bias->stride_kv;
         for (j = 0; j < n; j++)
             t->x_tile[j * rows + r] = l->used ? load(bias->data, at + j * bias->stride_kv) : 0.0f;
     }
@@ -3891,8 +3905,8 @@ static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
     int number, i, r;
-    const int64_t row = list_owner(index, split_rows(&c->pl), (int64_t)sp->inside * sp->tiles,
-                                   &number);
+    const int64_t row =
+        list_owner(index, split_rows(&c->pl), (int64_t)sp->inside * sp->tiles, &number);
     const int x = number / sp->tiles, k = number % sp->tiles;
     tile *t = split_tile(c, slot, row);
     float *m = t->lane_values, *l = m + c->pl.rows, *state;
@@ -4334,8 +4348,7 @@ static void normaliser(tile *t, float *mu)
 static float *logits_row(const tile *t, const lane *at)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t row =
-        (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
+    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
     return p->logits.data + row * p->seq_len_kv;
 }
 
@@ -4878,16 +4891,15 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     if (with_sink)
         w = merge_sink(sink, &m, &l);
     if (p->lse.data)
-        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i),
-                  row_lse(m, l, empty, sink));
+        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i), row_lse(m, l, empty, sink));
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
         n = min64(COUNT_OF(piece), p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
         result_body(1, &to, piece, &l, pr->keep_factor, n);
-        store_run(p->kernels, p->o.dtype, p->o.data,
-                  ROW_AT(p->o, s, head, s->q_row + i) + d, piece, n);
+        store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
+                  n);
     }
 }
 
@@ -4960,14 +4972,13 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 
 ATTN_API const attn_core *attn_core_get(void)
 {
-    static const attn_core core = { validate,       settle_workers, choose_impl,    sequence_of,
-                                    visible_range,  check_call,     has_modifier,   set_rows,
-                                    tile_class,     lanes_in_range, change_logits,  hide_dead,
-                                    apply_score,    drop_keys,      copy_key_tile,  write_lanes,
-                                    run_items,      size_of_call,   forward_cpu,
-                                    visible_pairs,  plan_call,      check_size_limit,
-                                    ask_backend,    split_items,    put_tuning,
-                                    put_missing_kernels };
+    static const attn_core core = { validate,      settle_workers,     choose_impl,   sequence_of,
+                                    visible_range, check_call,         has_modifier,  set_rows,
+                                    tile_class,    lanes_in_range,     change_logits, hide_dead,
+                                    apply_score,   drop_keys,          copy_key_tile, write_lanes,
+                                    run_items,     size_of_call,       forward_cpu,   visible_pairs,
+                                    plan_call,     check_size_limit,   ask_backend,   split_items,
+                                    put_tuning,    put_missing_kernels };
     return &core;
 }
 

@@ -149,8 +149,8 @@ typedef enum attn_alignment {
     ATTN_ALIGN_OFFSET = 2        /* offset = p.q_offset[b] */
 } attn_alignment;
 
-#define ATTN_WINDOW 1                        /* p.window: the window is on */
-#define ATTN_STRIDE_BROADCAST PTRDIFF_MIN    /* a stride: every index reads the same data */
+#define ATTN_WINDOW 1                     /* p.window: the window is on */
+#define ATTN_STRIDE_BROADCAST PTRDIFF_MIN /* a stride: every index reads the same data */
 #define ATTN_AUTO_NAIVE_KEYS 0 /* ATTN_IMPL_AUTO: naive was at most 2 % faster, README.md */
 
 /* An input: element (b, h, s, d) is at data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
@@ -240,8 +240,8 @@ typedef enum attn_tile_class {
 
 /* Called on workers, may overlap, must not throw or longjmp. */
 typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
-typedef int (*attn_mask_fn)(void *user, const attn_pair *at);       /* nonzero = visible */
-typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);  /* an attn_tile_class */
+typedef int (*attn_mask_fn)(void *user, const attn_pair *at);      /* nonzero = visible */
+typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at); /* an attn_tile_class */
 
 /* Runs task(arg, index, worker) once for each index 0..n-1, in any order, on workers numbered from
  * 0 to p.num_workers-1, no two of the same number at a time; returns when all are done: 0, or
@@ -267,7 +267,7 @@ typedef enum attn_logits_stage {
  * SOFTMAX). A row beyond q_len[b] is left untouched. With cu_seqlens the columns of each sequence
  * start at 0 and rows count within it. */
 typedef struct attn_logits {
-    int stage; /* attn_logits_stage */
+    int stage;           /* attn_logits_stage */
     int64_t num_rows;    /* 0 with rows == NULL: all seq_len_q rows */
     const int32_t *rows; /* [num_rows] row numbers i, the same for every batch entry and head;
                           * NULL = 0, 1, ... */
@@ -320,10 +320,10 @@ typedef struct attn_params {
     float scale;          /* factor on q.k; finite; 0 = 1/sqrt(head_dim) */
 
     /* ---- tensors. o may be off (data NULL) when lse, state or logits are asked for */
-    attn_tensor q; /* [batch, num_heads_q,  seq_len_q,  head_dim]    */
-    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim]; kv_rows may say otherwise */
-    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v]; likewise */
-    attn_output o; /* [batch, num_heads_q,  seq_len_q,  head_dim_v]; with cu_seqlens the packed
+    attn_tensor q;   /* [batch, num_heads_q,  seq_len_q,  head_dim]    */
+    attn_tensor k;   /* [batch, num_heads_kv, seq_len_kv, head_dim]; kv_rows may say otherwise */
+    attn_tensor v;   /* [batch, num_heads_kv, seq_len_kv, head_dim_v]; likewise */
+    attn_output o;   /* [batch, num_heads_q,  seq_len_q,  head_dim_v]; with cu_seqlens the packed
                     * order of q, k, v, o is [token, head, dim] and stride_batch is not used */
     attn_output lse; /* f32 [batch, num_heads_q, seq_len_q], with cu_seqlens_q [num_heads_q, token]:
                       * natural log of the sum of exp(logit) and of the sink; NULL = off */
@@ -361,15 +361,15 @@ typedef struct attn_params {
     const int32_t *q_offset; /* [batch] for ATTN_ALIGN_OFFSET; may be negative */
 
     /* ---- masks; all compose: a key is visible if every one of them shows it */
-    int causal;             /* nonzero: key j is visible iff j <= pos(i) */
-    const int32_t *prefix;  /* [batch] with causal: keys j < prefix[b] are visible, too; NULL = 0 */
-    int window;             /* ATTN_WINDOW = on: pos(i) - left <= j <= pos(i) + right */
-    int64_t window_left;    /* extra keys before one's own position; -1 = unbounded */
-    int64_t window_right;   /* extra keys after it; -1 = unbounded */
-    int64_t chunk_size;     /* chunked attention: same floor((key_base + position) / chunk_size);
+    int causal;            /* nonzero: key j is visible iff j <= pos(i) */
+    const int32_t *prefix; /* [batch] with causal: keys j < prefix[b] are visible, too; NULL = 0 */
+    int window;            /* ATTN_WINDOW = on: pos(i) - left <= j <= pos(i) + right */
+    int64_t window_left;   /* extra keys before one's own position; -1 = unbounded */
+    int64_t window_right;  /* extra keys after it; -1 = unbounded */
+    int64_t chunk_size;    /* chunked attention: same floor((key_base + position) / chunk_size);
                              * 0 = off */
-    const int32_t *q_segments;  /* [batch, seq_len_q] document ids; visible iff ids are equal */
-    const int32_t *kv_segments; /* [batch, seq_len_kv]; both or neither; with varlen: [token] */
+    const int32_t *q_segments;    /* [batch, seq_len_q] document ids; visible iff ids are equal */
+    const int32_t *kv_segments;   /* [batch, seq_len_kv]; both or neither; with varlen: [token] */
     ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
     ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
     const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q
@@ -383,38 +383,38 @@ typedef struct attn_params {
     attn_mask bool_mask;          /* one byte per pair */
     attn_mask bit_mask;           /* one bit per pair */
     attn_block_mask block_mask;
-    attn_mask_fn mask;            /* callback; NULL = off */
-    attn_mask_tile_fn mask_tile;  /* its optional classifier; NULL = every tile is partial */
+    attn_mask_fn mask;           /* callback; NULL = off */
+    attn_mask_tile_fn mask_tile; /* its optional classifier; NULL = every tile is partial */
 
     /* ---- what changes a logit, in this order */
-    float softcap;               /* c > 0: logit = c * tanh(logit / c); 0 = off */
+    float softcap; /* c > 0: logit = c * tanh(logit / c); 0 = off */
     attn_bias bias;
-    const float *alibi_slopes;   /* [num_heads_q]: adds -slope * |pos(i) - j|; NULL = off */
-    ptrdiff_t alibi_stride;      /* between batch entries; 0 = the same slopes for all */
-    attn_score_fn score;         /* callback: natural logit in, logit out; not called for a logit of
+    const float *alibi_slopes; /* [num_heads_q]: adds -slope * |pos(i) - j|; NULL = off */
+    ptrdiff_t alibi_stride;    /* between batch entries; 0 = the same slopes for all */
+    attn_score_fn score;       /* callback: natural logit in, logit out; not called for a logit of
                                   * -inf or a masked pair; NULL = off */
-    void *callback_user;         /* first argument of score, mask, mask_tile */
+    void *callback_user;       /* first argument of score, mask, mask_tile */
 
     /* ---- softmax */
-    const float *sinks;   /* [num_heads_q] one more logit per head without a value, not scaled, not
+    const float *sinks; /* [num_heads_q] one more logit per head without a value, not scaled, not
                            * capped; -inf = none; NULL = off */
-    int softmax1;         /* nonzero: a sink of 0 for every head */
-    float dropout_p;      /* probability of dropping a key, in [0, 1); 0 = off */
+    int softmax1;       /* nonzero: a sink of 0 for every head */
+    float dropout_p;    /* probability of dropping a key, in [0, 1); 0 = off */
     uint64_t dropout_seed;
 
     /* ---- further outputs */
-    int partial;         /* nonzero: write the raw state instead of o and lse; no sink enters, and
+    int partial;      /* nonzero: write the raw state instead of o and lse; no sink enters, and
                           * logits of stage SOFTMAX are not supported */
-    attn_state state;    /* destination for partial */
+    attn_state state; /* destination for partial */
     attn_logits logits;
 
     /* ---- how to compute; nothing here changes a bit of an explicit impl */
-    int impl;                   /* attn_impl */
-    int64_t auto_naive_keys;    /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = what tuning
+    int impl;                /* attn_impl */
+    int64_t auto_naive_keys; /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = what tuning
                                  * says, else ATTN_AUTO_NAIVE_KEYS */
-    int naive_whole;            /* nonzero: naive materialises the logits of all heads at once */
-    int tile_keys;              /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
-    const char *tuning;         /* text of a file that `bench tune` wrote for this machine, ended by
+    int naive_whole;         /* nonzero: naive materialises the logits of all heads at once */
+    int tile_keys;           /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
+    const char *tuning;      /* text of a file that `bench tune` wrote for this machine, ended by
                                  * a zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
                                  * number of [SET.]NAME VALUE, then end; # begins a comment, line
                                  * ends are white space. SET is a kernel set, others than the one
@@ -423,13 +423,13 @@ typedef struct attn_params {
                                  * section 6); the last of several counts, tile_keys and
                                  * auto_naive_keys above before all. A damaged text counts as
                                  * none: p.log and attn_explain say why */
-    int force_redo;             /* testing: always take the second pass of docs/canon.md, "redo" */
+    int force_redo;          /* testing: always take the second pass of docs/canon.md, "redo" */
     const attn_kernels *kernels; /* NULL = the best linked in for this CPU and so many rows */
     const attn_backend *backend; /* NULL = CPU */
-    int num_workers;            /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
+    int num_workers;             /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
     attn_parallel_for_fn parallel_for; /* NULL = OpenMP when compiled with it, else a plain loop */
     void *parallel_user;
-    attn_log_fn log;            /* NULL = silent */
+    attn_log_fn log; /* NULL = silent */
     void *log_user;
 
     /* ---- a part of the call: some of its rows, some of its keys */
@@ -474,21 +474,21 @@ ATTN_API const char *attn_status_string(attn_status status);
 
 /* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */
 typedef struct attn_info {
-    int impl;                  /* attn_impl that runs: TILED or NAIVE */
-    const char *impl_name;     /* "tiled", "naive" */
-    const char *kernels_name;  /* kernel set, e.g. "portable_fma" */
-    const char *backend_name;  /* "cpu" or the backend's */
-    int tile_rows, tile_keys;  /* query rows and keys of one tile */
-    int workers;               /* that can run at once */
-    int64_t items;             /* independent pieces of work: of the longest list where keys are
+    int impl;                 /* attn_impl that runs: TILED or NAIVE */
+    const char *impl_name;    /* "tiled", "naive" */
+    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
+    const char *backend_name; /* "cpu" or the backend's */
+    int tile_rows, tile_keys; /* query rows and keys of one tile */
+    int workers;              /* that can run at once */
+    int64_t items;            /* independent pieces of work: of the longest list where keys are
                                 * divided, and those of logits */
-    int key_parts;             /* into which the keys of a row tile are divided, so that few rows
+    int key_parts;            /* into which the keys of a row tile are divided, so that few rows
                                 * use all workers; 1 = not divided */
     size_t workspace_bytes, workspace_bytes_per_worker;
-    double pairs;              /* visible by lengths, causal, window, chunked and prefix */
-    double flops;              /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;              /* of q, k, v, o, lse, each touched once */
-    char reasons[512];         /* why this path and not another, one sentence each, "; " between */
+    double pairs;      /* visible by lengths, causal, window, chunked and prefix */
+    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes;      /* of q, k, v, o, lse, each touched once */
+    char reasons[512]; /* why this path and not another, one sentence each, "; " between */
 } attn_info;
 
 /* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. In
@@ -659,7 +659,7 @@ typedef struct attn_ahead {
     int64_t bytes;          /* of a row that are read */
     int64_t at;             /* of this row, asked for already */
     int64_t lines;
-    int64_t each;           /* the kernel's own: lines asked for in one go */
+    int64_t each; /* the kernel's own: lines asked for in one go */
 } attn_ahead;
 
 /* The next line to be asked for is behind this one. */
@@ -679,10 +679,10 @@ static inline void attn_next_line(attn_ahead *a)
 /* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
  * over rows, which gradients need. */
 typedef struct attn_term {
-    const float *x;  /* [n][rows] of a tile */
-    const float *b;  /* [rows] so many floats apart: */
+    const float *x; /* [n][rows] of a tile */
+    const float *b; /* [rows] so many floats apart: */
     attn_lanes lanes;
-    int begin, end;  /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
 
 typedef struct attn_terms {
@@ -803,14 +803,14 @@ struct attn_kernels {
 #elif defined _MSC_VER
 #pragma fp_contract(off)
 #endif
-#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 && \
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
     !defined __STRICT_ANSI__
 #error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
 #endif
 
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline)) /* its stack is gone when it returns */
+#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -819,9 +819,9 @@ struct attn_kernels {
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
  * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
-#if defined __GNUC__ && (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ || \
-                         defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || \
-                         defined __powerpc64__)
+#if defined __GNUC__ &&                                                                            \
+    (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
+     defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
 #elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
@@ -1178,13 +1178,13 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-
 static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
 {
     const int low = value < rule->least;
     put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be " : low ? " must be at least "
-                                                           : " must be at most ");
+    put(why, rule->least == rule->most ? " must be "
+             : low                     ? " must be at least "
+                                       : " must be at most ");
     put_int(why, low ? rule->least : rule->most);
     return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
@@ -1603,12 +1603,12 @@ typedef struct problem {
     attn_params p; /* strides explicit, counts and scale filled in; checked by section 7 */
     tuning tuning;
     int size_query; /* of attn_workspace_size: outputs may still be unknown */
-    int64_t group; /* query heads per kv head */
+    int64_t group;  /* query heads per kv head */
     int64_t max_q_len, max_kv_len;
-    float factor;       /* c: scale * log2(e), the factor on q */
-    float cap2, icap2;  /* softcap in base 2 */
-    float keep_factor;  /* 1 / (1 - dropout_p) */
-    uint32_t drop_below; /* Philox words below it drop their key */
+    float factor;                       /* c: scale * log2(e), the factor on q */
+    float cap2, icap2;                  /* softcap in base 2 */
+    float keep_factor;                  /* 1 / (1 - dropout_p) */
+    uint32_t drop_below;                /* Philox words below it drop their key */
     const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 13 */
     int prefix_tile_keys;
 } problem;
@@ -1616,13 +1616,13 @@ typedef struct problem {
 /* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
 typedef struct sequence {
     int64_t b;
-    int64_t q_row, q_len;   /* of row 0 along the seq axis of q, o, lse; rows in use */
-    int64_t kv_row, kv_len; /* the same for k and v, before ring and pages: see key_at */
+    int64_t q_row, q_len;     /* of row 0 along the seq axis of q, o, lse; rows in use */
+    int64_t kv_row, kv_len;   /* the same for k and v, before ring and pages: see key_at */
     int64_t row_from, row_to; /* those of the rows in use that the call computes; */
     int64_t key_from, key_to; /* those of the keys that enter: p.part */
-    int64_t column;         /* of key 0 in bias and masks: kv_begin[b] */
-    int64_t offset;         /* pos(i) = i + offset */
-    int64_t key_base;       /* n(j) = key_base + j */
+    int64_t column;           /* of key 0 in bias and masks: kv_begin[b] */
+    int64_t offset;           /* pos(i) = i + offset */
+    int64_t key_base;         /* n(j) = key_base + j */
     int64_t prefix;
 } sequence;
 
@@ -1657,33 +1657,33 @@ static inline float sink_of(const attn_params *p, int64_t head)
 
 /* n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                     int64_t at, int64_t n)
+                            int64_t at, int64_t n)
 {
     if (dtype == ATTN_F32)
         memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
     else
-        (dtype == ATTN_F16 ? kernels->widen_f16 : kernels->widen_bf16)(
-            to, (const uint16_t *)data + at, n);
+        (dtype == ATTN_F16 ? kernels->widen_f16
+                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
 }
 
 /* n results, NaN canonical already and without -0, to data[at..]. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                      const float *from, int64_t n)
+                             const float *from, int64_t n)
 {
     if (dtype == ATTN_F32)
         memcpy((float *)data + at, from, (size_t)n * sizeof *from);
     else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(
-            (uint16_t *)data + at, from, n);
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
+                                                                         from, n);
 }
 
 /* A row of a tile: one lane. */
 typedef struct lane {
-    int used;          /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i;   /* query head and row */
-    int64_t choice;    /* number of the row among those chosen */
-    int64_t pos;       /* i + offset */
-    int64_t lo, hi;    /* the range masks leave keys lo..hi-1 */
+    int used;        /* unused lanes hold zero queries; their results go nowhere */
+    int64_t head, i; /* query head and row */
+    int64_t choice;  /* number of the row among those chosen */
+    int64_t pos;     /* i + offset */
+    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
 } lane;
 
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
@@ -1712,7 +1712,7 @@ typedef struct row_choice {
 
 /* How the keys of each row tile are divided among workers: section 12. */
 typedef struct split {
-    int parts;               /* nodes of 2^level chunks each; 0 = not divided */
+    int parts; /* nodes of 2^level chunks each; 0 = not divided */
     int level;
     int inside;              /* so many of the last parts, chunks then, are divided themselves, */
     int tiles;               /* into tiles of keys, */
@@ -1725,33 +1725,33 @@ typedef struct split {
 
 typedef struct plan {
     const attn_kernels *kernels;
-    int impl;                /* TILED or NAIVE */
-    int rows, keys;          /* of a tile */
-    int small;               /* little memory before speed */
-    int64_t worker_bytes;    /* that a worker's row tiles may share */
-    int item_tiles;          /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;         /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;           /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;           /* first list: o, lse, states */
+    int impl;             /* TILED or NAIVE */
+    int rows, keys;       /* of a tile */
+    int small;            /* little memory before speed */
+    int64_t worker_bytes; /* that a worker's row tiles may share */
+    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
+    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
+    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
+    int64_t items;        /* first list: o, lse, states */
     int64_t logits_tiles, logits_items; /* second list: logits */
     split split;
-    int64_t matrix_floats;   /* naive: logits, m and l of one head */
-    int64_t state_floats;    /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];        /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];      /* f32 that does not alias: copied only where pages part it */
+    int64_t matrix_floats; /* naive: logits, m and l of one head */
+    int64_t state_floats;  /* rows * (head_dim_v + 2) */
+    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
+    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
     /* offsets into a slot, in bytes */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys;     /* that all rows of the batch take together first; 0 = none */
+    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
     int64_t prefix_items;
-    const char *prefix_why;  /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
     int workers;
-    int modified;            /* a modifier of logits is on */
-    int by_pair;             /* so is a mask that may hide whole tiles between others */
-    int ahead;               /* products ask for what the next ones read */
+    int modified; /* a modifier of logits is on */
+    int by_pair;  /* so is a mask that may hide whole tiles between others */
+    int ahead;    /* products ask for what the next ones read */
 } plan;
 
 enum { KEYS, VALUES };
@@ -1761,10 +1761,10 @@ enum { KEYS, VALUES };
 typedef struct key_tile {
     int64_t j0;
     int n;
-    int copied_from[2];    /* so many rows of K and V are not copied, those behind them are */
+    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
     float *copy[2];
-    int64_t item;          /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked;         /* the row tile that comes first to a key asks for what comes after */
+    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
+    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
 } key_tile;
 
 /* A canonical block of keys inside a tile, cut short by the tile's ends. */
@@ -1779,34 +1779,34 @@ typedef struct tile {
     const problem *pr;
     const plan *pl;
     key_tile *keys;
-    float *stage;     /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
     const float **row_in; /* [rows] queries */
-    float **row_out;  /* [rows] results */
-    float *s_tile;    /* [keys][rows] logits, then probabilities */
-    float *x_tile;    /* [keys][rows] bias or distances */
+    float **row_out;      /* [rows] results */
+    float *s_tile;        /* [keys][rows] logits, then probabilities */
+    float *x_tile;        /* [keys][rows] bias or distances */
     float *lane_values;
-    int *lane_keys;   /* [2][rows] clip: begin and end */
-    float *alpha;     /* [block][rows] */
+    int *lane_keys; /* [2][rows] clip: begin and end */
+    float *alpha;   /* [block][rows] */
     block *blocks;
-    uint8_t *alive;   /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;    /* naive: this head's logits */
+    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
+    float *matrix;  /* naive: this head's logits */
     const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
     sequence s;
     int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
     int64_t kv_head;
-    hull hull;        /* of the used lanes */
-    int used;         /* how many lanes are used */
-    attn_lanes span;  /* first to last of them */
-    int64_t lo, hi;   /* union of the lanes' ranges */
+    hull hull;                /* of the used lanes */
+    int used;                 /* how many lanes are used */
+    attn_lanes span;          /* first to last of them */
+    int64_t lo, hi;           /* union of the lanes' ranges */
     int64_t all_from, all_to; /* and their intersection */
     int64_t alive_from;
     int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair;      /* the class of the current tile came from rules by pair: see `alive` */
+    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
     int block_count;
-    float dead;       /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
+    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
     lane *lanes;
-    float *qt;        /* [head_dim][rows] */
-    float *state;     /* of the current chunk; NULL until a key of it is visible */
+    float *qt;    /* [head_dim][rows] */
+    float *state; /* of the current chunk; NULL until a key of it is visible */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* by tree level */
@@ -1820,7 +1820,7 @@ typedef struct call {
     float *shared;
     char *slots;
     int slot_count;
-    int64_t items;                                            /* of the list that runs */
+    int64_t items; /* of the list that runs */
     void (*item)(const struct call *c, char *slot, int64_t index);
     unsigned failed;
 } call;
@@ -1843,8 +1843,8 @@ typedef struct attn_core {
     void (*apply_score)(tile *t, float *s, int64_t j0, int n);
     void (*drop_keys)(const tile *t, float *probabilities, int64_t j0, int n);
     void (*copy_key_tile)(tile *t, int64_t j0, int n);
-    void (*write_lanes)(tile *t, const attn_output *to, int64_t dim, const float *x,
-                        const float *l, float factor);
+    void (*write_lanes)(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
+                        float factor);
     attn_status (*run_items)(call *c, int64_t items,
                              void (*item)(const call *c, char *slot, int64_t index));
     attn_status (*size_of_call)(const attn_params *asked, problem *pr, text *why, size_t *bytes);

@@ -120,12 +120,13 @@ static void resolve_gradients(const attn_params *p, attn_gradients *g)
  * 2  Validation
  * --------------------------------------------------------------------------------------------- */
 
-#define ENUM_RULE(field, least, most) { #field, offsetof(attn_gradients, field), least, most }
+#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
 
-static const size_rule gradient_rules[] = { /* int fields */
-    ENUM_RULE(dout.dtype, 0, ATTN_BF16), ENUM_RULE(dlse.dtype, 0, 0),
-    ENUM_RULE(dq.dtype, 0, ATTN_BF16),   ENUM_RULE(dk.dtype, 0, ATTN_BF16),
-    ENUM_RULE(dv.dtype, 0, ATTN_BF16),
+/* int fields */
+static const size_rule gradient_rules[] = {
+    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, ENUM_RULE(dlse.dtype, 0, 0),
+    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   ENUM_RULE(dk.dtype, 0, ATTN_BF16),
+    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
 };
 
 /* What a gradient needs that is not given. */
@@ -134,8 +135,9 @@ static attn_status check_given(const attn_params *p, const attn_gradients *g, in
     if (p->batch == 0 || rows_held(p) == 0)
         return ATTN_OK;
     if (!g->dout.data)
-        return bad(why, ATTN_ERR_ARG, "dout.data is NULL: the gradient of the loss by o, zeros if "
-                                      "only dlse has one");
+        return bad(why, ATTN_ERR_ARG,
+                   "dout.data is NULL: the gradient of the loss by o, zeros if "
+                   "only dlse has one");
     if (!p->o.data && !naive)
         return bad(why, ATTN_ERR_ARG,
                    "o.data is NULL: attn_backward reads what attn_forward wrote");
@@ -164,8 +166,9 @@ static attn_status check_bias_strides(const attn_bias_gradient *d, text *why)
         if (fields[i].stride != ATTN_STRIDE_BROADCAST)
             continue;
         put(why, fields[i].name);
-        return bad(why, ATTN_ERR_ARG, " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride; "
-                                      "bias says what is summed");
+        return bad(why, ATTN_ERR_ARG,
+                   " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride; "
+                   "bias says what is summed");
     }
     return ATTN_OK;
 }
@@ -193,8 +196,7 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "part.keys and dsinks: give one of them");
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
     if (p->partial)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
                          " has no gradients: use o and lse");
@@ -209,7 +211,7 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
 
 /* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
-                                int need_data, text *why)
+                                   int need_data, text *why)
 {
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
@@ -251,9 +253,9 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
         const attn_tensor *t = tensors[i].tensor;
         const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
         if (t->data)
-            status = check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                                  tensors[i].heads, tensors[i].rows, tensors[i].columns, stride,
-                                  why);
+            status =
+                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
+                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
     }
     if (!status && a.data)
         status = check_extent("dbias", sizeof(float), a.count[AXIS_BATCH], a.count[AXIS_HEAD],
@@ -290,16 +292,16 @@ typedef struct grad_tile {
 
 typedef struct layout {
     int want;
-    int gemms;           /* 5 or 7; of the naive path 5 */
-    int keys, rows;      /* of a pair tile */
-    int panel;           /* row tiles that are packed at once */
-    int group;           /* row tiles that enter dK and dV at once */
-    int64_t pair_floats; /* of a pair tile */
-    int64_t dq_floats;   /* of the sums of a row tile, whole cache lines */
+    int gemms;                /* 5 or 7; of the naive path 5 */
+    int keys, rows;           /* of a pair tile */
+    int panel;                /* row tiles that are packed at once */
+    int group;                /* row tiles that enter dK and dV at once */
+    int64_t pair_floats;      /* of a pair tile */
+    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
     int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;    /* that a sweep adds dK and dV for */
-    int bias_beside;     /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];    /* floats between rows of K, Q, dK; of V, dout, dV */
+    int64_t max_keys;         /* that a sweep adds dK and dV for */
+    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
+    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
     /* offsets into a slot, in bytes */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
@@ -329,22 +331,22 @@ typedef struct desk {
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo;               /* dead pairs are left out of every product by selection */
+    int redo; /* dead pairs are left out of every product by selection */
     int want;
-    float *s, *dp;          /* of the pair tile at work */
+    float *s, *dp; /* of the pair tile at work */
     float *tanh, *natural, *x;
-    key_tile *keys;         /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];         /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2];        /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
+    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
+    float *total[2]; /* dK and dV, before scale, from key total_from on */
     int64_t total_from;
     float *ones;
     float *packed_o;
     const attn_sum_axes *axes; /* of the sum that is wanted */
     sequence seq;
-    int64_t kv_head, head;  /* of keys; of the rows in the panel */
-    int finite;             /* all results so far are */
+    int64_t kv_head, head; /* of keys; of the rows in the panel */
+    int finite;            /* all results so far are */
     char *slot;
-    int row_tiles;          /* in use */
+    int row_tiles; /* in use */
     row_group group;
 } desk;
 
@@ -406,8 +408,8 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->item_keys = 4 * lay->keys;
     divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
     divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
-    lay->max_keys = lay->gemms == 5 || naive ? pr->max_kv_len
-                                             : min64(lay->item_keys, pr->max_kv_len);
+    lay->max_keys =
+        lay->gemms == 5 || naive ? pr->max_kv_len : min64(lay->item_keys, pr->max_kv_len);
     lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
                        (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
     lay->pitch[KEYS] = pitch_of(p->head_dim);
@@ -1436,8 +1438,7 @@ static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int co
 
 static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum,
-                        n->row->sum_total);
+    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
 /* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */

@@ -71,7 +71,7 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
  * longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed */
-    float *data; /* NULL = not wanted */
+    float *data;                                              /* NULL = not wanted */
 } attn_bias_gradient;
 
 /* What goes in beside p, and what comes out. Set it to zero, then assign. */
@@ -110,16 +110,16 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
 
 /* What attn_backward would do. */
 typedef struct attn_backward_info {
-    int impl;                  /* attn_impl that runs: TILED or NAIVE */
-    int gemms;                 /* 5 or 7 */
+    int impl;  /* attn_impl that runs: TILED or NAIVE */
+    int gemms; /* 5 or 7 */
     const char *kernels_name;
-    const char *backend_name;  /* "cpu" or the backend's */
+    const char *backend_name; /* "cpu" or the backend's */
     int tile_rows, tile_keys;
-    int workers;               /* that can run at once */
+    int workers; /* that can run at once */
     size_t workspace_bytes, workspace_bytes_per_worker;
-    double flops;              /* of the five products, visible pairs only; sums for dbias and
+    double flops;      /* of the five products, visible pairs only; sums for dbias and
                                 * dslopes, and what 7 computes twice, do not count */
-    char reasons[200];         /* what p.backend says; "" without one */
+    char reasons[200]; /* what p.backend says; "" without one */
 } attn_backward_info;
 
 ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,

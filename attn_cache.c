@@ -62,8 +62,8 @@ static int64_t cache_entry_rows(const attn_cache *c)
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = *storage_of(c, side);
-    o.data = (char *)o.data +
-             (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
+    o.data =
+        (char *)o.data + (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
     return o;
 }
 
@@ -104,32 +104,29 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
     int64_t h;
     for (h = 0; h < heads; h++)
         copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
-                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype,
-                     from_step, count, dim);
+                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
+                     count, dim);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * 2  Shape
  * --------------------------------------------------------------------------------------------- */
 
-#define CACHE_RULE(field, least, most) { #field, offsetof(attn_cache, field), least, most }
+#define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
 
-static const size_rule cache_counts[] = { /* numbers of sequences, pages and rows are int32_t */
-    CACHE_RULE(num_sequences, 1, INT32_MAX),
-    CACHE_RULE(num_layers, 0, MOST),
-    CACHE_RULE(num_heads_kv, 1, MOST),
-    CACHE_RULE(head_dim, 1, MOST),
-    CACHE_RULE(head_dim_v, 0, MOST),
-    CACHE_RULE(capacity, 1, INT32_MAX),
-    CACHE_RULE(page_size, 0, INT32_MAX),
-    CACHE_RULE(num_pages, 0, INT32_MAX),
-    CACHE_RULE(window_left, 0, INT32_MAX),
+/* numbers of sequences, pages and rows are int32_t */
+static const size_rule cache_counts[] = {
+    { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
+    { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
+    { CACHE_RULE(head_dim_v, 0, MOST) },         { CACHE_RULE(capacity, 1, INT32_MAX) },
+    { CACHE_RULE(page_size, 0, INT32_MAX) },     { CACHE_RULE(num_pages, 0, INT32_MAX) },
+    { CACHE_RULE(window_left, 0, INT32_MAX) },
 };
 
 static const size_rule cache_enums[] = {
-    CACHE_RULE(layout, 0, ATTN_CACHE_NHD),
-    CACHE_RULE(k.dtype, 0, ATTN_BF16),
-    CACHE_RULE(v.dtype, 0, ATTN_BF16),
+    { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
+    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
 };
 
 /* As given: rows of storage that is written must not share elements. */
@@ -578,8 +575,7 @@ static attn_status check_layer(const attn_cache *c, int64_t layer, text *why)
     return check_index("layer", layer, c->num_layers - 1, why);
 }
 
-static attn_status check_sequence(const attn_cache *c, const char *name, int64_t q,
-                                  text *why)
+static attn_status check_sequence(const attn_cache *c, const char *name, int64_t q, text *why)
 {
     return check_index(name, q, c->num_sequences - 1, why);
 }
@@ -743,8 +739,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
     const attn_tensor t = input_of(c, s, side);
     const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
     const int64_t batch = s->cu_seqlens ? 1 : s->batch;
-    attn_status status =
-        check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
+    attn_status status = check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
     if (status)
         return status;
     if (!t.data && s->batch && s->seq_len) {
@@ -900,8 +895,8 @@ static ptrdiff_t as_field(ptrdiff_t stride)
     return stride ? stride : ATTN_STRIDE_BROADCAST;
 }
 
-static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                     cache_place from, const cache_run *run)
+static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run)
 {
     attn_rope_rows rows = no_heads(c, s);
     rows.num_heads = c->num_heads_kv;
@@ -917,8 +912,8 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
 }
 
-static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                     cache_place from, const cache_run *run, int side)
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, int side)
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = input_of(c, s, side);
@@ -974,8 +969,9 @@ static attn_status check_extended(const attn_cache *c, const attn_cache_step *s,
         }
         if (is_shared(c, &part)) {
             put_new_keys(c, &part, why);
-            return bad(why, ATTN_ERR_ARG, "other sequences share their pages: write all layers "
-                                          "before attn_cache_fork");
+            return bad(why, ATTN_ERR_ARG,
+                       "other sequences share their pages: write all layers "
+                       "before attn_cache_fork");
         }
     }
     return ATTN_OK;
@@ -1325,8 +1321,8 @@ static attn_status check_read(const attn_cache *c, int side, int64_t count, attn
                         dim_of(c, side), axes, why);
 }
 
-static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q,
-                      int64_t first, int64_t count, const attn_output *to)
+static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,
+                      int64_t count, const attn_output *to)
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
@@ -1338,9 +1334,9 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q,
     }
 }
 
-ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t q,
-                                     int64_t first, int64_t count, const attn_output *k,
-                                     const attn_output *v, char *why_text, size_t why_bytes)
+ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t q, int64_t first,
+                                     int64_t count, const attn_output *k, const attn_output *v,
+                                     char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
     attn_output to[CACHE_SIDES];
@@ -1356,8 +1352,8 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     if (!status)
         status = check_index("count", count, c->length[q], &why);
     if (!status)
-        status = check_present(c, q, "first", first, "first + count",
-                               min64(first, TOO_BIG) + count, &why);
+        status = check_present(c, q, "first", first, "first + count", min64(first, TOO_BIG) + count,
+                               &why);
     for (side = 0; side < CACHE_SIDES && !status; side++)
         status = check_read(c, side, count, &to[side], &why);
     for (side = 0; side < CACHE_SIDES && !status; side++)

@@ -112,8 +112,8 @@ typedef struct attn_cache_step {
     attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], with cu_seqlens [token, head, dim];
                     * f32, or as the cache stores them */
     attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], likewise */
-    const attn_rope *rope;     /* keys are stored turned to their position; NULL = as they are */
-    const int64_t *positions;  /* [batch, seq_len], with cu_seqlens [token]: for rope; NULL = each
+    const attn_rope *rope;    /* keys are stored turned to their position; NULL = as they are */
+    const int64_t *positions; /* [batch, seq_len], with cu_seqlens [token]: for rope; NULL = each
                                 * key's number */
 } attn_cache_step;
 

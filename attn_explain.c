@@ -15,8 +15,7 @@
 
 static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
 {
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows *
-           (double)dim;
+    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
 }
 
 static double call_bytes(const attn_params *p)

@@ -66,15 +66,15 @@ typedef struct cell_grid {
     int64_t rows, columns, heads;
 } cell_grid;
 
-#define PATTERN_RULE(field, least, most) { #field, offsetof(attn_pattern, field), least, most }
+#define PATTERN_RULE(field, least, most) #field, offsetof(attn_pattern, field), least, most
 
 static const size_rule pattern_rules[] = {
-    PATTERN_RULE(seq_len_q, 0, MOST),      PATTERN_RULE(seq_len_kv, 0, MOST),
-    PATTERN_RULE(block_q, 0, MOST),        PATTERN_RULE(block_k, 0, MOST),
-    PATTERN_RULE(num_heads, 0, INT32_MAX), PATTERN_RULE(local_before, 0, MOST),
-    PATTERN_RULE(local_after, 0, MOST),    PATTERN_RULE(global_columns, 0, MOST),
-    PATTERN_RULE(global_rows, 0, MOST),    PATTERN_RULE(stride, 0, MOST),
-    PATTERN_RULE(fixed, 0, MOST),          PATTERN_RULE(random, 0, MOST),
+    { PATTERN_RULE(seq_len_q, 0, MOST) },      { PATTERN_RULE(seq_len_kv, 0, MOST) },
+    { PATTERN_RULE(block_q, 0, MOST) },        { PATTERN_RULE(block_k, 0, MOST) },
+    { PATTERN_RULE(num_heads, 0, INT32_MAX) }, { PATTERN_RULE(local_before, 0, MOST) },
+    { PATTERN_RULE(local_after, 0, MOST) },    { PATTERN_RULE(global_columns, 0, MOST) },
+    { PATTERN_RULE(global_rows, 0, MOST) },    { PATTERN_RULE(stride, 0, MOST) },
+    { PATTERN_RULE(fixed, 0, MOST) },          { PATTERN_RULE(random, 0, MOST) },
 };
 
 static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
@@ -133,8 +133,7 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
         return 1;
     if (column < t->global_columns || at->row < t->global_rows)
         return 1;
-    return (t->stride && away % t->stride == 0) ||
-           (t->fixed && column % t->fixed == t->fixed - 1);
+    return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
 /* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
@@ -426,8 +425,7 @@ static attn_status check_branches(const attn_dilated *d, text *why)
         return bad_field(why, ATTN_ERR_ARG, "variant", d->variant,
                          " must be 0 (strided) or 1 (gathered)");
     if (d->num_branches < 1)
-        return bad_field(why, ATTN_ERR_ARG, "num_branches", d->num_branches,
-                         " must be at least 1");
+        return bad_field(why, ATTN_ERR_ARG, "num_branches", d->num_branches, " must be at least 1");
     if (!d->branches)
         return bad(why, ATTN_ERR_ARG, "branches is NULL");
     if (d->block_rows < 0 || d->block_rows > MOST)
@@ -597,10 +595,10 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
  *    into them whole. Sums are the results of a block so far, a part is what one call adds.
  * --------------------------------------------------------------------------------------------- */
 
-#define BLOCK_LEAST 256   /* rows, so that row tiles fill up; of a branch, times its dilation, */
-#define BLOCK_MOST 8192   /* up to this */
+#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
+#define BLOCK_MOST 8192 /* up to this */
 #define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
-#define BLOCK_ITEMS 4     /* of a worker */
+#define BLOCK_ITEMS 4                  /* of a worker */
 
 typedef struct dilated_layout {
     int64_t block;  /* rows of an item; 0 = all */
@@ -637,8 +635,8 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
         return d->block_rows;
     while (rows < wanted && rows < BLOCK_MOST && 2 * rows * row_bytes <= BLOCK_BYTES)
         rows *= 2;
-    while (rows > BLOCK_LEAST && times(times(out->batch, out->heads),
-                                        ceil_div(out->rows, rows)) < BLOCK_ITEMS * out->workers)
+    while (rows > BLOCK_LEAST && times(times(out->batch, out->heads), ceil_div(out->rows, rows)) <
+                                     BLOCK_ITEMS * out->workers)
         rows /= 2;
     return rows;
 }
@@ -648,8 +646,8 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
 {
     const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
     t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
-    t->stride_seq = stride ? to_stride(times(stride < 0 ? -stride : stride, dilation))
-                           : ATTN_STRIDE_BROADCAST;
+    t->stride_seq =
+        stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
@@ -789,8 +787,8 @@ typedef struct dilated_slot {
     int64_t from, to; /* positions of the rows of this item */
     int64_t before;   /* position of row 0 */
     /* of the call */
-    int n;                        /* branch */
-    int64_t head, step, heads;    /* query heads: head, head + step, ... */
+    int n;                     /* branch */
+    int64_t head, step, heads; /* query heads: head, head + step, ... */
     lattice l;
     segments at;
     int32_t offset;
@@ -867,7 +865,7 @@ static int open_class(dilated_slot *w, int n, int64_t class)
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
-    for (class = 0; open_class(w, n, class); class++)
+    for (class = 0; open_class(w, n, class); class ++)
         for (at = w->from; at < w->to;) {
             at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
             if (w->at.rows)
@@ -1250,8 +1248,8 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 
 static void gathered_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w = open_slot(c, base, index / c->pr.p.num_heads_kv,
-                                index % c->pr.p.num_heads_kv);
+    dilated_slot *w =
+        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
     int n;
     memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
     clear_sums(w);
@@ -1347,8 +1345,8 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
 }
 
 /* The run in its workspace, for a call that has passed its checks. */
-static dilated_run *open_run(const attn_params *p, const attn_dilated *d,
-                             const dilated_layout *lay, void *workspace, size_t bytes)
+static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
+                             void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
     char *base = align_memory(workspace);
@@ -1362,8 +1360,7 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d,
     run->kernels = p->kernels;
     run->tile_keys = p->tile_keys;
     run->c.pl.slot_bytes = lay->slot_bytes;
-    run->c.slot_count =
-        (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
+    run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);
     for (i = 0; i < run->c.slot_count; i++)
         ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
@@ -1376,8 +1373,8 @@ static attn_status run_list(dilated_run *run,
     attn_status status = attn_core_get()->run_items(&run->c, run->lay.items, item);
     int i;
     for (i = 0; i < run->c.slot_count && !status; i++)
-        status = ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))
-                     ->status;
+        status =
+            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
     return status;
 }
 
@@ -1553,8 +1550,8 @@ OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_
         part_of_wanted(&part, g);
         largest_call(&pr.p, d, out, 0, n);
         strip_call(&pr.p);
-        pr.p.batch = max64(1, out->positions / lattice_of(&d->branches[n], 0,
-                                                          out->positions).segment);
+        pr.p.batch =
+            max64(1, out->positions / lattice_of(&d->branches[n], 0, out->positions).segment);
         pr.p.kernels = out->kernels;
     }
     pr.p.num_workers = 1;
@@ -1572,9 +1569,8 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
     int n;
     for (n = 0; n <= d->num_branches; n++) {
         size_t bytes = 0, forward = 0;
-        attn_status status = n < d->num_branches || g->dsinks
-                                 ? size_backward(p, d, out, g, n, &bytes)
-                                 : ATTN_OK;
+        attn_status status =
+            n < d->num_branches || g->dsinks ? size_backward(p, d, out, g, n, &bytes) : ATTN_OK;
         if (!status && n < d->num_branches && d->merge == ATTN_DILATED_MEAN)
             status = size_forward(p, d, out, 0, n, &forward);
         if (status)
@@ -1730,8 +1726,7 @@ static void store_grads(const dilated_slot *w, int which, const attn_output *to,
 static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
 {
     if (grad_wanted(&w->run->g, which))
-        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
-               (size_t)(rows * n) * sizeof(float));
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)(rows * n) * sizeof(float));
 }
 
 static void clear_item(const dilated_slot *w)
@@ -1759,8 +1754,8 @@ static void store_item(const dilated_slot *w)
 
 static void backward_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w = open_slot(c, base, index / c->pr.p.num_heads_kv,
-                                index % c->pr.p.num_heads_kv);
+    dilated_slot *w =
+        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
     int n;
     clear_item(w);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
@@ -1832,8 +1827,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const attn_status status = check_dilated_backward(
-        p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
+    const attn_status status =
+        check_dilated_backward(p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);

@@ -49,7 +49,7 @@
 #define attn_dilated_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_check)
 #define attn_dilated_index_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_index_size)
 #define attn_dilated_index ATTN_JOIN(ATTN_PREFIX, attn_dilated_index)
-#define attn_dilated_backward_workspace_size \
+#define attn_dilated_backward_workspace_size                                                       \
     ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_workspace_size)
 #define attn_dilated_backward ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward)
 #define attn_dilated_backward_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_check)
@@ -68,21 +68,21 @@ extern "C" {
  * at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them, and the diagonal of row r is every
  * column that holds a key at the position of one of its rows. */
 typedef struct attn_pattern {
-    int causal;                  /* nonzero: columns after the diagonal are left out of every part;
+    int causal; /* nonzero: columns after the diagonal are left out of every part;
                                   * p.causal hides what is left of the future within a cell */
     int64_t seq_len_q, seq_len_kv;
-    int64_t block_q, block_k;    /* rows and keys of a cell; 0 = 64 */
-    int64_t num_heads;           /* a pattern for each of so many query heads: they differ in
+    int64_t block_q, block_k; /* rows and keys of a cell; 0 = 64 */
+    int64_t num_heads;        /* a pattern for each of so many query heads: they differ in
                                   * `random` alone; 0 = one for all */
-    int local;                   /* nonzero: the diagonal, */
-    int64_t local_before;        /* so many columns before it */
-    int64_t local_after;         /* and after it */
-    int64_t global_columns;      /* the first columns, seen by every row */
-    int64_t global_rows;         /* the first rows, which see every column */
-    int64_t stride;              /* columns at a multiple of it from the diagonal, and that itself
+    int local;                /* nonzero: the diagonal, */
+    int64_t local_before;     /* so many columns before it */
+    int64_t local_after;      /* and after it */
+    int64_t global_columns;   /* the first columns, seen by every row */
+    int64_t global_rows;      /* the first rows, which see every column */
+    int64_t stride;           /* columns at a multiple of it from the diagonal, and that itself
                                   * ("strided" of Child et al. 2019, arXiv 1904.10509); 0 = off */
-    int64_t fixed;               /* columns c with c mod fixed = fixed - 1 ("fixed"); 0 = off */
-    int64_t random;              /* so many cells of a row more, distinct, or all there are; drawn
+    int64_t fixed;            /* columns c with c mod fixed = fixed - 1 ("fixed"); 0 = off */
+    int64_t random;           /* so many cells of a row more, distinct, or all there are; drawn
                                   * from those that no other part shows, by a hash of seed, head,
                                   * row and column: the same everywhere */
     uint64_t seed;
@@ -100,11 +100,11 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
                                            uint64_t seed);
 
 typedef struct attn_pattern_info {
-    int heads;           /* patterns: num_heads, or 1 */
+    int heads;             /* patterns: num_heads, or 1 */
     int64_t rows, columns; /* of cells */
-    int64_t num_offsets; /* entries of row_offsets: heads * (rows + 1) */
-    int64_t num_columns; /* entries of columns: visible cells of all heads */
-    double density;      /* visible cells / all cells */
+    int64_t num_offsets;   /* entries of row_offsets: heads * (rows + 1) */
+    int64_t num_columns;   /* entries of columns: visible cells of all heads */
+    double density;        /* visible cells / all cells */
 } attn_pattern_info;
 
 /* The sizes of a pattern, exactly. Time as for building it: in proportion to the number of cells.
@@ -155,8 +155,8 @@ typedef enum attn_dilated_merge {
 } attn_dilated_merge;
 
 typedef enum attn_dilated_variant {
-    ATTN_DILATED_STRIDED = 0,  /* in place */
-    ATTN_DILATED_GATHERED = 1  /* on copies */
+    ATTN_DILATED_STRIDED = 0, /* in place */
+    ATTN_DILATED_GATHERED = 1 /* on copies */
 } attn_dilated_variant;
 
 typedef struct attn_dilated_branch {
@@ -171,11 +171,11 @@ typedef struct attn_dilated_branch {
 
 /* Set it to zero, then assign. */
 typedef struct attn_dilated {
-    int merge;   /* attn_dilated_merge */
-    int variant; /* attn_dilated_variant; of the forward call */
+    int merge;        /* attn_dilated_merge */
+    int variant;      /* attn_dilated_variant; of the forward call */
     int num_branches; /* at least 1 */
     const attn_dilated_branch *branches;
-    int64_t block_rows;   /* strided: rows of an item; 0 = chosen. No bit depends on it */
+    int64_t block_rows; /* strided: rows of an item; 0 = chosen. No bit depends on it */
     /* Gathered: positions that take part, from attn_dilated_index, computed once for many calls
      * with the same branches. NULL = computed in each call */
     const int32_t *index;

@@ -15,8 +15,8 @@ static int start_sending(attn_mpi *m, int to)
     const size_t blocks = m->send_bytes / ATTN_MPI_BLOCK, rest = m->send_bytes % ATTN_MPI_BLOCK;
     int failed = 0;
     if (blocks)
-        failed |= MPI_Isend(m->send, (int)blocks, m->block, to, MPI_TAG_BLOCKS, m->comm,
-                            &m->requests[0]);
+        failed |=
+            MPI_Isend(m->send, (int)blocks, m->block, to, MPI_TAG_BLOCKS, m->comm, &m->requests[0]);
     if (rest)
         failed |= MPI_Isend(m->send + blocks * ATTN_MPI_BLOCK, (int)rest, MPI_BYTE, to,
                             MPI_TAG_REST, m->comm, &m->requests[1]);

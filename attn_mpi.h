@@ -40,7 +40,7 @@ typedef struct attn_mpi {
     attn_transport transport;
     /* ---- its own */
     MPI_Comm comm;
-    MPI_Datatype block;       /* ATTN_MPI_BLOCK bytes */
+    MPI_Datatype block; /* ATTN_MPI_BLOCK bytes */
     MPI_Request requests[4];
     const char *send;
     char *receive;

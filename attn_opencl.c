@@ -93,9 +93,9 @@ enum {
     X(cl_int, clGetPlatformInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                   \
     X(cl_int, clGetDeviceIDs, (cl_handle, cl_flags, cl_uint, cl_handle *, cl_uint *))              \
     X(cl_int, clGetDeviceInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                     \
-    X(cl_handle, clCreateContext, (const intptr_t *, cl_uint, const cl_handle *,                   \
-                                   void (CL_CALL *)(const char *, const void *, size_t, void *),   \
-                                   void *, cl_int *))                                              \
+    X(cl_handle, clCreateContext,                                                                  \
+      (const intptr_t *, cl_uint, const cl_handle *,                                               \
+       void(CL_CALL *)(const char *, const void *, size_t, void *), void *, cl_int *))             \
     X(cl_int, clRetainContext, (cl_handle))                                                        \
     X(cl_int, clReleaseContext, (cl_handle))                                                       \
     X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
@@ -105,29 +105,32 @@ enum {
     X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
     X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
     X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
-    X(cl_handle, clCreateProgramWithSource, (cl_handle, cl_uint, const char **, const size_t *,    \
-                                             cl_int *))                                            \
-    X(cl_handle, clCreateProgramWithBinary, (cl_handle, cl_uint, const cl_handle *,                \
-                                             const size_t *, const unsigned char **, cl_int *,     \
-                                             cl_int *))                                            \
+    X(cl_handle, clCreateProgramWithSource,                                                        \
+      (cl_handle, cl_uint, const char **, const size_t *, cl_int *))                               \
+    X(cl_handle, clCreateProgramWithBinary,                                                        \
+      (cl_handle, cl_uint, const cl_handle *, const size_t *, const unsigned char **, cl_int *,    \
+       cl_int *))                                                                                  \
     X(cl_int, clGetProgramInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                    \
-    X(cl_int, clBuildProgram, (cl_handle, cl_uint, const cl_handle *, const char *,                \
-                               void (CL_CALL *)(cl_handle, void *), void *))                       \
+    X(cl_int, clBuildProgram,                                                                      \
+      (cl_handle, cl_uint, const cl_handle *, const char *, void(CL_CALL *)(cl_handle, void *),    \
+       void *))                                                                                    \
     X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *))    \
     X(cl_int, clReleaseProgram, (cl_handle))                                                       \
     X(cl_handle, clCreateKernel, (cl_handle, const char *, cl_int *))                              \
     X(cl_int, clSetKernelArg, (cl_handle, cl_uint, size_t, const void *))                          \
     X(cl_int, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *)) \
     X(cl_int, clReleaseKernel, (cl_handle))                                                        \
-    X(cl_int, clEnqueueNDRangeKernel, (cl_handle, cl_handle, cl_uint, const size_t *,              \
-                                       const size_t *, const size_t *, cl_uint,                    \
-                                       const cl_handle *, cl_handle *))                            \
-    X(cl_handle, clEnqueueMapBuffer, (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t,     \
-                                      cl_uint, const cl_handle *, cl_handle *, cl_int *))          \
-    X(cl_int, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, cl_uint, const cl_handle *,  \
-                                        cl_handle *))                                              \
-    X(cl_int, clEnqueueReadBuffer, (cl_handle, cl_handle, cl_uint, size_t, size_t, void *,         \
-                                    cl_uint, const cl_handle *, cl_handle *))                      \
+    X(cl_int, clEnqueueNDRangeKernel,                                                              \
+      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint,     \
+       const cl_handle *, cl_handle *))                                                            \
+    X(cl_handle, clEnqueueMapBuffer,                                                               \
+      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, cl_uint, const cl_handle *,        \
+       cl_handle *, cl_int *))                                                                     \
+    X(cl_int, clEnqueueUnmapMemObject,                                                             \
+      (cl_handle, cl_handle, void *, cl_uint, const cl_handle *, cl_handle *))                     \
+    X(cl_int, clEnqueueReadBuffer,                                                                 \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, cl_uint, const cl_handle *,          \
+       cl_handle *))                                                                               \
     X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))   \
     X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))  \
     X(cl_int, clGetEventProfilingInfo, (cl_handle, cl_uint, size_t, void *, size_t *))             \
@@ -175,7 +178,7 @@ static int find_symbol(void *library, const char *name, void *to)
 static const char *const loaders[] = {
     "libOpenCL.so.1",
     "libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so",        /* Android */
+    "/vendor/lib64/libOpenCL.so", /* Android */
     "/system/vendor/lib64/libOpenCL.so",
     "/System/Library/Frameworks/OpenCL.framework/OpenCL",
 };
@@ -250,19 +253,19 @@ struct attn_opencl {
     void *library;
     cl_handle device, context, queue;
     attn_opencl_info info;
-    attn_opencl_call plain;      /* of a backend without a call of its own */
-    char build_options[100];     /* of the caller */
-    int exact;                   /* asked for */
+    attn_opencl_call plain;  /* of a backend without a call of its own */
+    char build_options[100]; /* of the caller */
+    int exact;               /* asked for */
     double least_flops;
     attn_log_fn log;
     void *log_user;
     char why[256], build_log[8001];
-    int volatile log_taken;      /* nonzero: a thread writes build_log */
-    check_data check;             /* of attn_opencl_open */
+    int volatile log_taken;                /* nonzero: a thread writes build_log */
+    check_data check;                      /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
     int unchecked;
-    int volatile built, taken;             /* of them from source, from kept binaries */
+    int volatile built, taken; /* of them from source, from kept binaries */
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
@@ -298,8 +301,7 @@ static int load_api(attn_opencl *gpu, const char *file)
             gpu->library = open_library(loaders[i]);
     }
     for (i = 0; gpu->library && i < sizeof cl_symbols / sizeof *cl_symbols; i++)
-        if (!find_symbol(gpu->library, cl_symbols[i].name,
-                         (char *)&gpu->cl + cl_symbols[i].offset))
+        if (!find_symbol(gpu->library, cl_symbols[i].name, (char *)&gpu->cl + cl_symbols[i].offset))
             return 0;
     return gpu->library != NULL;
 }
@@ -435,8 +437,7 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
     if (gpu->cl.clGetPlatformIDs(MOST_PLATFORMS, platforms, &walk->platforms))
         walk->platforms = 0;
     for (p = 0; p < walk->platforms && p < MOST_PLATFORMS; p++) {
-        if (gpu->cl.clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MOST_DEVICES, devices,
-                                   &count))
+        if (gpu->cl.clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MOST_DEVICES, devices, &count))
             continue;
         for (d = 0; d < count && d < MOST_DEVICES; d++)
             visit_device(gpu, devices[d], walk);
@@ -448,8 +449,8 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
         put(why, " OpenCL platforms, ");
         put_int(why, walk->devices);
         put(why, " devices, none ");
-        put(why, walk->wanted && *walk->wanted && walk->devices ? "named "
-                                                                : "that can run the kernels");
+        put(why,
+            walk->wanted && *walk->wanted && walk->devices ? "named " : "that can run the kernels");
         put(why, walk->wanted && walk->devices ? walk->wanted : "");
     }
 }
@@ -479,8 +480,8 @@ static void describe_device(attn_opencl *gpu)
 static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 {
     cl_flags properties = 0;
-    return gpu->cl.clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties,
-                                         &properties, NULL) == CL_SUCCESS &&
+    return gpu->cl.clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties,
+                                         NULL) == CL_SUCCESS &&
            !(properties & CL_QUEUE_OUT_OF_ORDER);
 }
 
@@ -579,7 +580,6 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
     put(&t, gpu->build_options);
 }
 
-
 /* Several threads may build one program at once, or try it; the first to store it wins. */
 #if defined __GNUC__
 #define LOAD(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
@@ -637,8 +637,7 @@ static cl_handle build_program(attn_opencl *gpu, const variant *v, cl_int *error
 {
     const char *source = (const char *)kernels_source;
     const size_t length = sizeof kernels_source;
-    cl_handle program =
-        gpu->cl.clCreateProgramWithSource(gpu->context, 1, &source, &length, error);
+    cl_handle program = gpu->cl.clCreateProgramWithSource(gpu->context, 1, &source, &length, error);
     if (*error)
         return NULL;
     COUNT_ONE(&gpu->built);
@@ -768,8 +767,8 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
     head[KEPT_KEY] = key_of_programs(gpu);
     head[KEPT_PROGRAMS] = 0;
     for (n = 0; n < VARIANTS; n++) {
-        const size_t need = keep_program(gpu, n, at <= room ? to + at : NULL,
-                                         at <= room ? room - at : 0);
+        const size_t need =
+            keep_program(gpu, n, at <= room ? to + at : NULL, at <= room ? room - at : 0);
         head[KEPT_PROGRAMS] += need != 0;
         at += need;
     }
@@ -794,8 +793,7 @@ static int next_kept(const unsigned char *from, uint64_t bytes, uint64_t *at, ke
     k->number = words[0];
     k->bytes = words[1];
     k->binary = from + *at;
-    if (k->number >= VARIANTS || k->bytes > bytes - *at ||
-        whole_words_of(k->bytes) > bytes - *at)
+    if (k->number >= VARIANTS || k->bytes > bytes - *at || whole_words_of(k->bytes) > bytes - *at)
         return 0;
     *at += whole_words_of(k->bytes);
     return 1;
@@ -966,11 +964,16 @@ static uint32_t right_answer(const check_data *d, int i)
 
 static void compare_checks(attn_opencl *gpu, const check_data *d)
 {
-    static const char *const names[CHECK_KINDS] = {
-        "a product and a sum are fused", "fma is not rounded once",
-        "1 / x is not correctly rounded", "2^x", "log2", "tanh", "f16 is not read exactly",
-        "bf16 is not read exactly",
-        "f16 is not rounded to nearest even", "bf16 is not rounded to nearest even" };
+    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
+                                                    "fma is not rounded once",
+                                                    "1 / x is not correctly rounded",
+                                                    "2^x",
+                                                    "log2",
+                                                    "tanh",
+                                                    "f16 is not read exactly",
+                                                    "bf16 is not read exactly",
+                                                    "f16 is not rounded to nearest even",
+                                                    "bf16 is not rounded to nearest even" };
     text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
     int i;
     gpu->info.exact = 1;
@@ -1009,11 +1012,10 @@ static void check_device(attn_opencl *gpu)
     if (!error)
         error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
     if (!error)
-        error = gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL,
-                                               NULL);
+        error =
+            gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
     if (!error)
-        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL,
-                                            NULL);
+        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL, NULL);
     if (error)
         explain_error(&why, "the check of the device's arithmetic did not run", error);
     else
@@ -1180,8 +1182,8 @@ static unsigned choose_programs(const problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
     const int naive = attn_core_get()->choose_impl(p) == ATTN_IMPL_NAIVE;
-    const int tiled = !naive && pl->items > 0 &&
-                      (pr->size_query || writes_values(p) || p->lse.data);
+    const int tiled =
+        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
     const int rows = (tiled && pl->parts > 1) || p->logits.data;
     return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
            (naive ? 1u << PART_NAIVE : 0);
@@ -1212,10 +1214,10 @@ static device_plan plan_device(const problem *pr, const device_limits *limits)
     pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels = limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK))
-                              : 0;
-    pl.groups = pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT)
-                          : pl.items;
+    pl.levels =
+        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    pl.groups =
+        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     pl.parts_bytes = pl.parts == 1 ? 0
                                    : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
@@ -1240,8 +1242,7 @@ static const char times_or_event[] =
     "times are known when a call has ended: with event it returns before";
 static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
 static const char too_many_keys[] = "a sequence has more than 2^30 keys";
-static const char too_little_local[] =
-    "its work-groups have too little local memory for a tile";
+static const char too_little_local[] = "its work-groups have too little local memory for a tile";
 static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
 
 /* Bytes of the largest array that the device has. */
@@ -1275,8 +1276,8 @@ static const char *refuse_plan(const problem *pr, const device_limits *limits,
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
         { pr->max_kv_len > MOST_KEYS, too_many_keys },
         { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { !naive && local_bytes_of(pl->forward.rows, pl->forward.columns) >
-                        (int64_t)limits->local_bytes,
+        { !naive &&
+              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
           too_little_local },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
@@ -1290,14 +1291,45 @@ static const char *refuse_plan(const problem *pr, const device_limits *limits,
 
 /* Arrays that kernels read, in the order of their arguments: INPUTS in kernels.cl. */
 enum input {
-    IN_Q, IN_K, IN_V, IN_TABLE, IN_BIAS, IN_BOOL, IN_BIT, IN_BITMAP, IN_OFFSETS, IN_COLUMNS,
-    IN_Q_SEGMENTS, IN_KV_SEGMENTS, IN_TREE, IN_SLOPES, IN_SINKS, KERNEL_INPUTS,
-    IN_O = KERNEL_INPUTS, IN_LSE, IN_DOUT, IN_DLSE, INPUT_COUNT /* of gradients only */
+    IN_Q,
+    IN_K,
+    IN_V,
+    IN_TABLE,
+    IN_BIAS,
+    IN_BOOL,
+    IN_BIT,
+    IN_BITMAP,
+    IN_OFFSETS,
+    IN_COLUMNS,
+    IN_Q_SEGMENTS,
+    IN_KV_SEGMENTS,
+    IN_TREE,
+    IN_SLOPES,
+    IN_SINKS,
+    KERNEL_INPUTS,
+    IN_O = KERNEL_INPUTS,
+    IN_LSE,
+    IN_DOUT,
+    IN_DLSE,
+    INPUT_COUNT /* of gradients only */
 };
 
 /* Arrays that they write. */
-enum output { OUT_O, OUT_LSE, OUT_M, OUT_L, OUT_STATE_O, OUT_LOGITS, OUT_DQ, OUT_DK, OUT_DV,
-              OUT_DSINKS, OUT_DBIAS, OUT_DSLOPES, OUTPUT_COUNT };
+enum output {
+    OUT_O,
+    OUT_LSE,
+    OUT_M,
+    OUT_L,
+    OUT_STATE_O,
+    OUT_LOGITS,
+    OUT_DQ,
+    OUT_DK,
+    OUT_DV,
+    OUT_DSINKS,
+    OUT_DBIAS,
+    OUT_DSLOPES,
+    OUTPUT_COUNT
+};
 
 enum { MOST_BUFFERS = INPUT_COUNT + OUTPUT_COUNT + 8 };
 
@@ -1347,7 +1379,7 @@ struct session {
     device_plan pl;
     cl_handle queue;
     cl_int error;
-    const char *failed;              /* what the error happened in */
+    const char *failed; /* what the error happened in */
     int buffer_count, shared_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
     shared_array shared[INPUT_COUNT + OUTPUT_COUNT];
@@ -1356,7 +1388,7 @@ struct session {
     written output[OUTPUT_COUNT];
     int64_t numbers[N_COUNT];
     int timed_count;
-    timed timed[MOST_TIMED];         /* commands whose times nobody has read yet */
+    timed timed[MOST_TIMED]; /* commands whose times nobody has read yet */
 };
 
 static int has_failed(session *s, cl_int error, const char *what)
@@ -1388,8 +1420,9 @@ static void read_times(session *s)
         const timed *t = &s->timed[--s->timed_count];
         const double took = seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
                             seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
-        *(t->on == TO_DEVICE ? &to->to_device : t->on == TO_HOST ? &to->to_host : &to->compute) +=
-            took;
+        *(t->on == TO_DEVICE ? &to->to_device
+          : t->on == TO_HOST ? &to->to_host
+                             : &to->compute) += took;
         s->gpu->cl.clReleaseEvent(t->first);
         if (t->last != t->first)
             s->gpu->cl.clReleaseEvent(t->last);
@@ -1519,8 +1552,10 @@ static void close_launch(launch *l, const char *name, const size_t global[3], co
 {
     session *s = l->s;
     if (!s->error) {
-        has_failed(s, s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local,
-                                                        0, NULL, begin_span(s, COMPUTE)), name);
+        has_failed(s,
+                   s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
+                                                     NULL, begin_span(s, COMPUTE)),
+                   name);
         keep_span(s);
         if (s->call->times)
             s->call->times->kernels++;
@@ -1733,8 +1768,8 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
         fault = "call.buffers: an array exceeds the bytes of its buffer";
     else if (((int64_t)named->offset + start) % element)
         fault = "call.buffers: offset is no multiple of an array's element";
-    else if (!named->svm && s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room,
-                                                          &room, NULL))
+    else if (!named->svm &&
+             s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
         fault = "call.buffers: mem is no cl_mem";
     else if (room < named->offset || room - named->offset < named->bytes)
         fault = "call.buffers: offset + bytes exceed the cl_mem";
@@ -1753,8 +1788,7 @@ static void bind_input(session *s, int which, int number, int strides, const arr
         return;
     if (named) {
         s->input[which] = memory_of(s, named);
-        offset = (int64_t)named->offset +
-                 (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
+        offset = (int64_t)named->offset + (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
     } else if (s->gpu->info.shares_memory && elements >= hi - lo + 1) {
         char *from = hull_bytes(a, lo, hi, &bytes, &offset);
         s->input[which] = new_buffer(s, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes, from,
@@ -1779,8 +1813,7 @@ static void scatter_row(const written *w, const char *from, int64_t b, int64_t h
 {
     const int64_t bytes = w->host.bits / 8, *to = w->host.stride, *at = w->stride;
     memcpy((char *)(uintptr_t)w->host.data + (b * to[0] + h * to[1] + i * to[2]) * bytes,
-           from + (b * at[0] + h * at[1] + i * at[2]) * bytes,
-           (size_t)(w->host.count[3] * bytes));
+           from + (b * at[0] + h * at[1] + i * at[2]) * bytes, (size_t)(w->host.count[3] * bytes));
 }
 
 /* Rows in use of an output that was copied. */
@@ -1854,8 +1887,8 @@ static void bind_output(session *s, int which, int number, int strides, const ar
     if (named) {
         w->how = NAMED;
         w->memory = memory_of(s, named);
-        w->offset = (int64_t)named->offset +
-                    (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
+        w->offset =
+            (int64_t)named->offset + (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
     } else if (s->gpu->info.shares_memory && elements == hi - lo + 1) {
         char *at = hull_bytes(a, lo, hi, &bytes, &w->offset);
         w->how = IN_PLACE;
@@ -1929,15 +1962,15 @@ static void bind_masks(session *s)
     const int64_t b = p->batch, h = p->num_heads_q;
     const int64_t cell_rows = m->block_q ? round_up(rows, m->block_q) / m->block_q : 0;
     const int64_t cells = m->block_k ? round_up(pr->max_kv_len, m->block_k) / m->block_k : 0;
-    const array bias = make_array(p->bias.data, type_bits(p->bias.dtype), b, h, rows, columns,
-                                  p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
-                                  p->bias.stride_kv);
-    const array bytes = make_array(p->bool_mask.data, 8, b, h, rows, columns,
-                                   p->bool_mask.stride_batch, p->bool_mask.stride_head,
-                                   p->bool_mask.stride_q, p->bool_mask.stride_kv);
-    const array bits = make_array(p->bit_mask.data, 1, b, h, rows, columns,
-                                  p->bit_mask.stride_batch, p->bit_mask.stride_head,
-                                  p->bit_mask.stride_q, p->bit_mask.stride_kv);
+    const array bias =
+        make_array(p->bias.data, type_bits(p->bias.dtype), b, h, rows, columns,
+                   p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q, p->bias.stride_kv);
+    const array bytes =
+        make_array(p->bool_mask.data, 8, b, h, rows, columns, p->bool_mask.stride_batch,
+                   p->bool_mask.stride_head, p->bool_mask.stride_q, p->bool_mask.stride_kv);
+    const array bits =
+        make_array(p->bit_mask.data, 1, b, h, rows, columns, p->bit_mask.stride_batch,
+                   p->bit_mask.stride_head, p->bit_mask.stride_q, p->bit_mask.stride_kv);
     const array bitmap = make_array(m->bitmap, 1, b, h, cell_rows, cells, m->stride_batch,
                                     m->stride_head, m->stride_row, 1);
     const array offsets = make_array(m->row_offsets, 32, b, h, cell_rows + 1, 1,
@@ -1981,12 +2014,12 @@ static void bind_lists(session *s)
     const int64_t q_batch = p->cu_seqlens_q ? 1 : b, kv_batch = p->cu_seqlens_kv ? 1 : b;
     const int64_t in_rows = rows->ring ? rows->ring : p->seq_len_kv;
     const int64_t size = rows->page_size, pages = size ? round_up(in_rows, size) / size : 0;
-    const array q_segments = make_array(p->q_segments, 32, q_batch, 1, 1, p->seq_len_q,
-                                        p->q_segments_stride, 0, 0, 1);
+    const array q_segments =
+        make_array(p->q_segments, 32, q_batch, 1, 1, p->seq_len_q, p->q_segments_stride, 0, 0, 1);
     const array kv_segments = make_array(p->kv_segments, 32, kv_batch, 1, 1, p->seq_len_kv,
                                          p->kv_segments_stride, 0, 0, 1);
-    const array tree = make_array(p->tree_parents, 32, q_batch, 1, 1, p->seq_len_q, p->tree_stride,
-                                  0, 0, 1);
+    const array tree =
+        make_array(p->tree_parents, 32, q_batch, 1, 1, p->seq_len_q, p->tree_stride, 0, 0, 1);
     const array slopes = make_array(p->alibi_slopes, 32, b, 1, 1, h, p->alibi_stride, 0, 0, 1);
     const array sinks = make_array(p->sinks, 32, 1, 1, 1, h, 0, 0, 0, 1);
     const array table = make_array(rows->table, 32, b, 1, 1, pages, rows->table_stride, 0, 0, 1);
@@ -2117,8 +2150,8 @@ static void bind_outputs(session *s)
     const array lse = tensor_array(&lse_shape, q_batch, h, rows, 1);
     const array m = make_array(p->state.m, 32, q_batch, h, rows, 1, each, rows, 1, 1);
     const array l = make_array(p->state.l, 32, q_batch, h, rows, 1, each, rows, 1, 1);
-    const array state_o = make_array(p->state.o, 32, q_batch, h, rows, dim, each * dim, rows * dim,
-                                     dim, 1);
+    const array state_o =
+        make_array(p->state.o, 32, q_batch, h, rows, dim, each * dim, rows * dim, dim, 1);
     const array logits = make_array(p->logits.data, 32, p->batch, h, chosen, columns,
                                     h * chosen * columns, chosen * columns, columns, 1);
     if (p->partial) {
@@ -2164,9 +2197,8 @@ static void describe_sequences(session *s)
         to[S_OFFSET] = seq.offset;
         to[S_KEY_BASE] = seq.key_base;
         to[S_PREFIX] = seq.prefix;
-        to[S_KV_SEGMENT] = seq.column + (p->cu_seqlens_kv
-                                             ? p->cu_seqlens_kv[b]
-                                             : b * s->numbers[N_KV_SEGMENTS_BATCH]);
+        to[S_KV_SEGMENT] = seq.column + (p->cu_seqlens_kv ? p->cu_seqlens_kv[b]
+                                                          : b * s->numbers[N_KV_SEGMENTS_BATCH]);
     }
 }
 
@@ -2194,11 +2226,11 @@ static void describe_call(session *s)
     if (s->pl.tiles)
         describe_tiles(s);
     s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
-    s->sequences = new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s),
-                              "memory for sequences");
+    s->sequences =
+        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
     if (s->pl.tiles)
-        s->tiles = new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s),
-                              "memory for tiles");
+        s->tiles =
+            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
 }
 
 /* The programs of rows and of the textbook do not depend on tiles. */
@@ -2227,10 +2259,10 @@ static void run_tiled(session *s)
     const size_t global[3] = { (size_t)s->pl.groups * CL_TX, CL_TY, 1 };
     const int64_t rows = s->pl.tiles * s->pr->p.num_heads_kv * s->pl.forward.rows;
     const size_t row_global[3] = { (size_t)rows * CL_ROW_GROUP, 1, 1 };
-    const cl_handle pending = new_buffer(s, CL_MEM_READ_WRITE, s->pl.pending_bytes, NULL,
-                                         "memory for states");
-    const cl_handle parts = new_buffer(s, CL_MEM_READ_WRITE, s->pl.parts_bytes, NULL,
-                                       "memory for parts");
+    const cl_handle pending =
+        new_buffer(s, CL_MEM_READ_WRITE, s->pl.pending_bytes, NULL, "memory for states");
+    const cl_handle parts =
+        new_buffer(s, CL_MEM_READ_WRITE, s->pl.parts_bytes, NULL, "memory for parts");
     const variant merge = simple_variant(s, PART_ROWS);
     launch l;
     l = open_launch(s, &s->pl.forward, "forward");
@@ -2330,8 +2362,9 @@ static void await_inputs(session *s)
     if (s->call->num_wait > 0 && !s->call->wait)
         has_failed(s, INVALID_VALUE, "call.wait is NULL");
     if (!s->error && s->call->num_wait > 0)
-        has_failed(s, s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
-                                                              s->call->wait, NULL),
+        has_failed(s,
+                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
+                                                           s->call->wait, NULL),
                    "waiting for the caller's events");
 }
 
@@ -2501,8 +2534,8 @@ static array output_array(const attn_output *t, int64_t batch, int64_t heads, in
 
 static array sums_array(const attn_sum_axes *a)
 {
-    return make_array(a->data, 32, a->count[0], a->count[1], a->count[2], a->count[3],
-                      a->stride[0], a->stride[1], a->stride[2], a->stride[3]);
+    return make_array(a->data, 32, a->count[0], a->count[1], a->count[2], a->count[3], a->stride[0],
+                      a->stride[1], a->stride[2], a->stride[3]);
 }
 
 static void bind_gradients(session *s, const attn_gradients *g)
@@ -2669,8 +2702,8 @@ static void run_sum(session *s, const pair_sum *sum)
 static void run_sums(session *s, const attn_gradients *g, cl_handle stats)
 {
     const attn_gradient_call *c = gradient_call_of(g);
-    const cl_handle row_sums = new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL,
-                                          "memory for sums of rows");
+    const cl_handle row_sums =
+        new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
     const pair_sum sums[] = {
         { &c->bias, N_DBIAS, s->output[OUT_DBIAS].memory, stats, row_sums },
         { &c->slopes, N_DSLOPES, s->output[OUT_DSLOPES].memory, stats, row_sums },
@@ -2684,8 +2717,8 @@ static void run_sums(session *s, const attn_gradients *g, cl_handle stats)
 static void run_gradient_kernels(session *s, const attn_gradients *g)
 {
     const problem *pr = s->pr;
-    const cl_handle stats = new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL,
-                                       "memory for statistics");
+    const cl_handle stats =
+        new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
     if (g->dq.data)
@@ -2701,8 +2734,8 @@ static void run_gradient_kernels(session *s, const attn_gradients *g)
 }
 
 static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
-                                        const problem *pr, const attn_gradients *g,
-                                        void *workspace, size_t bytes)
+                                        const problem *pr, const attn_gradients *g, void *workspace,
+                                        size_t bytes)
 {
     const device_plan pl = plan_gradients(pr, limits);
     session *s = open_session(how, pr, &pl, workspace, bytes);
@@ -2746,10 +2779,18 @@ static attn_status gradients_size(const attn_backend *self, const attn_params *r
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
-enum { TRIAL_HEADS = 2, TRIAL_ROWS = 20, TRIAL_FEW_ROWS = 7, TRIAL_KEYS = 120, TRIAL_DIM = 24,
-       TRIAL_COLUMNS = 256, TRIAL_LOGITS = 3, TRIAL_WORKSPACE = 1 << 20 };
-#define TRIAL_BASE 1000    /* number of the first key: chunks and parts end among so few keys */
-#define TRIAL_BOUND 1e-4f  /* of results up to 1 and logits up to 100, in the device's own order */
+enum {
+    TRIAL_HEADS = 2,
+    TRIAL_ROWS = 20,
+    TRIAL_FEW_ROWS = 7,
+    TRIAL_KEYS = 120,
+    TRIAL_DIM = 24,
+    TRIAL_COLUMNS = 256,
+    TRIAL_LOGITS = 3,
+    TRIAL_WORKSPACE = 1 << 20
+};
+#define TRIAL_BASE 1000   /* number of the first key: chunks and parts end among so few keys */
+#define TRIAL_BOUND 1e-4f /* of results up to 1 and logits up to 100, in the device's own order */
 
 typedef struct trial_results {
     float o[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], lse[TRIAL_HEADS * TRIAL_ROWS];
@@ -2823,7 +2864,7 @@ static void fill_problem(trial *t, const variant *v, int part)
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
     fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
     fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
-               COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
+                COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
     fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
     t->key_base = TRIAL_BASE;
@@ -2887,8 +2928,8 @@ static attn_status trial_workspace(const attn_backend *self, const attn_params *
     return ATTN_OK;
 }
 
-static attn_status trial_run(const attn_backend *self, const attn_params *resolved,
-                             void *workspace, size_t bytes)
+static attn_status trial_run(const attn_backend *self, const attn_params *resolved, void *workspace,
+                             size_t bytes)
 {
     const trial *t = (const trial *)self->user;
     return run_within(&t->limits, &t->how, problem_of(resolved), workspace, bytes);
@@ -2982,9 +3023,9 @@ static int run_trial(trial *t, text *why)
     if (!status)
         status = call_trial(t);
     if (!status)
-        error = gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1,
-                                            offsetof(trial_arrays, out), sizeof t->device,
-                                            &t->device, 0, NULL, NULL);
+        error =
+            gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1, offsetof(trial_arrays, out),
+                                        sizeof t->device, &t->device, 0, NULL, NULL);
     gpu->cl.clReleaseMemObject(t->named.mem);
     if (status || error) {
         put(why, "it did not run");
@@ -3045,8 +3086,7 @@ static const char untried[] = "a kernel could not be checked before its first us
 
 /* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
  * backward: of gradients. */
-static int verdict_on(attn_opencl *gpu, const variant *forward, int part,
-                      attn_backward_fn backward)
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part, attn_backward_fn backward)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
     text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
@@ -3128,18 +3168,18 @@ static int any_named(const attn_opencl_call *how, const void *const *data, size_
 /* Whether the caller waits for the device's event, or has arrays there. */
 static int is_bound(const attn_opencl_call *how, const attn_params *p)
 {
-    const void *const data[] = { p->q.data, p->k.data, p->v.data, p->o.data, p->lse.data,
-                                 p->bias.data, p->bool_mask.data, p->bit_mask.data, p->q_segments,
-                                 p->kv_segments, p->state.m, p->state.l, p->state.o,
-                                 p->logits.data };
+    const void *const data[] = { p->q.data,     p->k.data,      p->v.data,         p->o.data,
+                                 p->lse.data,   p->bias.data,   p->bool_mask.data, p->bit_mask.data,
+                                 p->q_segments, p->kv_segments, p->state.m,        p->state.l,
+                                 p->state.o,    p->logits.data };
     return how->event || any_named(how, data, COUNT_OF(data));
 }
 
 static int is_gradient_bound(const attn_opencl_call *how, const attn_params *p,
                              const attn_gradients *g)
 {
-    const void *const data[] = { g->dout.data, g->dlse.data, g->dq.data, g->dk.data, g->dv.data,
-                                 g->dbias.data, g->dsinks, g->dslopes };
+    const void *const data[] = { g->dout.data, g->dlse.data,  g->dq.data, g->dk.data,
+                                 g->dv.data,   g->dbias.data, g->dsinks,  g->dslopes };
     return is_bound(how, p) || any_named(how, data, COUNT_OF(data));
 }
 

@@ -87,14 +87,14 @@ typedef struct attn_opencl_options {
                                 * "-cl-intel-256-GRF-per-thread"; NULL = none. What makes it
                                 * compute otherwise ("-cl-fast-relaxed-math") is found out by the
                                 * checks of `exact` and of first uses */
-    int profiling;       /* the library's own queue measures its commands: for call.times */
-    double least_flops;  /* calls with fewer operations (2 * pairs * (head_dim + head_dim_v), half
+    int profiling;             /* the library's own queue measures its commands: for call.times */
+    double least_flops;   /* calls with fewer operations (2 * pairs * (head_dim + head_dim_v), half
                           * of it if causal) are refused and run on the CPU; `bench tune` finds
                           * where the device begins to win. 0 = all calls; naive ones always */
     const void *binaries; /* as attn_opencl_binaries_set takes them, but before the device is tried
                            * for `exact`; where they are not taken, opening goes on. NULL = none */
     size_t binaries_bytes;
-    attn_log_fn log;     /* hears what was chosen and what failed; NULL = silent */
+    attn_log_fn log; /* hears what was chosen and what failed; NULL = silent */
     void *log_user;
 } attn_opencl_options;
 
@@ -103,11 +103,11 @@ typedef struct attn_opencl_options {
  * will do, or numbers that the caller makes up. Several may name parts of one mem; of those that
  * name an address the first counts. Set it to zero, then assign. */
 typedef struct attn_opencl_buffer {
-    size_t offset;       /* of the array in mem, in bytes; a multiple of its element */
+    size_t offset; /* of the array in mem, in bytes; a multiple of its element */
     const void *address;
     size_t bytes;
-    void *mem;           /* cl_mem, of the context that the object was opened with; */
-    int svm;             /* nonzero: not a cl_mem, but what clSVMAlloc gave for that context. Where
+    void *mem; /* cl_mem, of the context that the object was opened with; */
+    int svm;   /* nonzero: not a cl_mem, but what clSVMAlloc gave for that context. Where
                           * it is coarse-grained, the host has unmapped it */
 } attn_opencl_buffer;
 
@@ -124,11 +124,11 @@ typedef struct attn_opencl_times {
 typedef struct attn_opencl_call {
     int num_buffers;
     const attn_opencl_buffer *buffers;
-    attn_opencl *gpu;    /* set by attn_opencl_backend */
-    void *queue;         /* cl_command_queue, in order; NULL = the object's */
-    int num_wait;        /* cl_events that must be complete before the device begins */
-    void *const *wait;   /* ... with a kernel; arrays of the host are copied before */
-    void **event;        /* where not NULL, gets a cl_event of the end, which the caller releases;
+    attn_opencl *gpu;  /* set by attn_opencl_backend */
+    void *queue;       /* cl_command_queue, in order; NULL = the object's */
+    int num_wait;      /* cl_events that must be complete before the device begins */
+    void *const *wait; /* ... with a kernel; arrays of the host are copied before */
+    void **event;      /* where not NULL, gets a cl_event of the end, which the caller releases;
                           * the call then returns at once. All arrays that the device writes must be
                           * in buffers, and workspace and arrays of the host stay as they are until
                           * then. It is not touched where the call fails or has nothing to do */
@@ -138,17 +138,17 @@ typedef struct attn_opencl_call {
 
 /* What was opened. */
 typedef struct attn_opencl_info {
-    int exact;           /* the device's arithmetic gives the CPU's bits: tried with
+    int exact; /* the device's arithmetic gives the CPU's bits: tried with
                           * attn_opencl_options.exact, else 0 */
     int gpu;
-    int shares_memory;   /* with the host */
+    int shares_memory; /* with the host */
     int compute_units;
     size_t memory_bytes, allocation_bytes, local_bytes; /* of the device; largest array; a group */
     void *context, *device_id, *queue; /* cl_context, cl_device_id, cl_command_queue in use */
     char platform[64], device[128], version[64], driver[64];
-    char exact_why[160]; /* why not, if it was tried */
-    int built, taken;    /* programs that were built from source; taken from binaries */
-    int dropped;         /* that failed on their first use */
+    char exact_why[160];   /* why not, if it was tried */
+    int built, taken;      /* programs that were built from source; taken from binaries */
+    int dropped;           /* that failed on their first use */
     char binaries_why[64]; /* why binaries were not taken, or "ok"; "" = none were given */
 } attn_opencl_info;
 
@@ -165,15 +165,15 @@ typedef struct attn_opencl_plan_info {
     int runs;                                /* 0: it refuses, see why; the rest is then 0 */
     int forward, merge_parts, naive, logits; /* kernels that run; without forward the sizes below
                                               * are 0 but for device_bytes */
-    int tile_rows, tile_columns; /* query rows of a tile; columns of V */
-    int64_t tiles;               /* of all sequences and the query heads of a kv head */
-    int64_t slices;              /* that the columns of V are divided into */
-    int64_t parts, part_keys;    /* that the keys are divided into, at most 256; keys of a part,
+    int tile_rows, tile_columns;             /* query rows of a tile; columns of V */
+    int64_t tiles;                           /* of all sequences and the query heads of a kv head */
+    int64_t slices;                          /* that the columns of V are divided into */
+    int64_t parts, part_keys; /* that the keys are divided into, at most 256; keys of a part,
                                   * 0 = not divided */
-    int64_t items, groups;       /* tiles * num_heads_kv * parts * slices; work-groups for them */
-    size_t local_bytes;          /* local memory of a work-group, at most info.local_bytes */
-    size_t device_bytes;         /* for states between kernels and chunks, or a head's logits */
-    char why[160];               /* "ok", or why not */
+    int64_t items, groups;    /* tiles * num_heads_kv * parts * slices; work-groups for them */
+    size_t local_bytes;       /* local memory of a work-group, at most info.local_bytes */
+    size_t device_bytes;      /* for states between kernels and chunks, or a head's logits */
+    char why[160];            /* "ok", or why not */
 } attn_opencl_plan_info;
 
 /* Bytes of memory for one object, aligned as malloc does. */

@@ -67,8 +67,8 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 
 static attn_status check_request(const attn_params *p, int64_t tile_keys, text *why)
 {
-    if (tile_keys && (tile_keys < ATTN_BLOCK || tile_keys > ATTN_CHUNK ||
-                      (tile_keys & (tile_keys - 1))))
+    if (tile_keys &&
+        (tile_keys < ATTN_BLOCK || tile_keys > ATTN_CHUNK || (tile_keys & (tile_keys - 1))))
         return bad_field(why, ATTN_ERR_ARG, "tile_keys", tile_keys,
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
@@ -92,8 +92,8 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
 
 /* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
  * or nowhere. */
-static void open_tile_call(attn_params *one, const attn_params *resolved,
-                           const resume_layout *lay, char *base)
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
 {
     one->partial = 1;
     memset(&one->o, 0, sizeof one->o);
@@ -179,9 +179,9 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (attn_workspace_size(one, &need))
         return attn_core_get()->check_call(one, NULL, 0, why);
     fixed = (size_t)fixed_bytes(lay);
-    status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : attn_core_get()->check_call(one, base + lay->workspace, room - fixed,
-                                                        &none);
+    status = room < fixed
+                 ? ATTN_ERR_WORKSPACE
+                 : attn_core_get()->check_call(one, base + lay->workspace, room - fixed, &none);
     if (status != ATTN_ERR_WORKSPACE)
         return status ? attn_core_get()->check_call(one, base + lay->workspace, room - fixed, why)
                       : ATTN_OK;

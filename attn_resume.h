@@ -66,19 +66,19 @@ typedef struct attn_resumable {
     int64_t done, total; /* tiles: of one batch entry and all its kv heads */
     int64_t fetched;     /* keys times kv heads that fetch has delivered */
 
-    attn_params p;       /* as given: arrays that it points to must last until the end */
-    attn_params tile;    /* the call of one tile */
+    attn_params p;    /* as given: arrays that it points to must last until the end */
+    attn_params tile; /* the call of one tile */
     attn_fetch_fn fetch;
     void *user;
-    attn_status status;  /* that every later call returns: there is no going on */
-    int32_t *q_len;      /* of the tile's call: rows of the entry under way, else 0 */
-    char *k, *v;         /* its keys */
+    attn_status status; /* that every later call returns: there is no going on */
+    int32_t *q_len;     /* of the tile's call: rows of the entry under way, else 0 */
+    char *k, *v;        /* its keys */
     int64_t tile_keys, kv_heads, head_dim, head_dim_v;
-    int64_t entry;       /* batch entry under way, */
-    int64_t next, end;   /* its next key and the one behind its last */
-    int64_t entry_rows;  /* states of a batch entry */
-    attn_state states;   /* of all rows: of the chunk under way, and of entries that are done */
-    float *pending;      /* nodes of the merge tree of the entry under way */
+    int64_t entry;      /* batch entry under way, */
+    int64_t next, end;  /* its next key and the one behind its last */
+    int64_t entry_rows; /* states of a batch entry */
+    attn_state states;  /* of all rows: of the chunk under way, and of entries that are done */
+    float *pending;     /* nodes of the merge tree of the entry under way */
     unsigned char slot_of[64]; /* 1 + the slot where the node of this level waits; 0 = none */
     void *workspace;
     size_t workspace_bytes;

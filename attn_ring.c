@@ -34,10 +34,10 @@
 typedef struct ring_cut {
     const attn_ring *ring;
     int ranks;
-    int along_tree;      /* all cuts are between chunks: states merge along the tree */
+    int along_tree; /* all cuts are between chunks: states merge along the tree */
     int64_t length, unit, units, runs;
-    int64_t shift;       /* n of position x: x + shift, in every sequence */
-    int64_t chunks;      /* that the root of the tree covers */
+    int64_t shift;  /* n of position x: x + shift, in every sequence */
+    int64_t chunks; /* that the root of the tree covers */
 } ring_cut;
 
 static int64_t run_begin(const ring_cut *c, int64_t run)
@@ -488,15 +488,15 @@ OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn
 typedef struct ring_shape {
     int64_t entries_q, entries_kv; /* batch * heads */
     int64_t dim, dim_v;
-    int64_t k_bytes, v_bytes;      /* of a position of all entries */
+    int64_t k_bytes, v_bytes; /* of a position of all entries */
 } ring_shape;
 
 typedef struct ring_plan {
     ring_cut cuts;
     ring_shape shape;
     int rank;
-    int64_t length, longest;         /* positions of this rank; of the rank that has most */
-    int64_t row_range, key_range;    /* the longest range of this rank, of any rank */
+    int64_t length, longest;          /* positions of this rank; of the rank that has most */
+    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
     int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered;
@@ -511,15 +511,15 @@ typedef struct ring_entry {
 
 /* One call on one rank, at the beginning of its workspace. */
 typedef struct ring_call {
-    attn_params p;           /* of the part that is computed */
+    attn_params p; /* of the part that is computed */
     attn_gradients g;
-    attn_params own;         /* of the rank's tensors: strides explicit */
+    attn_params own; /* of the rank's tensors: strides explicit */
     attn_gradients own_g;
     ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
     const attn_core *core;
-    char *base;              /* what the plan's offsets count from */
+    char *base; /* what the plan's offsets count from */
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
@@ -576,8 +576,8 @@ static void plan_lengths(ring_plan *pl)
 
 /* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
  * the first keys are as many as any others. */
-OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c,
-                                                int rank, size_t *bytes)
+OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
+                                                size_t *bytes)
 {
     attn_params part = *p;
     int64_t longest;
@@ -677,8 +677,8 @@ static void plan_ring_backward(ring_plan *pl)
     pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
     pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
     pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
-    pl->part_dv = place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range),
-                        sizeof(float));
+    pl->part_dv =
+        place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
 }
 
 /* Workspace of the parts. */
@@ -736,8 +736,8 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
 
 /* Everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
-                                        int gradients, const attn_ring *ring,
-                                        const void *workspace, size_t bytes, text *why)
+                                        int gradients, const attn_ring *ring, const void *workspace,
+                                        size_t bytes, text *why)
 {
     int64_t need;
     attn_status status = check_transport(ring, why);
@@ -814,16 +814,37 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
 /* What has to be the same on every rank, or messages would not fit or results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { gradients, p->batch, p->num_heads_q, p->num_heads_kv, p->seq_len_kv,
-                                p->head_dim, p->head_dim_v, p->k.dtype, p->v.dtype, p->causal,
-                                p->alignment, p->window, p->window_left, p->window_right,
-                                p->chunk_size, bits_of(p->scale), bits_of(p->softcap),
-                                bits_of(p->dropout_p), (int64_t)p->dropout_seed, p->softmax1,
-                                p->prefix != NULL, p->q_segments != NULL, p->sinks != NULL,
-                                p->tree_parents != NULL, p->alibi_slopes != NULL,
-                                p->bias.data != NULL, p->bool_mask.data != NULL,
-                                p->bit_mask.data != NULL, p->block_mask.bitmap != NULL,
-                                p->block_mask.row_offsets != NULL, p->mask != NULL,
+    const int64_t numbers[] = { gradients,
+                                p->batch,
+                                p->num_heads_q,
+                                p->num_heads_kv,
+                                p->seq_len_kv,
+                                p->head_dim,
+                                p->head_dim_v,
+                                p->k.dtype,
+                                p->v.dtype,
+                                p->causal,
+                                p->alignment,
+                                p->window,
+                                p->window_left,
+                                p->window_right,
+                                p->chunk_size,
+                                bits_of(p->scale),
+                                bits_of(p->softcap),
+                                bits_of(p->dropout_p),
+                                (int64_t)p->dropout_seed,
+                                p->softmax1,
+                                p->prefix != NULL,
+                                p->q_segments != NULL,
+                                p->sinks != NULL,
+                                p->tree_parents != NULL,
+                                p->alibi_slopes != NULL,
+                                p->bias.data != NULL,
+                                p->bool_mask.data != NULL,
+                                p->bit_mask.data != NULL,
+                                p->block_mask.bitmap != NULL,
+                                p->block_mask.row_offsets != NULL,
+                                p->mask != NULL,
                                 p->score != NULL };
     uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
     int64_t b;
@@ -948,9 +969,8 @@ static const void *input_at(const attn_tensor *t, int64_t at)
 
 static void *output_at(const attn_output *t, int64_t at)
 {
-    return t->data
-               ? (char *)t->data + (ptrdiff_t)at * t->stride_seq * (ptrdiff_t)bytes_of(t->dtype)
-               : NULL;
+    return t->data ? (char *)t->data + (ptrdiff_t)at * t->stride_seq * (ptrdiff_t)bytes_of(t->dtype)
+                   : NULL;
 }
 
 /* The part's rows: a range, which begins at row `at` of this rank's. */
@@ -1000,10 +1020,11 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
     for (b = 0; b < batch; b++)
         for (h = 0; h < heads; h++)
             for (x = 0; x < length; x++, to += bytes)
-                memcpy(to, (const char *)t->data +
-                               (ptrdiff_t)bytes_of(t->dtype) *
-                                   ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
-                                    (ptrdiff_t)x * t->stride_seq),
+                memcpy(to,
+                       (const char *)t->data +
+                           (ptrdiff_t)bytes_of(t->dtype) *
+                               ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
+                                (ptrdiff_t)x * t->stride_seq),
                        (size_t)bytes);
 }
 
@@ -1288,8 +1309,7 @@ static int64_t gift_at(const ring_call *c, int t)
     const ring_cut *cuts = &c->pl.cuts;
     if (t >= cuts->ranks)
         return 0;
-    return shard_bytes(&c->pl.shape,
-                       held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
 }
 
 static int64_t gift_bytes(const ring_call *c, int step)
@@ -1419,8 +1439,8 @@ static void write_gradients(ring_call *c, const float *home)
             const sequence q = c->core->sequence_of(&c->p, b);
             const int64_t row = at - range.begin, key = row + q.column;
             const int64_t heads_kv = s->entries_kv / c->p.batch;
-            store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from,
-                           row + q.row_to, floats_at(c, c->pl.dq));
+            store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
+                           floats_at(c, c->pl.dq));
             store_gradient(c, &g->dk, heads_kv, s->dim, b, key + q.key_from, key + q.key_to, home);
             store_gradient(c, &g->dv, heads_kv, s->dim_v, b, key + q.key_from, key + q.key_to,
                            home + dv_at(s, c->pl.length));
@@ -1454,8 +1474,8 @@ static attn_status ring_gradients(ring_call *c)
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
-            status = backward_shard(c, source_at(cuts, c->pl.rank, t),
-                                    c->base + c->pl.buffer[t % 2]);
+            status =
+                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
         if (exchanges)
             status = end_exchange(c, status);
         if (!status && t < cuts->ranks)
@@ -1479,8 +1499,8 @@ ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *rin
     attn_status status;
     ring_cut cuts;
     int64_t at = 0;
-    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) ||
-        rank < 0 || rank >= ring->transport->size)
+    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) || rank < 0 ||
+        rank >= ring->transport->size)
         return ATTN_ERR_ARG;
     *count = 0;
     status = check_cut(p, ring, ring->transport->size, &why);
@@ -1579,8 +1599,8 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
 
 /* The call, made ready in its workspace. */
 OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
-                                      const attn_ring *ring, attn_ring_stats *stats,
-                                      void *workspace)
+                                           const attn_ring *ring, attn_ring_stats *stats,
+                                           void *workspace)
 {
     char *base = (char *)workspace;
     ring_call *c;
@@ -1634,8 +1654,8 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int g
     return status;
 }
 
-ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring,
-                                       void *workspace, size_t workspace_bytes)
+ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
+                                       size_t workspace_bytes)
 {
     return ring_run(p, NULL, 0, ring, workspace, workspace_bytes);
 }

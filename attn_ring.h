@@ -113,13 +113,13 @@ typedef int (*attn_ring_fetch_fn)(void *user, void *k, void *v);
 
 /* What one call did on this rank. */
 typedef struct attn_ring_stats {
-    int failed_rank;    /* whose status is returned; -1 = none failed, or parameters differ */
-    int canonical;      /* the result has the bits of one process */
-    int max_pending;    /* states that a row had at once, the newest included */
+    int failed_rank; /* whose status is returned; -1 = none failed, or parameters differ */
+    int canonical;   /* the result has the bits of one process */
+    int max_pending; /* states that a row had at once, the newest included */
     int64_t exchanges;
     double bytes_sent, bytes_received;
-    double seconds;     /* in callbacks of the transport, by its clock */
-    double pairs;       /* of query and key, all heads, that parts not skipped may see */
+    double seconds;         /* in callbacks of the transport, by its clock */
+    double pairs;           /* of query and key, all heads, that parts not skipped may see */
     int64_t calls, skipped; /* parts that were computed; that masks leave empty */
 } attn_ring_stats;
 
@@ -135,17 +135,17 @@ typedef struct attn_ring {
     const int64_t *first_range;    /* CUSTOM: [size + 1] rank r has ranges[first_range[r]] to
                                     * ranges[first_range[r + 1] - 1] */
     const attn_transport *transport;
-    attn_ring_fetch_fn fetch;      /* NULL = p.k.data and p.v.data */
+    attn_ring_fetch_fn fetch; /* NULL = p.k.data and p.v.data */
     void *fetch_user;
-    attn_ring_stats *stats;        /* NULL = not wanted */
+    attn_ring_stats *stats; /* NULL = not wanted */
 } attn_ring;
 
 /* What a rank holds. */
 typedef struct attn_ring_info {
-    int canonical;    /* the layout keeps the bits of one process */
-    int64_t length;   /* positions of this rank */
-    int64_t ranges;   /* so many ranges */
-    int64_t longest;  /* the largest length of any rank */
+    int canonical;   /* the layout keeps the bits of one process */
+    int64_t length;  /* positions of this rank */
+    int64_t ranges;  /* so many ranges */
+    int64_t longest; /* the largest length of any rank */
 } attn_ring_info;
 
 /* What rank `rank` holds; of the transport only size is read. */
@@ -163,8 +163,8 @@ ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_r
                                               size_t *bytes);
 
 /* Attention of this rank's rows to the keys of all ranks; writes o and lse. All ranks call it. */
-ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring,
-                                       void *workspace, size_t workspace_bytes);
+ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
+                                       size_t workspace_bytes);
 
 /* Says in one English sentence what is wrong on this rank, or "ok"; otherwise as attn_check. It
  * talks to nobody. */

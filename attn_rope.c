@@ -125,13 +125,13 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
  * 2^-69. */
 static uint64_t power_of_two(uint64_t x)
 {
-    static const uint64_t g[] = {
-        UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48), UINT64_C(0x0e35846b82505dc2),
-        UINT64_C(0x0276556df749a271), UINT64_C(0x005761ff9e279e95), UINT64_C(0x000a184897b5c5ed),
-        UINT64_C(0x0000ffe5fdf084ec), UINT64_C(0x0000162c0173c753), UINT64_C(0x000001b523da59bd),
-        UINT64_C(0x0000001e4b081197), UINT64_C(0x00000001e6f9dfaa), UINT64_C(0x000000001b1dd80f),
-        UINT64_C(0x0000000001180248)
-    };
+    static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
+                                  UINT64_C(0x0e35846b82505dc2), UINT64_C(0x0276556df749a271),
+                                  UINT64_C(0x005761ff9e279e95), UINT64_C(0x000a184897b5c5ed),
+                                  UINT64_C(0x0000ffe5fdf084ec), UINT64_C(0x0000162c0173c753),
+                                  UINT64_C(0x000001b523da59bd), UINT64_C(0x0000001e4b081197),
+                                  UINT64_C(0x00000001e6f9dfaa), UINT64_C(0x000000001b1dd80f),
+                                  UINT64_C(0x0000000001180248) };
     const uint64_t y = alternating(g, COUNT_OF(g), x);
     return ~ROPE_HIGH64(x, y);
 }
@@ -171,9 +171,9 @@ typedef struct rope_ladder {
     int scaling;
     float factor, attention;
     const float *freq_factors;
-    int64_t low, high;      /* YARN: pairs up to low keep their frequency, those from high do not */
-    uint64_t slow, fast;    /* LLAMA3: the same by frequencies */
-    uint64_t per_width;     /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
+    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
+    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
     int width_shift;
 } rope_ladder;
 
@@ -348,15 +348,14 @@ static float signed_float(uint64_t x, int negative)
  * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
 static void cos_sin(uint64_t angle, float *c, float *s)
 {
-    static const uint64_t sine[] = { /* in units of 2^-63, signs alternating */
-        UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539), UINT64_C(0x0a335e33bac3feb9),
-        UINT64_C(0x009969667173095a), UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
-        UINT64_C(0x00000078fce79395)
-    };
-    static const uint64_t cosine[] = {
-        UINT64_C(0x9de9e64df22ed7a4), UINT64_C(0x20783e103696eef0), UINT64_C(0x02aba78fc20387b9),
-        UINT64_C(0x001e1f50094816ad), UINT64_C(0x0000d366199501a7), UINT64_C(0x000003e96ab505c8)
-    };
+    /* in units of 2^-63, signs alternating */
+    static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
+                                     UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
+                                     UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
+                                     UINT64_C(0x00000078fce79395) };
+    static const uint64_t cosine[] = { UINT64_C(0x9de9e64df22ed7a4), UINT64_C(0x20783e103696eef0),
+                                       UINT64_C(0x02aba78fc20387b9), UINT64_C(0x001e1f50094816ad),
+                                       UINT64_C(0x0000d366199501a7), UINT64_C(0x000003e96ab505c8) };
     const uint64_t eighth = (uint64_t)1 << 61, quarter = (angle + eighth) >> 62;
     const uint64_t off = angle - (quarter << 62);
     const int below = (int)(off >> 63);
@@ -559,8 +558,8 @@ static void widen(const rope_job *j, float *to, const char *from, int64_t n)
     if (dtype == ATTN_F32)
         memcpy(to, from, (size_t)n * sizeof *to);
     else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16 : j->kernels->widen_bf16)(
-            to, (const uint16_t *)(const void *)from, n);
+        (dtype == ATTN_F16 ? j->kernels->widen_f16
+                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -570,8 +569,8 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16 : j->kernels->narrow_bf16)(
-            (uint16_t *)(void *)to, from, n);
+        (dtype == ATTN_F16 ? j->kernels->narrow_f16
+                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
 }
 
 /* One head's row of a block through f32, both halves read before one is written. */
@@ -704,7 +703,7 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
 /* Numbers of *r: where they are allowed other than 0, and from where to where. */
 typedef struct rope_number_rule {
     const char *name;
-    size_t offset; /* of a float */
+    size_t offset;     /* of a float */
     unsigned scalings; /* bits: those with which it means something */
     float least;
     int above; /* nonzero: least itself is too small */
@@ -880,16 +879,15 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     if (!status && r->positions && r->first)
         status = bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
     if (!status && r->positions)
-        status = check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions,
-                              why);
+        status =
+            check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions, why);
     if (!status && r->first)
         status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
     return status;
 }
 
 /* "batch b, row i: position (p) rest" */
-static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position,
-                                const char *rest)
+static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
 {
     put(why, "batch ");
     put_int(why, b);
@@ -1014,8 +1012,8 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
                                      size_t why_bytes)
 {
     text sentence = text_in(why, why_bytes);
-    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin,
-                                                  &sentence);
+    const attn_status status =
+        check_table_wanted(rope, head_dim, first, count, cos, sin, &sentence);
     rope_source from;
     rope_block k;
     int64_t pair, i;

@@ -62,18 +62,18 @@ typedef struct attn_rope {
     float factor;            /* of scaling, at least 1; 0 = 1. A field that means nothing with this
                               * scaling must be 0 or 1 (original_length: is not looked at) */
     int64_t original_length; /* positions the model was first trained on: needed by YARN, LLAMA3 */
-    float beta_fast, beta_slow;               /* YARN, turns over the original length; 0 = 32, 1 */
-    float low_freq_factor, high_freq_factor;  /* LLAMA3; 0 = 1, 4 */
-    float attention_factor;  /* multiplies cos and sin; 0 = 1, for YARN 0.1 ln(factor) + 1 */
+    float beta_fast, beta_slow;              /* YARN, turns over the original length; 0 = 32, 1 */
+    float low_freq_factor, high_freq_factor; /* LLAMA3; 0 = 1, 4 */
+    float attention_factor;    /* multiplies cos and sin; 0 = 1, for YARN 0.1 ln(factor) + 1 */
     const float *freq_factors; /* [dim/2] frequency i / freq_factors[i], before scaling (as the
                                 * factors of LongRoPE, or those stored in GGUF files); NULL = 1. At
                                 * least 1e-6; with YARN and LLAMA3 0.16, since they compare
                                 * frequencies, which must be below a turn a position */
 
     /* ---- or given: then nothing of the above but dim and interleaved counts */
-    const float *cos, *sin;   /* [num_positions, dim/2]; both or neither */
+    const float *cos, *sin; /* [num_positions, dim/2]; both or neither */
     int64_t num_positions;
-    ptrdiff_t table_stride;   /* between positions; 0 = dim/2 */
+    ptrdiff_t table_stride; /* between positions; 0 = dim/2 */
 } attn_rope;
 
 /* Rows to turn. Element (b, h, i, d) at data[b*stride_batch + h*stride_head + i*stride_seq + d];

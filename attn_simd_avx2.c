@@ -95,8 +95,8 @@ INLINE void to_bf16_avx2(uint16_t *p, __m256 x)
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
     up = _mm256_srli_epi32(up, 16);
-    store_half_avx2(
-        p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
+    store_half_avx2(p,
+                    _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
 }
 
 /* 8 x 8: pairs of rows, quadruples of rows, then halves. */
@@ -104,22 +104,24 @@ INLINE void transpose_avx2(__m256 *x)
 {
     __m256 t[8];
     int i;
-    UNROLL for (i = 0; i < 8; i += 2) {
+    UNROLL for (i = 0; i < 8; i += 2)
+    {
         t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
     }
-    UNROLL for (i = 0; i < 8; i += 4) {
+    UNROLL for (i = 0; i < 8; i += 4)
+    {
         x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    UNROLL for (i = 0; i < 4; i++) {
+    UNROLL for (i = 0; i < 4; i++)
+    {
         t[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
         t[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
     }
-    UNROLL for (i = 0; i < 8; i++)
-        x[i] = t[i];
+    UNROLL for (i = 0; i < 8; i++) x[i] = t[i];
 }
 
 INLINE __m256 quarters_avx2(const char *const *p, ptrdiff_t at)

@@ -54,8 +54,8 @@
 #define v_minus(b) _mm512_cmpeq_epi32_mask(v_int(b), _mm512_set1_epi32(INT32_MIN)) /* -0 */
 #define v_dead(b, x, y) _mm512_mask_blend_ps(v_minus(b), y, x)
 #define v_copysign(x, s)                                                                           \
-    v_float(_mm512_or_si512(                                                                       \
-        v_int(x), _mm512_and_si512(v_int(s), _mm512_set1_epi32((int)0x80000000u))))
+    v_float(_mm512_or_si512(v_int(x),                                                              \
+                            _mm512_and_si512(v_int(s), _mm512_set1_epi32((int)0x80000000u))))
 #define v_abs(x) _mm512_and_si512(v_int(x), _mm512_set1_epi32(0x7fffffff))
 #define v_larger(a, x) v_float(_mm512_max_epi32(v_int(a), v_abs(x)))
 #define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
@@ -104,17 +104,20 @@ INLINE void transpose_avx512(__m512 *x)
 {
     __m512 t[16], u[4];
     int i;
-    UNROLL for (i = 0; i < 16; i += 2) {
+    UNROLL for (i = 0; i < 16; i += 2)
+    {
         t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
     }
-    UNROLL for (i = 0; i < 16; i += 4) {
+    UNROLL for (i = 0; i < 16; i += 4)
+    {
         x[i] = W(_mm512_unpacklo_pd, t[i], t[i + 2]);
         x[i + 1] = W(_mm512_unpackhi_pd, t[i], t[i + 2]);
         x[i + 2] = W(_mm512_unpacklo_pd, t[i + 1], t[i + 3]);
         x[i + 3] = W(_mm512_unpackhi_pd, t[i + 1], t[i + 3]);
     }
-    UNROLL for (i = 0; i < 4; i++) {
+    UNROLL for (i = 0; i < 4; i++)
+    {
         u[0] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
         u[1] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
         u[2] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
@@ -124,8 +127,7 @@ INLINE void transpose_avx512(__m512 *x)
         t[4 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0x88);
         t[12 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0xdd);
     }
-    UNROLL for (i = 0; i < 16; i++)
-        x[i] = t[i];
+    UNROLL for (i = 0; i < 16; i++) x[i] = t[i];
 }
 
 #define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))

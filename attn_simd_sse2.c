@@ -152,7 +152,7 @@ INLINE void sse2_to_bf16(uint16_t *p, __m128 x)
 #ifdef __clang__ /* shuffles that the compiler sees through: both halves of v_set1 are one */
 #define HIGH(x) _mm_cvtps_pd(__builtin_shufflevector(x, x, 2, 3, 2, 3))
 #else
-#define HIGH(x) _mm_cvtps_pd((__m128)__builtin_shuffle(x, (__v4si){2, 3, 2, 3}))
+#define HIGH(x) _mm_cvtps_pd((__m128)__builtin_shuffle(x, (__v4si){ 2, 3, 2, 3 }))
 #endif
 
 /* The last words of four binary64 numbers. */

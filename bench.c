@@ -87,8 +87,10 @@ static int parse_paths(const char *text, path_list *list)
 {
     char wrong[64];
     const int comma = text && *text && text[strlen(text) - 1] == ',';
-    if (comma) return complain("--impl is a list of paths that ends with one, not", text);
-    if (path_list_parse(text, list, wrong, sizeof wrong)) return 1;
+    if (comma)
+        return complain("--impl is a list of paths that ends with one, not", text);
+    if (path_list_parse(text, list, wrong, sizeof wrong))
+        return 1;
     return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
 }
 
@@ -96,7 +98,8 @@ static int parse_paths(const char *text, path_list *list)
 static int index_of(const char *name, const char *const *names)
 {
     for (int i = 0; names[i]; i++)
-        if (!strcmp(name, names[i])) return i;
+        if (!strcmp(name, names[i]))
+            return i;
     return -1;
 }
 
@@ -104,10 +107,12 @@ static int index_of(const char *name, const char *const *names)
 static const char *misleading(const bench_options *o, const case_list *list)
 {
     int fixed = 0;
-    for (int i = 0; i < list->n; i++) fixed |= list->cases[i].fixed;
+    for (int i = 0; i < list->n; i++)
+        fixed |= list->cases[i].fixed;
     if (fixed & FIXED_MASK && (o->mask || o->causal || o->segments))
         return o->mask ? "--mask" : o->causal ? "--causal" : "--segments";
-    if (fixed & FIXED_STORAGE && o->dtype) return "--dtype";
+    if (fixed & FIXED_STORAGE && o->dtype)
+        return "--dtype";
     if (fixed & FIXED_PASS && (o->backward || o->gemms))
         return o->backward ? "--backward" : "--gemms";
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
@@ -117,7 +122,8 @@ static int preset_known(const char *name)
 {
     const char *preset, *what;
     for (int i = 0; preset_describe(i, &preset, &what); i++)
-        if (!strcmp(name, preset)) return 1;
+        if (!strcmp(name, preset))
+            return 1;
     return !strcmp(name, "all");
 }
 
@@ -126,8 +132,10 @@ static int said_twice(const bench_options *o, int i)
 {
     const int all = !strcmp(o->commands[i], "all");
     for (int j = 0; j < o->num_commands; j++) {
-        if (j < i && !strcmp(o->commands[j], o->commands[i])) return 1;
-        if (!all && !strcmp(o->commands[j], "all")) return 1;
+        if (j < i && !strcmp(o->commands[j], o->commands[i]))
+            return 1;
+        if (!all && !strcmp(o->commands[j], "all"))
+            return 1;
     }
     return 0;
 }
@@ -136,7 +144,8 @@ static int said_twice(const bench_options *o, int i)
 static int alone(const bench_options *o, const case_list *list)
 {
     for (int i = 0; i < list->n; i++)
-        if (list->cases[i].shares == SHARES_BUT_THREADS && o->threads == 1) return 1;
+        if (list->cases[i].shares == SHARES_BUT_THREADS && o->threads == 1)
+            return 1;
     return 0;
 }
 
@@ -144,56 +153,78 @@ static int alone(const bench_options *o, const case_list *list)
 static int one_by_one(const bench_options *o, const case_list *list)
 {
     int grouped = o->threads > 1;
-    for (int i = 0; i < list->n; i++) grouped |= list->cases[i].group || list->cases[i].threads > 1;
+    for (int i = 0; i < list->n; i++)
+        grouped |= list->cases[i].group || list->cases[i].threads > 1;
     return !grouped;
 }
 
 static int gemms_possible(const bench_options *o)
 {
-    if (!o->backward) return complain("--gemms is of gradients: it needs", "--backward");
-    return !strcmp(o->gemms, "5") || !strcmp(o->gemms, "7")
-           || complain("--gemms is 5 or 7, not", o->gemms);
+    if (!o->backward)
+        return complain("--gemms is of gradients: it needs", "--backward");
+    return !strcmp(o->gemms, "5") || !strcmp(o->gemms, "7") ||
+           complain("--gemms is 5 or 7, not", o->gemms);
 }
 
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
 {
-    static const char *const layouts[] = {"bhsd", "bshd", NULL};
-    static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
-    static const char *const kinds[] = {"trig", "normal", NULL};
+    static const char *const layouts[] = { "bhsd", "bshd", NULL };
+    static const char *const dtypes[] = { "f32", "f16", "bf16", NULL };
+    static const char *const kinds[] = { "trig", "normal", NULL };
     const int dtype = o->dtype ? index_of(o->dtype, dtypes) : ATTN_F32;
     const int data = o->data ? index_of(o->data, kinds) : 0;
-    if (dtype < 0) return complain("--dtype is f32, f16 or bf16, not", o->dtype);
+    if (dtype < 0)
+        return complain("--dtype is f32, f16 or bf16, not", o->dtype);
     const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
-    if (layout < 0) return complain("--layout is bhsd or bshd, not", o->layout);
+    if (layout < 0)
+        return complain("--layout is bhsd or bshd, not", o->layout);
     const int mask = o->mask ? mask_find(o->mask) : MASK_CAUSAL;
-    if (mask < 0) return complain("--mask is a name that `bench --list` shows, not", o->mask);
-    if (o->mask && o->causal) return complain("--causal is --mask causal and excludes --mask",
-                                              o->mask);
+    if (mask < 0)
+        return complain("--mask is a name that `bench --list` shows, not", o->mask);
+    if (o->mask && o->causal)
+        return complain("--causal is --mask causal and excludes --mask", o->mask);
     if (misleading(o, list))
         return complain("the cases of this preset are what they are (--shape takes all); they do "
-                        "not take", misleading(o, list));
+                        "not take",
+                        misleading(o, list));
     if (o->plant_slowdown > 0 && !one_by_one(o, list))
         return complain("cases in groups or on threads do not take", "--plant-slowdown");
-    if (alone(o, list)) return complain("threads compares one with --threads from 2, not", "1");
-    if (data < 0) return complain("--data is trig or normal, not", o->data);
-    if (o->gemms && !gemms_possible(o)) return 0;
+    if (alone(o, list))
+        return complain("threads compares one with --threads from 2, not", "1");
+    if (data < 0)
+        return complain("--data is trig or normal, not", o->data);
+    if (o->gemms && !gemms_possible(o))
+        return 0;
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
-        if (o->dtype) c->dtype = dtype;
-        if (o->layout) c->layout = (case_layout)layout;
-        if (o->causal || o->mask) c->mask = mask;
-        if (o->data) c->data = (data_kind)data;
-        if (o->backward) c->backward = 1;
+        if (o->dtype)
+            c->dtype = dtype;
+        if (o->layout)
+            c->layout = (case_layout)layout;
+        if (o->causal || o->mask)
+            c->mask = mask;
+        if (o->data)
+            c->data = (data_kind)data;
+        if (o->backward)
+            c->backward = 1;
         dilation_apply(want, c);
-        if (o->gemms) c->gemms = o->gemms[0] - '0';
-        if (o->quick) c->iterations = 0;
-        if (o->quick) c->warmup = 1;
-        if (o->min_time >= 0) c->iterations = 0;
-        if (o->max_time >= 0) c->max_time = o->max_time;
-        if (o->warmup >= 0) c->warmup = o->warmup;
-        if (o->iters >= 0) c->iterations = o->iters;
-        if (o->quick || o->min_time >= 0 || o->iters >= 0) c->device_iterations = 0;
+        if (o->gemms)
+            c->gemms = o->gemms[0] - '0';
+        if (o->quick)
+            c->iterations = 0;
+        if (o->quick)
+            c->warmup = 1;
+        if (o->min_time >= 0)
+            c->iterations = 0;
+        if (o->max_time >= 0)
+            c->max_time = o->max_time;
+        if (o->warmup >= 0)
+            c->warmup = o->warmup;
+        if (o->iters >= 0)
+            c->iterations = o->iters;
+        if (o->quick || o->min_time >= 0 || o->iters >= 0)
+            c->device_iterations = 0;
     }
     const char *const unused = dilation_unused(want, list);
     return !unused || complain("no case here has a use for", unused);
@@ -203,32 +234,39 @@ static int collect_cases(const bench_options *o, const machine_info *machine, ca
 {
     const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
     const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
-    preset_choice want = {.quick = o->quick, .kernels = o->kernels,
-                          .threads = o->threads > 0 ? o->threads : cpus,
-                          .ranks = o->ranks,
-                          .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest};
+    preset_choice want = { .quick = o->quick,
+                           .kernels = o->kernels,
+                           .threads = o->threads > 0 ? o->threads : cpus,
+                           .ranks = o->ranks,
+                           .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest };
     static case_list shape;
     const char *about;
     const char *const wrong = dilation_choose(o, &want, &about);
     int ok = 1, shaped = 0;
-    if (wrong) return complain(wrong, about);
+    if (wrong)
+        return complain(wrong, about);
     if (o->shape && !shape_case(o->shape, &shape))
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
-                        "(2^28), not", o->shape);
+                        "(2^28), not",
+                        o->shape);
     want.shape = o->shape ? shape.cases : NULL;
     list->n = list->lost = 0;
     for (int i = 0; ok && i < o->num_commands; i++) {
         ok = preset_known(o->commands[i]);
-        if (!ok) return complain("no such preset or command:", o->commands[i]);
+        if (!ok)
+            return complain("no such preset or command:", o->commands[i]);
         shaped |= !strcmp(o->commands[i], "dilated");
-        if (!said_twice(o, i)) preset_cases(o->commands[i], &want, list);
+        if (!said_twice(o, i))
+            preset_cases(o->commands[i], &want, list);
     }
     if (ok && o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
         preset_cases("llm", &want, list);
     }
-    if (ok && o->shape && !shaped) shape_case(o->shape, list);
-    if (ok && list->lost) ok = complain("more cases than one run can hold: leave out", "a preset");
+    if (ok && o->shape && !shaped)
+        shape_case(o->shape, list);
+    if (ok && list->lost)
+        ok = complain("more cases than one run can hold: leave out", "a preset");
     return ok && apply_options(o, &want, list);
 }
 
@@ -241,9 +279,12 @@ static int command_kernels(const bench_options *o, bench_context *x)
     int64_t head_dim = o->quick ? QUICK_KERNEL_DIM : 0;
     if (o->shape && (!shape_case(o->shape, &list) || list.cases[0].head_dim > MAX_TILE_DIM))
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
-                        o->shape), 2;
-    if (o->iters == 0) return complain("kernels needs --iters from 1, not", "0"), 2;
-    if (o->shape) head_dim = list.cases[0].head_dim;
+                        o->shape),
+               2;
+    if (o->iters == 0)
+        return complain("kernels needs --iters from 1, not", "0"), 2;
+    if (o->shape)
+        head_dim = list.cases[0].head_dim;
     x->kernel_samples = o->iters > 0 ? o->iters : o->quick ? QUICK_KERNEL_SAMPLES : KERNEL_SAMPLES;
     return kernels_command(x, head_dim, o->csv);
 }
@@ -253,7 +294,8 @@ static int command_tune(const bench_options *o, bench_context *x)
 {
     const char *const folder = o->output_dir ? o->output_dir : "build";
     char path[FILES_MAX_PATH];
-    if (!files_inside(folder, "tuning.txt", path) || !output_possible(path)) return 2;
+    if (!files_inside(folder, "tuning.txt", path) || !output_possible(path))
+        return 2;
     return tune_command(x, o->quick, path);
 }
 
@@ -263,7 +305,8 @@ static int command_memory(const bench_options *o, bench_context *x)
     int n;
     if (!fresh_available())
         return complain("this needs fork, which this system does not have:", "memory"), 2;
-    if (!files_possible(o)) return 2;
+    if (!files_possible(o))
+        return 2;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("\n");
@@ -277,9 +320,8 @@ static int command_memory(const bench_options *o, bench_context *x)
 static int group_length(const bench_case *first, int n)
 {
     int length = 1;
-    while (length < n && length < RUN_MAX_GROUP && first->group
-           && first[length].group == first->group
-           && !strcmp(first[length].scenario, first->scenario))
+    while (length < n && length < RUN_MAX_GROUP && first->group &&
+           first[length].group == first->group && !strcmp(first[length].scenario, first->scenario))
         length++;
     return length;
 }
@@ -299,11 +341,16 @@ static void compare_first(bench_result *results, int n)
 {
     int first = 0;
     bench_result *const r = &results[n];
-    if (r->skipped[0]) return;
-    while (results[first].skipped[0] || !report_same_case(&results[first], r)) first++;
-    if (r->shares == SHARES_BUT_THREADS) r->efficiency = r->speedup / (double)r->threads;
-    if (first < n) r->vs_first = results[first].ms_p50 / r->ms_p50;
-    if (r->speedup > 0) r->vs_first = r->speedup;
+    if (r->skipped[0])
+        return;
+    while (results[first].skipped[0] || !report_same_case(&results[first], r))
+        first++;
+    if (r->shares == SHARES_BUT_THREADS)
+        r->efficiency = r->speedup / (double)r->threads;
+    if (first < n)
+        r->vs_first = results[first].ms_p50 / r->ms_p50;
+    if (r->speedup > 0)
+        r->vs_first = r->speedup;
 }
 
 /* x->runs_left runs; 1 = nothing was wrong, and something was timed or only a device is missing. */
@@ -315,7 +362,8 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
         for (int j = 0; j < paths->n; j++) {
-            if (!path_wanted(paths, list->cases[i].impl, paths->paths[j])) continue;
+            if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
+                continue;
             progress_show(list->cases[i].preset, list->cases[i].name, paths->paths[j]->name);
             run_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
             progress_step(length);
@@ -338,7 +386,8 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
 /* 0 = they cannot be had. */
 static int start_workers(bench_context *x, int n)
 {
-    if (n == 1) return 1;
+    if (n == 1)
+        return 1;
     x->workers = pool_create(n);
     return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
 }
@@ -349,8 +398,10 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
     int most = x->threads;
     for (int i = 0; i < list->n; i++) {
         const bench_case *const c = &list->cases[i];
-        if (c->threads > most) most = c->threads;
-        if (path_list_has_threads(paths, c->impl) && x->many > most) most = x->many;
+        if (c->threads > most)
+            most = c->threads;
+        if (path_list_has_threads(paths, c->impl) && x->many > most)
+            most = x->many;
     }
     return start_workers(x, most);
 }
@@ -358,22 +409,29 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
 /* What the command line says of every case, which their names do not tell. */
 static void say_options(const bench_options *o)
 {
-    const char *const said[][2] = {{"mask", o->mask ? o->mask : o->causal ? "causal" : NULL},
-                                   {"dtype", o->dtype}, {"layout", o->layout},
-                                   {"pass", o->backward ? "backward" : NULL},
-                                   {"gemms", o->gemms},
-                                   {"data", o->data}, {"tuning", o->tuning}};
+    const char *const said[][2] = { { "mask", o->mask     ? o->mask
+                                              : o->causal ? "causal"
+                                                          : NULL },
+                                    { "dtype", o->dtype },
+                                    { "layout", o->layout },
+                                    { "pass", o->backward ? "backward" : NULL },
+                                    { "gemms", o->gemms },
+                                    { "data", o->data },
+                                    { "tuning", o->tuning } };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-        if (said[i][1]) say("%-9s %s\n", said[i][0], said[i][1]);
+        if (said[i][1])
+            say("%-9s %s\n", said[i][0], said[i][1]);
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
                          const path_list *paths, const baseline *b)
 {
     const int runs = count_runs(list, paths);
-    if (!make_pool(x, list, paths)) return 2;
+    if (!make_pool(x, list, paths))
+        return 2;
     bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
-    if (!results) return 1;
+    if (!results)
+        return 1;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     report_device(list, paths);
@@ -382,8 +440,10 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
         x->threads > 1 ? "s" : "");
     say_options(o);
     say("\n");
-    if (o->quick) x->deadline = clock_seconds() + QUICK_SECONDS;
-    if (o->quick && o->min_time < 0) x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
+    if (o->quick)
+        x->deadline = clock_seconds() + QUICK_SECONDS;
+    if (o->quick && o->min_time < 0)
+        x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
     x->runs_left = runs;
     progress_begin(runs, x->deadline);
     const int good = run_all(o, x, list, paths, results);
@@ -397,7 +457,8 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
 static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
                            const path_list *paths)
 {
-    if (!files_possible(o)) return 2;
+    if (!files_possible(o))
+        return 2;
     baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
     const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
     baseline_close(b);
@@ -410,7 +471,8 @@ static int read_tuning(const bench_options *o, bench_context *x)
     char why[300];
     x->tuning = tuning_read(o->tuning);
     x->tuning_file = o->tuning;
-    if (!x->tuning || tuning_taken(x->tuning, why, sizeof why)) return x->tuning != NULL;
+    if (!x->tuning || tuning_taken(x->tuning, why, sizeof why))
+        return x->tuning != NULL;
     fprintf(stderr, "bench: --tuning \"%s\": %s\n", o->tuning, why);
     return 0;
 }
@@ -449,10 +511,14 @@ static command_fn *command_of(const bench_options *o)
     static const struct {
         const char *name;
         command_fn *run;
-    } commands[] = {{"info", info_command}, {"kernels", command_kernels}, {"tune", command_tune},
-                    {"memory", command_memory}, {"selfcheck", command_selfcheck}};
+    } commands[] = { { "info", info_command },
+                     { "kernels", command_kernels },
+                     { "tune", command_tune },
+                     { "memory", command_memory },
+                     { "selfcheck", command_selfcheck } };
     for (size_t i = 0; o->num_commands && i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(o->commands[0], commands[i].name)) return commands[i].run;
+        if (!strcmp(o->commands[0], commands[i].name))
+            return commands[i].run;
     return NULL;
 }
 
@@ -470,13 +536,18 @@ static int dispatch(const bench_options *o, bench_context *x)
 {
     static case_list list; /* 200 KiB: off the stack */
     path_list paths;
-    if (mixes_commands(o)) return 2;
+    if (mixes_commands(o))
+        return 2;
     command_fn *const command = command_of(o);
-    if (command && !options_taken(o)) return 2;
-    if (!make_context(o, x) || !parse_paths(o->impl, &paths)) return 2;
+    if (command && !options_taken(o))
+        return 2;
+    if (!make_context(o, x) || !parse_paths(o->impl, &paths))
+        return 2;
     device_choose(o->device, o->device || paths.device);
-    if (command) return command(o, x);
-    if (!collect_cases(o, &x->machine, &list) || !options_taken(o)) return 2;
+    if (command)
+        return command(o, x);
+    if (!collect_cases(o, &x->machine, &list) || !options_taken(o))
+        return 2;
     if (o->list) {
         list_presets();
         list_masks();
@@ -508,7 +579,8 @@ static int run(const bench_options *o)
 /* A full disk shows only here: nothing else looks at what printing returns. */
 static int all_printed(void)
 {
-    if (!fflush(stdout) && !ferror(stdout)) return 1;
+    if (!fflush(stdout) && !ferror(stdout))
+        return 1;
     fprintf(stderr, "bench: cannot write all of the standard output\n");
     return 0;
 }
@@ -516,7 +588,8 @@ static int all_printed(void)
 int main(int argc, char **argv)
 {
     bench_options options;
-    if (!options_parse(&options, argc, argv)) return 2;
+    if (!options_parse(&options, argc, argv))
+        return 2;
     const int status = run(&options);
     return all_printed() || status ? status : 1;
 }

@@ -23,49 +23,53 @@
 #include <time.h>
 
 static const test_group groups[] = {
-    {"selfcheck", test_selfcheck, 0, "the harness notices planted bugs: overruns, broken kernels"},
-    {"errors", test_errors, 0, "every field wrong in turn: status, sentence, nothing written"},
-    {"explain", test_explain, 0, "attn_explain and the workspace query tell what runs"},
-    {"tuning", test_tuning, 0, "p.tuning: the same bits, sizes as told; a damaged text is none"},
-    {"kernels", test_kernels, 1, "each kernel of the set against the portable set"},
-    {"masks", test_masks, 1, "all pairs of masks and modifiers against the oracle"},
-    {"laws", test_laws, 1, "what must be equal bit for bit: layouts, chunks, tiles, merges"},
-    {"poison", test_poison, 1, "NaN and Inf at every masked position never show"},
-    {"stability", test_stability, 1, "finite in, finite out, at every scale; no FP exceptions"},
-    {"outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows"},
-    {"bits", test_bits, 1, "golden hashes of the canonical order"},
-    {"rope", test_rope, 0, "rotary embedding: exact values, formulas, laws, errors, golden hashes"},
-    {"backward", test_backward, 1, "gradients against the oracle; NaN and Inf; the same bits"},
-    {"cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits"},
-    {"cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse"},
-    {"resume", test_resume, 0, "keys that come tile by tile: the bits of one call, every misuse"},
-    {"threads", test_threads, 1, "any number of workers in any order gives the same bits"},
-    {"gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse"},
-    {"decode", test_decode, 0, "the last rows alone are the last rows of the prefill, bit for bit"},
-    {"patterns", test_patterns, 0, "block-sparse patterns against their definition"},
-    {"dilated", test_dilated, 0, "dilated attention and its gradients against two definitions"},
-    {"opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size"},
-    {"opencl_programs", test_opencl_programs, 0, "programs of a device: first use, kept, given back"},
-    {"opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads"},
-    {"ring", test_ring, 0, "one sequence over ranks: bits, bounds, faults, every misuse"},
-    {"numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md"},
-    {"fuzz", test_fuzz, 0, "random parameters, extremes included, never crash"},
+    { "selfcheck", test_selfcheck, 0,
+      "the harness notices planted bugs: overruns, broken kernels" },
+    { "errors", test_errors, 0, "every field wrong in turn: status, sentence, nothing written" },
+    { "explain", test_explain, 0, "attn_explain and the workspace query tell what runs" },
+    { "tuning", test_tuning, 0, "p.tuning: the same bits, sizes as told; a damaged text is none" },
+    { "kernels", test_kernels, 1, "each kernel of the set against the portable set" },
+    { "masks", test_masks, 1, "all pairs of masks and modifiers against the oracle" },
+    { "laws", test_laws, 1, "what must be equal bit for bit: layouts, chunks, tiles, merges" },
+    { "poison", test_poison, 1, "NaN and Inf at every masked position never show" },
+    { "stability", test_stability, 1, "finite in, finite out, at every scale; no FP exceptions" },
+    { "outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows" },
+    { "bits", test_bits, 1, "golden hashes of the canonical order" },
+    { "rope", test_rope, 0,
+      "rotary embedding: exact values, formulas, laws, errors, golden hashes" },
+    { "backward", test_backward, 1, "gradients against the oracle; NaN and Inf; the same bits" },
+    { "cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits" },
+    { "cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse" },
+    { "resume", test_resume, 0, "keys that come tile by tile: the bits of one call, every misuse" },
+    { "threads", test_threads, 1, "any number of workers in any order gives the same bits" },
+    { "gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse" },
+    { "decode", test_decode, 0,
+      "the last rows alone are the last rows of the prefill, bit for bit" },
+    { "patterns", test_patterns, 0, "block-sparse patterns against their definition" },
+    { "dilated", test_dilated, 0, "dilated attention and its gradients against two definitions" },
+    { "opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size" },
+    { "opencl_programs", test_opencl_programs, 0,
+      "programs of a device: first use, kept, given back" },
+    { "opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads" },
+    { "ring", test_ring, 0, "one sequence over ranks: bits, bounds, faults, every misuse" },
+    { "numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md" },
+    { "fuzz", test_fuzz, 0, "random parameters, extremes included, never crash" },
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups, MAX_NAMES = 64, MAX_SHOWN = 20 };
 
-test_options T = {.seed = 1, .only_case = -1, .exact = 1};
+test_options T = { .seed = 1, .only_case = -1, .exact = 1 };
 
 static struct {
     int64_t passed, failed, skipped;
-    int64_t case_number;     /* of the case open in this group; -1 = none yet */
+    int64_t case_number; /* of the case open in this group; -1 = none yet */
     const char *group;
     char case_name[400];
-    int64_t shown;           /* failures of the group running, printed in full up to MAX_SHOWN */
-    double worst;            /* of the group running */
+    int64_t shown; /* failures of the group running, printed in full up to MAX_SHOWN */
+    double worst;  /* of the group running */
     int capturing;
-    int64_t captured;        /* failures since capture_begin */
-    char last_failed[1000];   /* command of the last failure shown, not to repeat it */
-} run = {.case_number = -1};
+    int64_t captured;       /* failures since capture_begin */
+    char last_failed[1000]; /* command of the last failure shown, not to repeat it */
+} run = { .case_number = -1 };
 
 /* ---- cases and checks ---------------------------------------------------------------------- */
 
@@ -105,12 +109,12 @@ static void repeat_command(char *text, size_t size)
     snprintf(text, size, "build/test%s%s%s%s%s%s%s --seed %llu --case %lld %s",
              set != NULL ? " --kernels " : "", set != NULL ? set : "",
              T.device != NULL || T.impl != ATTN_IMPL_DEFAULT ? " --impl " : "",
-             T.device != NULL ? T.device
-             : T.impl != ATTN_IMPL_DEFAULT ? attn_impl_name(T.impl) : "",
+             T.device != NULL              ? T.device
+             : T.impl != ATTN_IMPL_DEFAULT ? attn_impl_name(T.impl)
+                                           : "",
              T.storage != ATTN_F32 ? " --storage " : "",
              T.storage != ATTN_F32 ? dtype_name(T.storage) : "", T.force_redo ? " --redo" : "",
-             (unsigned long long)T.seed,
-             (long long)run.case_number, run.group);
+             (unsigned long long)T.seed, (long long)run.case_number, run.group);
 }
 
 static void show_place(void)
@@ -339,8 +343,7 @@ static int set_flag(const char *option, command_line *line)
 
 static int takes_value(const char *option)
 {
-    static const char *const options[] = {"--seed", "--case", "--kernels", "--impl",
-                                          "--storage"};
+    static const char *const options[] = { "--seed", "--case", "--kernels", "--impl", "--storage" };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (strcmp(option, options[i]) == 0)
             return 1;
@@ -430,7 +433,7 @@ int main(int argc, char **argv)
     else
         run_groups(line.names, line.name_count);
     device_close();
-    printf("%lld passed, %lld failed, %lld skipped\n", (long long)run.passed,
-           (long long)run.failed, (long long)run.skipped);
+    printf("%lld passed, %lld failed, %lld skipped\n", (long long)run.passed, (long long)run.failed,
+           (long long)run.skipped);
     return run.failed != 0;
 }

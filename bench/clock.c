@@ -67,7 +67,9 @@ double clock_thread_cpu_seconds(void)
 #ifdef __GNUC__
 /* The empty asm makes the compiler keep every single add; a register operand, since newer cores
  * fold adds of a constant away when they rename registers. */
-#define ADD __asm__ volatile("" : "+r"(x) : "r"(step)); x += step;
+#define ADD                                                                                        \
+    __asm__ volatile("" : "+r"(x) : "r"(step));                                                    \
+    x += step;
 #define ADD4 ADD ADD ADD ADD
 #define ADD16 ADD4 ADD4 ADD4 ADD4
 
@@ -93,7 +95,8 @@ double clock_hertz(void)
     double best = time_chain();
     for (int i = 1; i < CHAINS; i++) { /* the shortest: an interrupt only ever lengthens it */
         const double t = time_chain();
-        if (t < best) best = t;
+        if (t < best)
+            best = t;
     }
     return best > 0 ? CHAIN / best : 0;
 }

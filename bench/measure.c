@@ -33,8 +33,10 @@ static double warm_up(const measure_plan *plan, measure_fn call, void *arg)
     double last = 0;
     for (int i = 0; i < plan->warmup; i++) {
         last = measure_once(call, arg);
-        if (last < 0) return -1;
-        if (plan->max_time > 0 && clock_seconds() - start + last > plan->max_time / 4) break;
+        if (last < 0)
+            return -1;
+        if (plan->max_time > 0 && clock_seconds() - start + last > plan->max_time / 4)
+            break;
     }
     return last;
 }
@@ -43,10 +45,12 @@ static double warm_up(const measure_plan *plan, measure_fn call, void *arg)
 static double take_sample(const measure_job *job, samples *s)
 {
     const double before = clock_hertz();
-    if (s->led_in && job->call(job->arg)) return -1;
+    if (s->led_in && job->call(job->arg))
+        return -1;
     const double cpu = clock_cpu_seconds(), start = clock_seconds();
     for (int i = 0; i < s->calls; i++)
-        if (job->call(job->arg)) return -1;
+        if (job->call(job->arg))
+            return -1;
     const double seconds = clock_seconds() - start, busy = clock_cpu_seconds() - cpu;
     const double rate = 0.5 * (before + clock_hertz()) / s->calls;
     s->cpu += busy;
@@ -62,12 +66,15 @@ static double take_rounds(const measure_plan *plan, const measure_job *jobs, sam
                           int rounds)
 {
     double total = 0;
-    for (int j = 0; j < n; j++) s[j].n = 0, s[j].cpu = 0;
+    for (int j = 0; j < n; j++)
+        s[j].n = 0, s[j].cpu = 0;
     for (int i = 0; i < rounds; i++) {
-        if (i > 0 && plan->max_time > 0 && total + total / i > plan->max_time) break;
+        if (i > 0 && plan->max_time > 0 && total + total / i > plan->max_time)
+            break;
         for (int j = 0; j < n; j++) {
             const double seconds = take_sample(&jobs[j], &s[j]);
-            if (seconds < 0) return -1;
+            if (seconds < 0)
+                return -1;
             total += seconds;
         }
     }
@@ -76,11 +83,14 @@ static double take_rounds(const measure_plan *plan, const measure_job *jobs, sam
 
 static int take_all(const measure_plan *plan, const measure_job *jobs, samples *s, int n)
 {
-    if (plan->iterations > 0) return take_rounds(plan, jobs, s, n, plan->iterations) >= 0;
+    if (plan->iterations > 0)
+        return take_rounds(plan, jobs, s, n, plan->iterations) >= 0;
     for (int rounds = MIN_SAMPLES;; rounds *= 2) {
         const double total = take_rounds(plan, jobs, s, n, rounds);
-        if (total < 0) return 0;
-        if (total >= plan->min_time || s->n < rounds || rounds > MAX_SAMPLES / 2) return 1;
+        if (total < 0)
+            return 0;
+        if (total >= plan->min_time || s->n < rounds || rounds > MAX_SAMPLES / 2)
+            return 1;
     }
 }
 
@@ -91,10 +101,12 @@ static int begin(const measure_plan *plan, const measure_job *job, int n, sample
     s->seconds = malloc(sizeof(double) * (size_t)most);
     s->cycles = malloc(sizeof(double) * (size_t)most);
     s->busy = malloc(sizeof(double) * (size_t)most);
-    if (!s->seconds || !s->cycles || !s->busy) return 0;
+    if (!s->seconds || !s->cycles || !s->busy)
+        return 0;
     const double last = warm_up(plan, job->call, job->arg);
     s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
-    if (s->calls > MAX_CALLS_PER_SAMPLE) s->calls = MAX_CALLS_PER_SAMPLE;
+    if (s->calls > MAX_CALLS_PER_SAMPLE)
+        s->calls = MAX_CALLS_PER_SAMPLE;
     s->led_in = !job->cold && n > 1 && last > 0 && last < LED_IN_SECONDS;
     return last >= 0;
 }
@@ -104,9 +116,11 @@ static int begin(const measure_plan *plan, const measure_job *job, int n, sample
 static double median_ratio(const samples *s, const samples *other)
 {
     double *const ratios = malloc(sizeof(double) * (size_t)s->n);
-    bench_stats stats = {0};
-    if (!ratios) return 0;
-    for (int i = 0; i < s->n; i++) ratios[i] = s->seconds[i] / other->seconds[i];
+    bench_stats stats = { 0 };
+    if (!ratios)
+        return 0;
+    for (int i = 0; i < s->n; i++)
+        ratios[i] = s->seconds[i] / other->seconds[i];
     bench_stats_of(ratios, s->n, &stats);
     free(ratios);
     return stats.p50;
@@ -128,12 +142,15 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
 {
     samples *const s = calloc((size_t)n, sizeof *s);
     int ok = s != NULL;
-    for (int j = 0; ok && j < n; j++) ok = begin(plan, &jobs[j], n, &s[j]);
+    for (int j = 0; ok && j < n; j++)
+        ok = begin(plan, &jobs[j], n, &s[j]);
     ok = ok && take_all(plan, jobs, s, n);
     for (int j = 0; ok && j < n; j++) /* first: describe sorts */
-        if (jobs[j].against) jobs[j].ratio_p50 = median_ratio(&s[j], &s[j - jobs[j].against]);
+        if (jobs[j].against)
+            jobs[j].ratio_p50 = median_ratio(&s[j], &s[j - jobs[j].against]);
     for (int j = 0; s && j < n; j++) {
-        if (ok) describe(&s[j], &jobs[j].result);
+        if (ok)
+            describe(&s[j], &jobs[j].result);
         free(s[j].seconds);
         free(s[j].cycles);
         free(s[j].busy);
@@ -144,8 +161,9 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
 
 int measure(const measure_plan *plan, measure_fn call, void *arg, measure_result *out)
 {
-    measure_job job = {.call = call, .arg = arg};
+    measure_job job = { .call = call, .arg = arg };
     const int ok = measure_in_turn(plan, &job, 1);
-    if (ok) *out = job.result;
+    if (ok)
+        *out = job.result;
     return ok;
 }

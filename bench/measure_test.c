@@ -19,7 +19,8 @@ static void expect(int held, const char *what, double value)
 {
     passed += held != 0;
     failed += held == 0;
-    if (!held) printf("FAILED: %s (got %g)\n", what, value);
+    if (!held)
+        printf("FAILED: %s (got %g)\n", what, value);
 }
 
 /* ---- statistics, without sorting */
@@ -29,8 +30,10 @@ static double by_rank(const double *x, int n, int rank)
 {
     for (int i = 0; i < n; i++) {
         int before = 0;
-        for (int j = 0; j < n; j++) before += x[j] < x[i] || (x[j] == x[i] && j < i);
-        if (before == rank) return x[i];
+        for (int j = 0; j < n; j++)
+            before += x[j] < x[i] || (x[j] == x[i] && j < i);
+        if (before == rank)
+            return x[i];
     }
     return NAN;
 }
@@ -48,7 +51,8 @@ static double deviation(const double *x, int n)
 {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) sum += 0.5 * (x[i] - x[j]) * (x[i] - x[j]);
+        for (int j = 0; j < n; j++)
+            sum += 0.5 * (x[i] - x[j]) * (x[i] - x[j]);
     return n > 1 ? sqrt(sum / n / (n - 1)) : 0;
 }
 
@@ -76,7 +80,8 @@ static void check_statistics(void)
         draw(x, n, &state);
         memcpy(sorted, x, sizeof *x * (size_t)n);
         bench_stats_of(sorted, n, &s);
-        for (int i = 0; i < n; i++) sum += x[i];
+        for (int i = 0; i < n; i++)
+            sum += x[i];
         expect(s.n == n, "count", s.n);
         expect(s.min == by_rank(x, n, 0), "minimum", s.min);
         expect(close_to(s.mean, sum / n), "mean", s.mean);
@@ -123,7 +128,8 @@ static int run_task(void *arg)
     t->calls++;
     while (clock_seconds() - start < t->seconds) {
     }
-    if (t->calls <= MOST_CALLS) t->took[t->calls - 1] = clock_seconds() - start;
+    if (t->calls <= MOST_CALLS)
+        t->took[t->calls - 1] = clock_seconds() - start;
     return t->fail_at == t->calls;
 }
 
@@ -135,15 +141,21 @@ static int check_task(void *arg)
 /* Tasks that are right, wrong, failing at once, and half as long, in this order. */
 static void fill_suite(measure_suite *suite, task *tasks)
 {
-    static const char *const names[] = {"right", "wrong \"one\", quoted", "failing", "shorter"};
-    const task kinds[] = {{.seconds = 4e-3}, {.seconds = 1e-3, .wrong = 1},
-                          {.seconds = 1e-3, .fail_at = 1}, {.seconds = 2e-3}};
+    static const char *const names[] = { "right", "wrong \"one\", quoted", "failing", "shorter" };
+    const task kinds[] = { { .seconds = 4e-3 },
+                           { .seconds = 1e-3, .wrong = 1 },
+                           { .seconds = 1e-3, .fail_at = 1 },
+                           { .seconds = 2e-3 } };
     memset(suite, 0, sizeof *suite);
     suite->plan.warmup = 1;
     suite->plan.iterations = SAMPLES;
     for (int i = 0; i < 4; i++) {
-        const measure_entry e = {.name = names[i], .call = run_task, .check = check_task,
-                                 .arg = &tasks[i], .flops = 4e6, .bytes = i ? 0 : 8e6};
+        const measure_entry e = { .name = names[i],
+                                  .call = run_task,
+                                  .check = check_task,
+                                  .arg = &tasks[i],
+                                  .flops = 4e6,
+                                  .bytes = i ? 0 : 8e6 };
         tasks[i] = kinds[i];
         expect(measure_add(suite, &e), "an entry is added", i);
     }
@@ -163,7 +175,8 @@ static void expect_speedups(const measure_suite *suite, const task *tasks)
 {
     for (int i = 0; i < suite->n; i++) {
         const measure_entry *const e = &suite->entries[i];
-        if (e->refused) continue;
+        if (e->refused)
+            continue;
         expect(fabs(e->speedup / own_speedup(&tasks[0], &tasks[i]) - 1) < 0.1,
                "times as fast as the first, sample by sample", e->speedup);
     }
@@ -195,12 +208,13 @@ static void check_suite(void)
 static void check_limits(void)
 {
     static measure_suite suite;
-    const measure_entry none = {.name = "no call"}, unnamed = {.call = run_task};
-    const measure_entry good = {.name = "n", .call = run_task};
+    const measure_entry none = { .name = "no call" }, unnamed = { .call = run_task };
+    const measure_entry good = { .name = "n", .call = run_task };
     expect(!measure_run(&suite), "an empty suite is not all right", 0);
     expect(!measure_add(&suite, &none) && !measure_add(&suite, &unnamed),
            "an entry needs a name and a call", suite.n);
-    for (int i = 0; i < MEASURE_MAX_ENTRIES; i++) measure_add(&suite, &good);
+    for (int i = 0; i < MEASURE_MAX_ENTRIES; i++)
+        measure_add(&suite, &good);
     expect(!measure_add(&suite, &good) && suite.n == MEASURE_MAX_ENTRIES, "a full suite is full",
            suite.n);
 }
@@ -211,10 +225,12 @@ static int printed(void (*print)(const measure_suite *, FILE *), const measure_s
 {
     FILE *const f = tmpfile();
     int n = 0;
-    if (!f) return 0;
+    if (!f)
+        return 0;
     print(suite, f);
     rewind(f);
-    while (n < most && fgets(lines[n], LINE_BYTES, f)) n++;
+    while (n < most && fgets(lines[n], LINE_BYTES, f))
+        n++;
     fclose(f);
     return n;
 }
@@ -234,8 +250,8 @@ static void check_printing(void)
     expect(strstr(lines[2], "not timed: its result is wrong") != NULL, "it says what is wrong", 0);
     const int csv_rows = printed(measure_csv, &suite, lines, 8);
     expect(csv_rows == 3, "CSV has the timed ones only", csv_rows);
-    const int found = sscanf(lines[1], "\"right\",25,%*f,%*f,%*f,%lf,%*f,%*f,%*f,%*f,%lf,1", &p50,
-                             &bytes_rate);
+    const int found =
+        sscanf(lines[1], "\"right\",25,%*f,%*f,%*f,%lf,%*f,%*f,%*f,%*f,%lf,1", &p50, &bytes_rate);
     expect(found == 2 && fabs(p50 / 1e3 / suite.entries[0].result.seconds.p50 - 1) < 1e-6,
            "P50 in ms", p50);
     expect(fabs(bytes_rate * p50 / 8 - 1) < 1e-6, "bytes / P50 in GB/s", bytes_rate);

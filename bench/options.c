@@ -14,80 +14,87 @@ typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
 
 /* What takes an option: a bit each. CASES: presets and --shape. */
 enum {
-    LIST = 1, INFO = 2, KERNELS = 4, TUNE = 8, MEMORY = 16, CHECK = 32, CASES = 64, EVERY = 127
+    LIST = 1,
+    INFO = 2,
+    KERNELS = 4,
+    TUNE = 8,
+    MEMORY = 16,
+    CHECK = 32,
+    CASES = 64,
+    EVERY = 127
 };
 
 static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
-    int takers; /* nothing else takes it: it would be ignored there */
+    int takers;               /* nothing else takes it: it would be ignored there */
     const char *value, *what; /* what NULL: for checks of the bench, not in the help */
 } table[] = {
-    {"--quick", FLAG, AT(quick), CASES | LIST | KERNELS | TUNE | MEMORY, "",
-     "reduced presets, under a minute (what `make bench` runs)"},
-    {"--shape", TEXT, AT(shape), CASES | LIST | KERNELS, " B,Hq,Hkv,Sq,Skv,D[,Dv]",
-     "one case of this shape"},
-    {"--mask", TEXT, AT(mask), CASES | LIST, " NAME",
-     "mask or modifier; `bench --list` lists them (full)"},
-    {"--causal", FLAG, AT(causal), CASES | LIST, "", "--mask causal: aligned to the last key"},
-    {"--backward", FLAG, AT(backward), CASES | LIST, "",
-     "the gradients of each case, by attn_backward"},
-    {"--gemms", TEXT, AT(gemms), CASES | LIST, " 5|7",
-     "products for a tile of them: 7 computes two twice (the library's choice)"},
-    {"--segments", TEXT, AT(segments), CASES | LIST, " W,W,...",
-     "dilated attention: positions of a segment, for each branch"},
-    {"--dilations", TEXT, AT(dilations), CASES | LIST, " R,R,...",
-     "with it: every so many of them take part (1 each)"},
-    {"--merge", TEXT, AT(merge), CASES | LIST, " lse|mean",
-     "of the branches: one softmax, or the mean of theirs (lse; preset dilated: both)"},
-    {"--variant", TEXT, AT(variant), CASES | LIST, " strided|gathered",
-     "rows read where they lie, or copied (strided; preset dilated: both)"},
-    {"--pattern-cache", TEXT, AT(pattern_cache), CASES | LIST, " on|off",
-     "indices and cells once, or in every call (on; preset dilated: both)"},
-    {"--memory-pool", TEXT, AT(memory_pool), CASES | LIST, " on|off",
-     "workspace once, or in every call (on; preset dilated: both)"},
-    {"--ranks", COUNT, AT(ranks), CASES | LIST, " N",
-     "most ranks of the rings of preset dilated (8); paths ring...: --threads"},
-    {"--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o"},
-    {"--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
-     "order of batch, seq, head, dim in memory (bhsd)"},
-    {"--threads", COUNT, AT(threads), CASES | LIST | INFO | CHECK, " N",
-     "worker threads (1; all CPUs: preset threads, paths with threads)"},
-    {"--impl", TEXT, AT(impl), CASES, " a,b",
-     "paths to compare, `bench info` lists them; all = each (naive,tiled)"},
-    {"--device", TEXT, AT(device), CASES | INFO | TUNE | CHECK, " NAME",
-     "OpenCL device, by a part of its name or its platform's (the best GPU)"},
-    {"--kernels", TEXT, AT(kernels), CASES | LIST | KERNELS | TUNE | MEMORY, " SET",
-     "kernel set; `bench info` lists them (the best)"},
-    {"--phases", FLAG, AT(phases), CASES, "",
-     "where the time goes: Q K^T, softmax, P V, merge, rest"},
-    {"--tuning", TEXT, AT(tuning), CASES | INFO | MEMORY, " FILE",
-     "sizes for this machine, as `bench tune` writes them"},
-    {"--data", TEXT, AT(data), CASES, " trig|normal",
-     "inputs: sin, cos, tan, or seeded random numbers"},
-    {"--seed", WIDE_COUNT, AT(seed), CASES | MEMORY, " N", "seed of the random numbers (1)"},
-    {"--warmup", COUNT, AT(warmup), CASES, " N", "calls before the first timed one"},
-    {"--iters", COUNT, AT(iters), CASES | KERNELS, " N",
-     "timed calls; without it they double until --min-time"},
-    {"--min-time", SECONDS, AT(min_time), CASES, " S",
-     "seconds that the timed calls last at least"},
-    {"--max-time", SECONDS, AT(max_time), CASES, " S",
-     "seconds that a call may take, else it is skipped (preset extreme: 150; 0 = any)"},
-    {"--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
-     "longest of preset extreme (1048576)"},
-    {"--json", TEXT, AT(json), CASES | INFO | MEMORY, " FILE", "write everything as JSON"},
-    {"--csv", TEXT, AT(csv), CASES | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV"},
-    {"--output-dir", TEXT, AT(output_dir), CASES | INFO | TUNE | MEMORY, " DIR",
-     "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt"},
-    {"--baseline", TEXT, AT(baseline), CASES, " FILE",
-     "compare with an older --json of such a machine; status 3 = slower"},
-    {"--plant-slowdown", SECONDS, AT(plant_slowdown), CASES, " PERCENT", NULL},
-    {"--plant-wrong", TEXT, AT(plant_wrong), CASES | MEMORY, " qk|pv|outer|gradient", NULL},
-    {"--wide", FLAG, AT(wide), CASES, "",
-     "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..."},
-    {"--list", FLAG, AT(list), LIST, "", "print presets, masks and cases, measure nothing"},
-    {"--help", FLAG, AT(help), EVERY, "", "this text"},
+    { "--quick", FLAG, AT(quick), CASES | LIST | KERNELS | TUNE | MEMORY, "",
+      "reduced presets, under a minute (what `make bench` runs)" },
+    { "--shape", TEXT, AT(shape), CASES | LIST | KERNELS, " B,Hq,Hkv,Sq,Skv,D[,Dv]",
+      "one case of this shape" },
+    { "--mask", TEXT, AT(mask), CASES | LIST, " NAME",
+      "mask or modifier; `bench --list` lists them (full)" },
+    { "--causal", FLAG, AT(causal), CASES | LIST, "", "--mask causal: aligned to the last key" },
+    { "--backward", FLAG, AT(backward), CASES | LIST, "",
+      "the gradients of each case, by attn_backward" },
+    { "--gemms", TEXT, AT(gemms), CASES | LIST, " 5|7",
+      "products for a tile of them: 7 computes two twice (the library's choice)" },
+    { "--segments", TEXT, AT(segments), CASES | LIST, " W,W,...",
+      "dilated attention: positions of a segment, for each branch" },
+    { "--dilations", TEXT, AT(dilations), CASES | LIST, " R,R,...",
+      "with it: every so many of them take part (1 each)" },
+    { "--merge", TEXT, AT(merge), CASES | LIST, " lse|mean",
+      "of the branches: one softmax, or the mean of theirs (lse; preset dilated: both)" },
+    { "--variant", TEXT, AT(variant), CASES | LIST, " strided|gathered",
+      "rows read where they lie, or copied (strided; preset dilated: both)" },
+    { "--pattern-cache", TEXT, AT(pattern_cache), CASES | LIST, " on|off",
+      "indices and cells once, or in every call (on; preset dilated: both)" },
+    { "--memory-pool", TEXT, AT(memory_pool), CASES | LIST, " on|off",
+      "workspace once, or in every call (on; preset dilated: both)" },
+    { "--ranks", COUNT, AT(ranks), CASES | LIST, " N",
+      "most ranks of the rings of preset dilated (8); paths ring...: --threads" },
+    { "--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o" },
+    { "--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
+      "order of batch, seq, head, dim in memory (bhsd)" },
+    { "--threads", COUNT, AT(threads), CASES | LIST | INFO | CHECK, " N",
+      "worker threads (1; all CPUs: preset threads, paths with threads)" },
+    { "--impl", TEXT, AT(impl), CASES, " a,b",
+      "paths to compare, `bench info` lists them; all = each (naive,tiled)" },
+    { "--device", TEXT, AT(device), CASES | INFO | TUNE | CHECK, " NAME",
+      "OpenCL device, by a part of its name or its platform's (the best GPU)" },
+    { "--kernels", TEXT, AT(kernels), CASES | LIST | KERNELS | TUNE | MEMORY, " SET",
+      "kernel set; `bench info` lists them (the best)" },
+    { "--phases", FLAG, AT(phases), CASES, "",
+      "where the time goes: Q K^T, softmax, P V, merge, rest" },
+    { "--tuning", TEXT, AT(tuning), CASES | INFO | MEMORY, " FILE",
+      "sizes for this machine, as `bench tune` writes them" },
+    { "--data", TEXT, AT(data), CASES, " trig|normal",
+      "inputs: sin, cos, tan, or seeded random numbers" },
+    { "--seed", WIDE_COUNT, AT(seed), CASES | MEMORY, " N", "seed of the random numbers (1)" },
+    { "--warmup", COUNT, AT(warmup), CASES, " N", "calls before the first timed one" },
+    { "--iters", COUNT, AT(iters), CASES | KERNELS, " N",
+      "timed calls; without it they double until --min-time" },
+    { "--min-time", SECONDS, AT(min_time), CASES, " S",
+      "seconds that the timed calls last at least" },
+    { "--max-time", SECONDS, AT(max_time), CASES, " S",
+      "seconds that a call may take, else it is skipped (preset extreme: 150; 0 = any)" },
+    { "--max-seq-len", WIDE_COUNT, AT(max_seq_len), CASES | LIST, " N",
+      "longest of preset extreme (1048576)" },
+    { "--json", TEXT, AT(json), CASES | INFO | MEMORY, " FILE", "write everything as JSON" },
+    { "--csv", TEXT, AT(csv), CASES | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV" },
+    { "--output-dir", TEXT, AT(output_dir), CASES | INFO | TUNE | MEMORY, " DIR",
+      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt" },
+    { "--baseline", TEXT, AT(baseline), CASES, " FILE",
+      "compare with an older --json of such a machine; status 3 = slower" },
+    { "--plant-slowdown", SECONDS, AT(plant_slowdown), CASES, " PERCENT", NULL },
+    { "--plant-wrong", TEXT, AT(plant_wrong), CASES | MEMORY, " qk|pv|outer|gradient", NULL },
+    { "--wide", FLAG, AT(wide), CASES, "",
+      "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..." },
+    { "--list", FLAG, AT(list), LIST, "", "print presets, masks and cases, measure nothing" },
+    { "--help", FLAG, AT(help), EVERY, "", "this text" },
 };
 
 enum { NUM_OPTIONS = sizeof table / sizeof *table };
@@ -96,8 +103,11 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 static const struct {
     const char *name;
     int taker;
-} commands[] = {{"info", INFO}, {"kernels", KERNELS}, {"tune", TUNE}, {"memory", MEMORY},
-                {"selfcheck", CHECK}};
+} commands[] = { { "info", INFO },
+                 { "kernels", KERNELS },
+                 { "tune", TUNE },
+                 { "memory", MEMORY },
+                 { "selfcheck", CHECK } };
 
 void options_print_help(void)
 {
@@ -105,7 +115,8 @@ void options_print_help(void)
            "[info | kernels | tune | memory | selfcheck | all | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
-        if (!table[i].what) continue;
+        if (!table[i].what)
+            continue;
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
         printf("  %-34s %s\n", left, table[i].what);
     }
@@ -126,7 +137,8 @@ void options_print_help(void)
 static int find_option(const char *name)
 {
     for (int i = 0; i < NUM_OPTIONS; i++)
-        if (!strcmp(table[i].name, name)) return i;
+        if (!strcmp(table[i].name, name))
+            return i;
     return -1;
 }
 
@@ -144,15 +156,18 @@ static int store(bench_options *o, int i, const char *text)
         const double value = strtod(text, &end);
         memcpy(at, &value, sizeof value);
         /* strtod takes hexadecimal digits and names, too */
-        return end != text && !*end && value >= 0 && value <= 86400
-               && !text[strspn(text, "0123456789.eE+-")];
+        return end != text && !*end && value >= 0 && value <= 86400 &&
+               !text[strspn(text, "0123456789.eE+-")];
     }
     const long value = strtol(text, &end, 10);
     const int narrow = (int)value;
     const int64_t wide = value;
-    if (end == text || *end || errno || value < 0 || value > 1000000000) return 0;
-    if (table[i].kind == COUNT) memcpy(at, &narrow, sizeof narrow);
-    else memcpy(at, &wide, sizeof wide);
+    if (end == text || *end || errno || value < 0 || value > 1000000000)
+        return 0;
+    if (table[i].kind == COUNT)
+        memcpy(at, &narrow, sizeof narrow);
+    else
+        memcpy(at, &wide, sizeof wide);
     return 1;
 }
 
@@ -168,13 +183,15 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     const char *const name = argv[*at];
     const int i = find_option(name);
     const int yes = 1;
-    if (i < 0) return complain("unknown option", name);
+    if (i < 0)
+        return complain("unknown option", name);
     o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
         memcpy((char *)o + table[i].offset, &yes, sizeof yes);
         return 1;
     }
-    if (++*at >= argc) return complain("a value is missing after", name);
+    if (++*at >= argc)
+        return complain("a value is missing after", name);
     if (!store(o, i, argv[*at])) {
         fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
         return 0;
@@ -185,7 +202,8 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
 const char *options_command(const char *word)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(commands[i].name, word)) return commands[i].name;
+        if (!strcmp(commands[i].name, word))
+            return commands[i].name;
     return NULL;
 }
 
@@ -193,9 +211,11 @@ const char *options_command(const char *word)
 static int taker_of(const bench_options *o)
 {
     const char *const command = o->num_commands ? options_command(o->commands[0]) : NULL;
-    if (!command) return o->list ? LIST : CASES;
+    if (!command)
+        return o->list ? LIST : CASES;
     int i = 0;
-    while (commands[i].name != command) i++;
+    while (commands[i].name != command)
+        i++;
     return commands[i].taker;
 }
 
@@ -206,7 +226,8 @@ int options_taken(const bench_options *o)
                             : o->num_commands ? o->commands[0]
                                               : "a measurement";
     for (int i = 0; i < NUM_OPTIONS; i++) {
-        if (!(o->given >> i & 1) || table[i].takers & taker) continue;
+        if (!(o->given >> i & 1) || table[i].takers & taker)
+            continue;
         fprintf(stderr, "bench: %s does not take %s\n", who, table[i].name);
         return 0;
     }
@@ -224,7 +245,8 @@ int options_parse(bench_options *o, int argc, char **argv)
     o->argv = argv;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--", 2)) {
-            if (!parse_option(o, argc, argv, &i)) return 0;
+            if (!parse_option(o, argc, argv, &i))
+                return 0;
         } else if (o->num_commands < OPTIONS_MAX_NAMES) {
             o->commands[o->num_commands++] = argv[i];
         } else {
@@ -233,7 +255,8 @@ int options_parse(bench_options *o, int argc, char **argv)
     }
     if (o->max_seq_len == 0)
         return complain("--max-seq-len must be at least 1, not", "0");
-    if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024)) return 1;
+    if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024))
+        return 1;
     fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);
     return 0;
 }

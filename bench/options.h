@@ -12,21 +12,21 @@ typedef struct bench_options {
     char **argv;
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
-    const char *shape;      /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
-    const char *device;     /* a part of a name of an OpenCL platform or device; NULL = the best */
-    const char *impl;       /* paths, or "all"; NULL = the preset's, or naive,tiled */
-    const char *kernels;    /* NULL = the best */
-    const char *mask;       /* a name of masks.c; NULL = the preset's, or full */
+    const char *shape;   /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    const char *device;  /* a part of a name of an OpenCL platform or device; NULL = the best */
+    const char *impl;    /* paths, or "all"; NULL = the preset's, or naive,tiled */
+    const char *kernels; /* NULL = the best */
+    const char *mask;    /* a name of masks.c; NULL = the preset's, or full */
     const char *segments, *dilations; /* "W,W,...", "R,R,..."; NULL = the preset's, or dense */
     const char *merge, *variant;      /* "lse", "mean"; "strided", "gathered"; NULL = both */
     const char *pattern_cache, *memory_pool; /* "on", "off"; NULL = both */
-    const char *dtype;      /* "f32", "f16", "bf16"; NULL = f32 */
-    const char *layout;     /* "bhsd", "bshd"; NULL = bhsd */
-    const char *data;       /* "trig", "normal"; NULL = the preset's */
-    const char *gemms;      /* "5", "7"; NULL = the preset's, or as the library chooses */
-    const char *tuning;     /* file for p.tuning; NULL = none */
+    const char *dtype;                       /* "f32", "f16", "bf16"; NULL = f32 */
+    const char *layout;                      /* "bhsd", "bshd"; NULL = bhsd */
+    const char *data;                        /* "trig", "normal"; NULL = the preset's */
+    const char *gemms;  /* "5", "7"; NULL = the preset's, or as the library chooses */
+    const char *tuning; /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
-    const char *baseline;   /* an older JSON file to compare with; NULL = none */
+    const char *baseline;    /* an older JSON file to compare with; NULL = none */
     const char *plant_wrong; /* for checks of the bench: a product to spoil, see plant.h */
     double plant_slowdown;   /* likewise: percent */
     int causal, backward, quick, phases, wide, list, help;

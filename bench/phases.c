@@ -37,17 +37,18 @@ static void count_exp_block(const attn_exp *e)
 
 /* What would be computed beside the products comes before them. */
 static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                     attn_ahead *ahead)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
-    if (beside) count_exp_block(beside);
+    if (beside)
+        count_exp_block(beside);
     COUNTED(QK, counter.set->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead));
 }
 
 static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
-    if (beside) count_exp_block(beside);
+    if (beside)
+        count_exp_block(beside);
     COUNTED(QK, counter.set->qk_runs(s, qt, k, n, head_dim, lanes, NULL, ahead));
 }
 
@@ -100,7 +101,7 @@ static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
 }
 
 static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                         attn_lanes lanes, attn_ahead *ahead)
+                          attn_lanes lanes, attn_ahead *ahead)
 {
     COUNTED(PV, counter.set->pv_runs(o, p, v, n, head_dim_v, lanes, ahead));
 }
@@ -172,8 +173,10 @@ static attn_kernels counting_copy(const attn_kernels *set)
     k.dots = count_dots;
     k.outer = count_outer;
     k.outer_select = count_outer_select;
-    if (k.qk_runs) k.qk_runs = count_qk_runs;
-    if (k.pv_runs) k.pv_runs = count_pv_runs;
+    if (k.qk_runs)
+        k.qk_runs = count_qk_runs;
+    if (k.pv_runs)
+        k.pv_runs = count_pv_runs;
     return k;
 }
 
@@ -185,9 +188,11 @@ static double count_cost(void)
     uint64_t least = UINT64_MAX;
     for (int round = 0; round < COST_ROUNDS; round++) {
         const uint64_t begin = clock_ticks();
-        for (int i = 0; i < COST_CALLS; i++) COUNTED(MERGE, (void)0);
+        for (int i = 0; i < COST_CALLS; i++)
+            COUNTED(MERGE, (void)0);
         const uint64_t ticks = clock_ticks() - begin;
-        if (ticks < least) least = ticks;
+        if (ticks < least)
+            least = ticks;
     }
     return (double)least / COST_CALLS;
 }
@@ -206,7 +211,8 @@ static int one_call(const phase_call *c, double cost, phase_times *t)
     const uint64_t begin = clock_ticks();
     const attn_status status = c->g ? attn_backward(&c->p, c->g, c->workspace, c->workspace_bytes)
                                     : attn_forward(&c->p, c->workspace, c->workspace_bytes);
-    if (status != ATTN_OK) return 0;
+    if (status != ATTN_OK)
+        return 0;
     const uint64_t ticks = clock_ticks() - begin;
     const double seconds = clock_seconds() - start, tick = ticks ? seconds / (double)ticks : 0;
     t->qk = tick * (double)counter.ticks[QK];
@@ -223,8 +229,10 @@ static int best_call(const phase_call *c, phase_times *out)
     const double cost = count_cost(), start = clock_seconds();
     for (int i = 0; i < CALLS && (!i || clock_seconds() - start < ENOUGH_SECONDS); i++) {
         phase_times t;
-        if (!one_call(c, cost, &t)) return 0;
-        if (!i || phases_sum(&t) < phases_sum(out)) *out = t;
+        if (!one_call(c, cost, &t))
+            return 0;
+        if (!i || phases_sum(&t) < phases_sum(out))
+            *out = t;
     }
     return 1;
 }
@@ -234,7 +242,8 @@ int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *ou
     phase_call counted = *c;
     const attn_kernels copy = counting_copy(set);
     void *const before = malloc(c->result_bytes);
-    if (!before) return 0;
+    if (!before)
+        return 0;
     memcpy(before, c->result, c->result_bytes);
     counted.p.kernels = &copy;
     counted.p.num_workers = 1;
@@ -248,20 +257,22 @@ int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *ou
 
 static double sum_of(const bench_result *r)
 {
-    return r->phase_qk_ms + r->phase_softmax_ms + r->phase_pv_ms + r->phase_merge_ms
-           + r->phase_rest_ms;
+    return r->phase_qk_ms + r->phase_softmax_ms + r->phase_pv_ms + r->phase_merge_ms +
+           r->phase_rest_ms;
 }
 
 static void say_row(const bench_result *r)
 {
     const double sum = sum_of(r);
-    const double parts[] = {r->phase_qk_ms, r->phase_softmax_ms, r->phase_pv_ms, r->phase_merge_ms,
-                            r->phase_rest_ms};
+    const double parts[] = { r->phase_qk_ms, r->phase_softmax_ms, r->phase_pv_ms, r->phase_merge_ms,
+                             r->phase_rest_ms };
     say("  %-22s %-14s", r->name, r->path);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         say(" %8.3f %2.0f%%", parts[i], 100 * parts[i] / sum);
-    if (r->threads == 1) say(" %7.0f %%", 100 * sum / r->ms_min);
-    else say(" %9s", "-");
+    if (r->threads == 1)
+        say(" %7.0f %%", 100 * sum / r->ms_min);
+    else
+        say(" %9s", "-");
     say(" %5.1f %%\n", 100 * r->phase_clock_ms / sum);
 }
 
@@ -276,8 +287,10 @@ void phases_report(const bench_result *results, int n)
 {
     int said = 0;
     for (int i = 0; i < n; i++) {
-        if (results[i].skipped[0] || sum_of(&results[i]) <= 0) continue;
-        if (!said++) say_head();
+        if (results[i].skipped[0] || sum_of(&results[i]) <= 0)
+            continue;
+        if (!said++)
+            say_head();
         say_row(&results[i]);
     }
     if (said)

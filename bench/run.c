@@ -52,12 +52,12 @@ typedef struct bench_run {
     bench_model model;
     attn_params p, plain; /* plain: k and v as they were before a cache took them */
     mask_arrays mask;
-    keys_store keys;   /* empty: k and v are plain arrays */
-    append_job append; /* of a case that appends */
+    keys_store keys;         /* empty: k and v are plain arrays */
+    append_job append;       /* of a case that appends */
     gradients_job gradients; /* of a backward one */
     dilated_job dilated;     /* of a dilated one */
     rings_job rings;         /* of a path of ranks */
-    device_job device; /* of a path of a device */
+    device_job device;       /* of a path of a device */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
@@ -158,14 +158,15 @@ static int contradicts(const bench_context *x, const bench_run *run, bench_resul
     if (c->appends != path_appends(run->path))
         return !skip(r, c->appends ? "this case appends to a cache: path append"
                                    : "this case appends nothing to a cache");
-    if (is_divided(run) && !rings_possible(&run->rings, r->skipped, sizeof r->skipped)) return 1;
+    if (is_divided(run) && !rings_possible(&run->rings, r->skipped, sizeof r->skipped))
+        return 1;
     if (is_dilated(run) && c->mask != MASK_FULL && c->mask != MASK_CAUSAL)
         return !skip(r, "a dilated case is full or causal here");
     const int kernels = run->path->kernels && (c->kernels || x->kernels);
     const int threads = run->path->threads != PATH_GIVEN && c->threads;
-    if (!kernels && !threads) return 0;
-    return !skip(r, "%s already says %s",
-                 kernels && !c->kernels ? "the command line" : "the case",
+    if (!kernels && !threads)
+        return 0;
+    return !skip(r, "%s already says %s", kernels && !c->kernels ? "the command line" : "the case",
                  kernels ? "which kernel set" : "how many threads");
 }
 
@@ -178,10 +179,12 @@ static int is_resident(const bench_run *run)
 static int set_device(bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
-    if (!run->path->device) return 1;
+    if (!run->path->device)
+        return 1;
     if (is_resident(run) && (c->backward || c->keys.kind != KEYS_PLAIN))
         return skip(r, "the bench has caches and gradients in arrays of the host only");
-    if (!on_device(run->path, &run->p, &run->device, r->skipped, sizeof r->skipped)) return 0;
+    if (!on_device(run->path, &run->p, &run->device, r->skipped, sizeof r->skipped))
+        return 0;
     r->device = device_opened()->device;
     r->on_gpu = device_opened()->gpu;
     return 1;
@@ -197,16 +200,20 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
     p->num_workers = (int)r->threads;
     p->tuning = x->tuning ? x->tuning : path_tuning(run->path);
     r->absent = !path_usable(run->path, x->many, r->skipped, sizeof r->skipped);
-    if (r->absent || contradicts(x, run, r)) return 0;
-    if (p->num_workers > 1) p->parallel_for = pool_parallel_for;
+    if (r->absent || contradicts(x, run, r))
+        return 0;
+    if (p->num_workers > 1)
+        p->parallel_for = pool_parallel_for;
     p->parallel_user = pool_of(x->workers, p->num_workers);
-    if (p->parallel_for && !p->parallel_user) return skip(r, "threads cannot be had here");
-    if (c->appends) return 1;
+    if (p->parallel_for && !p->parallel_user)
+        return skip(r, "threads cannot be had here");
+    if (c->appends)
+        return 1;
     p->kernels = path_kernels(run->path, c->seq_q * (c->heads_q / c->heads_kv));
     snprintf(text, sizeof text, "impl=%.40s%s%.40s", run->path->impl, kernels ? " kernels=" : "",
              kernels ? kernels : "");
-    return attn_params_from_string(p, text, r->skipped, sizeof r->skipped) == ATTN_OK
-           && set_device(run, r);
+    return attn_params_from_string(p, text, r->skipped, sizeof r->skipped) == ATTN_OK &&
+           set_device(run, r);
 }
 
 /* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
@@ -229,13 +236,15 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     /* attn_explain looks at the tensors' pointers as attn_forward would: any address serves. */
     p->q.data = p->k.data = p->v.data = p->o.data = run->info.reasons;
     r->row_stride = (int64_t)p->q.stride_seq;
-    if (!mask_set(c, p, &run->mask)) return skip(r, "no memory for the mask");
+    if (!mask_set(c, p, &run->mask))
+        return skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
     dilated_plant(&run->dilated, x->plant_branches);
     rings_describe(c, run->path, (int)r->threads, &run->rings);
     r->ranks = run->rings.num_ranks;
     run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
-    if (c->backward) gradients_describe(c, p, &run->gradients, run->info.reasons);
+    if (c->backward)
+        gradients_describe(c, p, &run->gradients, run->info.reasons);
     return set_path(x, run, r);
 }
 
@@ -247,10 +256,9 @@ static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t d
 /* Ranks have arrays of their own. */
 static double run_bytes(const bench_run *run)
 {
-    return (is_divided(run) ? 2 : 1) * run->model.tensor_bytes + keys_cache_bytes(run->c)
-           + mask_bytes(run->c) + gradients_more_bytes(run->c)
-           + dilated_index_bytes(run->c, &run->dilated)
-           + (double)run->workspace_bytes;
+    return (is_divided(run) ? 2 : 1) * run->model.tensor_bytes + keys_cache_bytes(run->c) +
+           mask_bytes(run->c) + gradients_more_bytes(run->c) +
+           dilated_index_bytes(run->c, &run->dilated) + (double)run->workspace_bytes;
 }
 
 /* Those of the naive path: of all heads, which gradients never take at once, or of a head for each
@@ -258,8 +266,10 @@ static double run_bytes(const bench_run *run)
 static double logits_bytes(const bench_run *run, int64_t threads)
 {
     const int naive = run->info.impl == ATTN_IMPL_NAIVE || !strcmp(run->path->impl, "naive");
-    if (!naive || run->path->device) return 0; /* a device has them in its own memory */
-    if (run->c->naive_whole && !run->c->backward) return run->model.logits_bytes;
+    if (!naive || run->path->device)
+        return 0; /* a device has them in its own memory */
+    if (run->c->naive_whole && !run->c->backward)
+        return run->model.logits_bytes;
     return model_theory_bytes(run->c, 1, (int)threads, 0);
 }
 
@@ -296,7 +306,8 @@ static void describe_cost(const bench_run *run, bench_result *r)
     r->theory_bytes = (int64_t)model_theory_bytes(run->c, naive, (int)r->threads, bytes);
     r->matrix_share = model_matrix_share(&run->model, bytes);
     r->shared_keys = run->p.shared_keys;
-    if (!reads_all(run)) return; /* how much of k and v is read is not known */
+    if (!reads_all(run))
+        return; /* how much of k and v is read is not known */
     r->intensity = model_intensity(&run->model);
     r->roof = model_roof(r->intensity, r->fma_peak_gflops, r->read_peak_gbytes_per_s);
 }
@@ -312,7 +323,8 @@ static attn_status explain_plain(bench_run *run, bench_result *r, char *why, siz
         return status;
     }
     status = attn_explain(&run->p, &run->info);
-    if (status != ATTN_OK) attn_check(&run->p, run->info.reasons, (size_t)-1, why, why_bytes);
+    if (status != ATTN_OK)
+        attn_check(&run->p, run->info.reasons, (size_t)-1, why, why_bytes);
     return status;
 }
 
@@ -325,7 +337,8 @@ static attn_status explain(bench_run *run, bench_result *r, char *why, size_t wh
 {
     const attn_status status = explain_plain(run, r, why, why_bytes);
     size_t *const bytes = &run->info.workspace_bytes;
-    if (status != ATTN_OK) return status;
+    if (status != ATTN_OK)
+        return status;
     if (is_divided(run))
         return rings_size(&run->rings, &run->p, gradients_of(run), bytes, why, why_bytes);
     if (is_dilated(run) && !run->c->backward)
@@ -336,9 +349,11 @@ static attn_status explain(bench_run *run, bench_result *r, char *why, size_t wh
 static int size_up(bench_run *run, bench_result *r)
 {
     char text[160];
-    if (run->c->appends) return describe_cost(run, r), 1;
+    if (run->c->appends)
+        return describe_cost(run, r), 1;
     const attn_status status = explain(run, r, text, sizeof text);
-    if (status != ATTN_OK) return skip(r, "%s: %s", attn_status_string(status), text);
+    if (status != ATTN_OK)
+        return skip(r, "%s: %s", attn_status_string(status), text);
     r->kernels = run->path->device ? run->info.backend_name : run->info.kernels_name;
     if (run->path->device && !on_device_taken(&run->info, text, sizeof text))
         return skip(r, "%s", text);
@@ -347,8 +362,8 @@ static int size_up(bench_run *run, bench_result *r)
     run->workspace_bytes = run->info.workspace_bytes;
     r->workspace_bytes = (int64_t)run->workspace_bytes;
     describe_cost(run, r);
-    if (is_dilated(run) || !mask_explained(run->c->mask)
-        || fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops)
+    if (is_dilated(run) || !mask_explained(run->c->mask) ||
+        fabs(run->model.flops - run->info.flops) <= 1e-9 * run->model.flops)
         return 1;
     return skip(r, "the library counts %.0f FLOPs, the bench %.0f", run->info.flops,
                 run->model.flops);
@@ -366,7 +381,8 @@ static tensor_sizes sizes_of(const bench_run *run)
         tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim, c->dtype),
         tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim, p->k.dtype),
         tensor_bytes(c->batch, c->heads_kv, c->seq_kv, c->head_dim_v, p->v.dtype),
-        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype)};
+        tensor_bytes(c->batch, c->heads_q, c->seq_q, c->head_dim_v, c->dtype)
+    };
     return sizes;
 }
 
@@ -385,7 +401,8 @@ static void repeat_shared(const bench_case *c, const attn_tensor *t, void *data,
 static void *filled(const bench_context *x, const bench_case *c, size_t bytes, int dtype, int which)
 {
     void *const data = c->keys.typed ? large_alloc(bytes) : malloc(bytes);
-    if (data) data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
+    if (data)
+        data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
     return data;
 }
 
@@ -394,7 +411,8 @@ static void make_keys(const bench_context *x, const tensor_sizes *bytes, bench_r
     const bench_case *const c = run->c;
     run->k = filled(x, c, bytes->k, run->p.k.dtype, DATA_K);
     run->v = filled(x, c, bytes->v, run->p.v.dtype, DATA_V);
-    if (!c->keys.shared || !run->k || !run->v) return;
+    if (!c->keys.shared || !run->k || !run->v)
+        return;
     repeat_shared(c, &run->p.k, run->k, c->head_dim);
     repeat_shared(c, &run->p.v, run->v, c->head_dim_v);
 }
@@ -411,13 +429,15 @@ static void make_tensors(const bench_context *x, const tensor_sizes *bytes, benc
 static int share_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run,
                          const bench_run *owner)
 {
-    if (!owner || !owner->q) return 0;
+    if (!owner || !owner->q)
+        return 0;
     run->q = owner->q;
     run->o = run->c->backward ? malloc(bytes->o) : owner->o; /* backward reads it: its own */
     run->k = owner->k;
     run->v = owner->v;
     run->owner = owner;
-    if (run->c->shares == SHARES_BUT_STORAGE) make_keys(x, bytes, run);
+    if (run->c->shares == SHARES_BUT_STORAGE)
+        make_keys(x, bytes, run);
     return 1;
 }
 
@@ -444,8 +464,10 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     const bench_case *const c = run->c;
     const tensor_sizes bytes = sizes_of(run);
     char why[200];
-    if (!c->shares || !share_tensors(x, &bytes, run, first)) make_tensors(x, &bytes, run);
-    if (!run->q || !run->k || !run->v || !run->o) return no_memory(run, r);
+    if (!c->shares || !share_tensors(x, &bytes, run, first))
+        make_tensors(x, &bytes, run);
+    if (!run->q || !run->k || !run->v || !run->o)
+        return no_memory(run, r);
     memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
     run->p.q.data = run->q;
     run->p.k.data = run->k;
@@ -453,14 +475,17 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     run->p.o.data = run->o;
     run->plain = run->p;
     if (c->appends)
-        return append_make(c, &run->plain, x->seed, &run->append, why, sizeof why)
-               || skip(r, "%s", why);
-    if (is_dilated(run) && !dilated_make(c, &run->dilated)) return no_memory(run, r);
-    if (c->backward) return make_gradients(x, run, r);
-    if (c->keys.kind == KEYS_PLAIN) return 1;
-    return (keys_make(c, x->seed, &run->keys, why, sizeof why)
-            && keys_fill(c, &run->plain, &run->keys, why, sizeof why))
-           || skip(r, "%s", why);
+        return append_make(c, &run->plain, x->seed, &run->append, why, sizeof why) ||
+               skip(r, "%s", why);
+    if (is_dilated(run) && !dilated_make(c, &run->dilated))
+        return no_memory(run, r);
+    if (c->backward)
+        return make_gradients(x, run, r);
+    if (c->keys.kind == KEYS_PLAIN)
+        return 1;
+    return (keys_make(c, x->seed, &run->keys, why, sizeof why) &&
+            keys_fill(c, &run->plain, &run->keys, why, sizeof why)) ||
+           skip(r, "%s", why);
 }
 
 /* What the call reads: the plain arrays or the cache. */
@@ -468,9 +493,11 @@ static int place_keys(const bench_context *x, bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
     char why[200];
-    if (c->keys.kind == KEYS_PLAIN || c->appends) return 1;
+    if (c->keys.kind == KEYS_PLAIN || c->appends)
+        return 1;
     keys_plant(&run->keys, x->plant_pages);
-    if (!keys_view(c, &run->keys, &run->p, why, sizeof why)) return skip(r, "%s", why);
+    if (!keys_view(c, &run->keys, &run->p, why, sizeof why))
+        return skip(r, "%s", why);
     return size_up(run, r);
 }
 
@@ -480,29 +507,37 @@ static void set_roof(bench_run *run, const bench_result *r)
     const double key = (double)(c->head_dim * case_width(run->p.k.dtype));
     const double value = (double)(c->head_dim_v * case_width(run->p.v.dtype));
     const double rows = case_stored_keys(c) * (double)c->heads_kv;
-    const reading roof = {{run->p.k.data, run->p.v.data},
-                          {(size_t)(rows * key), (size_t)(rows * value)}, (int)r->threads,
-                          run->p.parallel_for, run->p.parallel_user, 0};
-    if (c->appends || run->path->device || !reads_all(run)) return;
-    if (c->seq_q <= FEW_ROWS || (c->threads && !is_divided(run))) run->roof = roof;
+    const reading roof = { { run->p.k.data, run->p.v.data },
+                           { (size_t)(rows * key), (size_t)(rows * value) },
+                           (int)r->threads,
+                           run->p.parallel_for,
+                           run->p.parallel_user,
+                           0 };
+    if (c->appends || run->path->device || !reads_all(run))
+        return;
+    if (c->seq_q <= FEW_ROWS || (c->threads && !is_divided(run)))
+        run->roof = roof;
 }
 
 static int place_on_device(bench_run *run)
 {
     const tensor_sizes bytes = sizes_of(run);
-    const size_t sizes[ON_DEVICE_ARRAYS] = {bytes.q, bytes.k, bytes.v, bytes.o};
+    const size_t sizes[ON_DEVICE_ARRAYS] = { bytes.q, bytes.k, bytes.v, bytes.o };
     return on_device_place(&run->p, sizes, &run->device);
 }
 
 static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
                         bench_result *r)
 {
-    if (!make_inputs(x, first, run, r) || !place_keys(x, run, r)) return 0;
+    if (!make_inputs(x, first, run, r) || !place_keys(x, run, r))
+        return 0;
     if (is_divided(run) && !rings_make(&run->rings, &run->p, gradients_of(run)))
         return no_memory(run, r);
-    if (is_divided(run) && x->plant_ranks) rings_plant(&run->rings);
+    if (is_divided(run) && x->plant_ranks)
+        rings_plant(&run->rings);
     run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
-    if (!run->workspace) return no_memory(run, r);
+    if (!run->workspace)
+        return no_memory(run, r);
     if (is_resident(run) && !place_on_device(run))
         return skip(r, "the device gave no memory: %.2f GiB", run->model.tensor_bytes / GIB);
     set_roof(run, r);
@@ -513,9 +548,12 @@ static attn_status attend(bench_run *run, void *workspace)
 {
     const attn_gradients *const g = gradients_of(run);
     const size_t bytes = run->workspace_bytes;
-    if (is_divided(run)) return rings_call(&run->rings);
-    if (is_dilated(run)) return dilated_call(&run->dilated, &run->p, g, workspace, bytes);
-    if (run->c->pattern_anew && !mask_again(run->c, &run->mask)) return ATTN_ERR_ARG;
+    if (is_divided(run))
+        return rings_call(&run->rings);
+    if (is_dilated(run))
+        return dilated_call(&run->dilated, &run->p, g, workspace, bytes);
+    if (run->c->pattern_anew && !mask_again(run->c, &run->mask))
+        return ATTN_ERR_ARG;
     return g ? attn_backward(&run->p, g, workspace, bytes)
              : attn_forward(&run->p, workspace, bytes);
 }
@@ -532,8 +570,10 @@ static int call_anew(bench_run *run)
 static int call(void *argument)
 {
     bench_run *const run = argument;
-    if (run->c->appends) return append_call(&run->append);
-    if (run->c->memory_anew && !is_divided(run)) return call_anew(run);
+    if (run->c->appends)
+        return append_call(&run->append);
+    if (run->c->memory_anew && !is_divided(run))
+        return call_anew(run);
     return attend(run, run->workspace) != ATTN_OK;
 }
 
@@ -542,7 +582,8 @@ static int call(void *argument)
 /* Where the row of o begins. */
 static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i)
 {
-    const attn_tensor o = {p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq, NULL};
+    const attn_tensor o = { p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
+                            NULL };
     return oracle_row_offset(p, &o, p->head_dim_v, b, h, i);
 }
 
@@ -552,9 +593,10 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
                       bench_result *r)
 {
     const attn_params *const p = &run->plain;
-    oracle_result want = {0};
+    oracle_result want = { 0 };
     int64_t b = 0;
-    while (row >= p->num_heads_q * oracle_rows(p, b)) row -= p->num_heads_q * oracle_rows(p, b++);
+    while (row >= p->num_heads_q * oracle_rows(p, b))
+        row -= p->num_heads_q * oracle_rows(p, b++);
     const int64_t h = row / oracle_rows(p, b), i = row % oracle_rows(p, b);
     const ptrdiff_t start = row_start(p, b, h, i);
     want.o = o;
@@ -566,7 +608,8 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
         const double got = oracle_load(p->o.dtype, run->o, start + (ptrdiff_t)d);
         const double allowed = tolerance[d] + oracle_storage_error(p->o.dtype, o[d]);
         const double error = fabs(got - o[d]);
-        if (!(error <= r->max_err)) r->max_err = error == error ? error : INFINITY;
+        if (!(error <= r->max_err))
+            r->max_err = error == error ? error : INFINITY;
         if (!(error <= r->err_tolerance * allowed))
             r->err_tolerance = error == error ? error / allowed : INFINITY;
     }
@@ -577,14 +620,16 @@ static int verify_row(const bench_run *run, int64_t row, double *o, double *tole
 static int64_t rows_in_use(const attn_params *p)
 {
     int64_t rows = 0;
-    for (int64_t b = 0; b < p->batch; b++) rows += p->num_heads_q * oracle_rows(p, b);
+    for (int64_t b = 0; b < p->batch; b++)
+        rows += p->num_heads_q * oracle_rows(p, b);
     return rows;
 }
 
 static int sampled_rows(const bench_case *c)
 {
     const int64_t rows = SAMPLED_KEYS / c->seq_kv;
-    if (rows < LEAST_SAMPLED_ROWS) return LEAST_SAMPLED_ROWS;
+    if (rows < LEAST_SAMPLED_ROWS)
+        return LEAST_SAMPLED_ROWS;
     return rows < SAMPLED_ROWS ? (int)rows : SAMPLED_ROWS;
 }
 
@@ -597,8 +642,8 @@ static int verify_rows(const bench_run *run, bench_result *r)
     const int64_t rows = rows_in_use(&run->plain);
     int ok = o && tolerance;
     for (int i = 0; ok && i < samples; i++) {
-        const int64_t row = (rows - 1) / (samples - 1) * i
-                            + (rows - 1) % (samples - 1) * i / (samples - 1);
+        const int64_t row =
+            (rows - 1) / (samples - 1) * i + (rows - 1) % (samples - 1) * i / (samples - 1);
         ok = verify_row(run, row, o, tolerance, r);
     }
     free(o);
@@ -609,14 +654,14 @@ static int verify_rows(const bench_run *run, bench_result *r)
 static int verify_append(bench_run *run, bench_result *r)
 {
     char why[200];
-    return append_verify(&run->append, &r->max_err, &r->err_tolerance, why, sizeof why)
-           || skip(r, "%s", why);
+    return append_verify(&run->append, &r->max_err, &r->err_tolerance, why, sizeof why) ||
+           skip(r, "%s", why);
 }
 
 static int verify_gradients(bench_run *run, bench_result *r)
 {
-    return gradients_verify(&run->gradients, &run->plain, &r->max_err, &r->err_tolerance)
-           || skip(r, "no memory for the double oracle");
+    return gradients_verify(&run->gradients, &run->plain, &r->max_err, &r->err_tolerance) ||
+           skip(r, "no memory for the double oracle");
 }
 
 /* One call with plain arrays, on the CPU where the path has its bits. */
@@ -625,8 +670,10 @@ static int call_plain(bench_run *run)
     attn_params p = run->plain;
     size_t need = run->workspace_bytes;
     p.key_base = run->p.key_base;
-    if (run->path->device == PATH_EXACT) p.backend = NULL;
-    if (attn_workspace_size(&p, &need) != ATTN_OK) return 0;
+    if (run->path->device == PATH_EXACT)
+        p.backend = NULL;
+    if (attn_workspace_size(&p, &need) != ATTN_OK)
+        return 0;
     void *const workspace = malloc(need);
     const int done = workspace && attn_forward(&p, workspace, need) == ATTN_OK;
     free(workspace);
@@ -642,12 +689,14 @@ static int verify_bits(bench_run *run, bench_result *r)
     const char *const where = run->path->device == PATH_EXACT ? "on the CPU"
                               : is_divided(run)               ? "in one process"
                                                               : "with plain arrays";
-    if (!before) return no_memory(run, r);
+    if (!before)
+        return no_memory(run, r);
     memcpy(before, run->o, bytes);
     memset(run->o, 0xff, bytes); /* as before the first call, in rows that none is to write */
     const int done = call_plain(run), same = done && !memcmp(before, run->o, bytes);
     free(before);
-    if (!done) return skip(r, "the call %s failed", where);
+    if (!done)
+        return skip(r, "the call %s failed", where);
     return same || skip(r, WRONG ": other bits than %s; not timed", where);
 }
 
@@ -660,8 +709,10 @@ static int verify(bench_run *run, bench_result *r)
         return 0;
     const int exact = (run->path->device == PATH_EXACT || run->rings.canonical) && !c->backward;
     const int bits = c->keys.kind != KEYS_PLAIN || exact;
-    if (r->err_tolerance <= 1 && bits && !c->appends) return verify_bits(run, r);
-    if (r->err_tolerance <= 1) return 1;
+    if (r->err_tolerance <= 1 && bits && !c->appends)
+        return verify_bits(run, r);
+    if (r->err_tolerance <= 1)
+        return 1;
     return skip(r, WRONG ": off by %.3g, %.3g times the tolerance; not timed", r->max_err,
                 r->err_tolerance);
 }
@@ -677,9 +728,12 @@ int run_was_wrong(const bench_result *r)
 static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
     const measure_job *const timed = &jobs[run->job], *const loop = &jobs[run->roof_job];
-    if (reads_all(run)) r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
-    if (timed->against) r->speedup = 1 / timed->ratio_p50;
-    if (!run->roof.threads) return;
+    if (reads_all(run))
+        r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
+    if (timed->against)
+        r->speedup = 1 / timed->ratio_p50;
+    if (!run->roof.threads)
+        return;
     r->read_gbytes_per_s = run->model.kv_bytes / loop->result.seconds.p50 * 1e-9;
     r->pct_read_bw = 100 * loop->ratio_p50;
 }
@@ -696,7 +750,8 @@ static void fill_ring(const bench_run *run, bench_result *r)
  * loop, which keeps all of them busy, before and after the measurement. */
 static double running_of(const bench_run *run, const measure_result *m)
 {
-    if (run->roof.threads < 2) return m->running;
+    if (run->roof.threads < 2)
+        return m->running;
     const double after = reading_running(&run->roof);
     return run->roof.threads * (after < run->running_before ? after : run->running_before);
 }
@@ -717,22 +772,27 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p50 = 1e3 * seconds;
     r->ms_p95 = 1e3 * m->seconds.p95;
     r->ms_p99 = 1e3 * m->seconds.p99;
-    if (!run->path->device) r->pct_running = 100 * running_of(run, m) / threads;
+    if (!run->path->device)
+        r->pct_running = 100 * running_of(run, m) / threads;
     r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
-    if (is_divided(run)) fill_ring(run, r);
+    if (is_divided(run))
+        fill_ring(run, r);
     r->peak_rss_bytes = peak_rss();
-    if (run->path->device) return; /* the CPU's cycles and peaks are not its own */
+    if (run->path->device)
+        return; /* the CPU's cycles and peaks are not its own */
     /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
     if (per_cycle > 0 && best->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
         r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / threads;
+        if (avx2->name)
+            r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / threads;
     } else if (best->gflops > 0) {
         r->pct_fma_peak = 100 * gflops / best->gflops / threads;
         r->pct_set_peak = 100 * gflops / unit->gflops / threads;
-        if (avx2->name) r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
+        if (avx2->name)
+            r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
     }
     r->cycles_p10 = m->cycles_p10;
     r->cycles_p50 = m->cycles_p50;
@@ -742,7 +802,8 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
  * limit, negative = the deadline has passed. */
 static double time_share(const bench_context *x, const bench_case *c)
 {
-    if (x->deadline <= 0) return c->max_time;
+    if (x->deadline <= 0)
+        return c->max_time;
     const double left = x->deadline - clock_seconds();
     const double share = left > 0 ? left / (x->runs_left > 0 ? x->runs_left : 1) : -1;
     return c->max_time > 0 && c->max_time < share ? c->max_time : share;
@@ -759,17 +820,22 @@ static int reads_memory(const bench_run *run)
 /* A run that borrows tensors is compared with the call of their owner. */
 static measure_job call_job(bench_run *run)
 {
-    const measure_job job = {.call = call, .arg = run, .cold = reads_memory(run),
-                             .against = run->owner ? run->job - run->owner->job : 0};
+    const measure_job job = { .call = call,
+                              .arg = run,
+                              .cold = reads_memory(run),
+                              .against = run->owner ? run->job - run->owner->job : 0 };
     return job;
 }
 
 static measure_job loop_job(bench_run *run)
 {
-    const measure_job job = {.call = reading_run, .arg = &run->roof, .cold = reads_memory(run),
-                             .against = run->roof_job - run->job};
+    const measure_job job = { .call = reading_run,
+                              .arg = &run->roof,
+                              .cold = reads_memory(run),
+                              .against = run->roof_job - run->job };
     reading_choose(&run->roof);
-    if (run->roof.threads > 1) run->running_before = reading_running(&run->roof);
+    if (run->roof.threads > 1)
+        run->running_before = reading_running(&run->roof);
     return job;
 }
 
@@ -782,11 +848,13 @@ static int add_jobs(bench_run **runs, int n, measure_job *jobs)
     for (int i = 0; i < n; i++) {
         bench_run *const other = runs[(i + n / 2) % n];
         runs[i]->job = count++;
-        if (other->roof.threads) other->roof_job = count++;
+        if (other->roof.threads)
+            other->roof_job = count++;
     }
     for (int i = 0; i < n; i++) {
         jobs[runs[i]->job] = call_job(runs[i]);
-        if (runs[i]->roof.threads) jobs[runs[i]->roof_job] = loop_job(runs[i]);
+        if (runs[i]->roof.threads)
+            jobs[runs[i]->roof_job] = loop_job(runs[i]);
     }
     return count;
 }
@@ -801,32 +869,42 @@ static int iterations_of(const bench_run *run)
 static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
     measure_job jobs[2 * RUN_MAX_GROUP];
-    measure_plan plan = {runs->c->warmup, iterations_of(runs), x->min_time, 0};
+    measure_plan plan = { runs->c->warmup, iterations_of(runs), x->min_time, 0 };
     double longest = 0;
     bench_run *timed_runs[RUN_MAX_GROUP];
     int ready = 0;
     for (int i = 0; i < n; i++) {
-        if (results[i].skipped[0]) continue;
+        if (results[i].skipped[0])
+            continue;
         timed_runs[ready++] = &runs[i];
-        if (runs[i].path->device) continue; /* most of the first call is building kernels */
-        if (1e-3 * results[i].cold_ms > longest) longest = 1e-3 * results[i].cold_ms;
+        if (runs[i].path->device)
+            continue; /* most of the first call is building kernels */
+        if (1e-3 * results[i].cold_ms > longest)
+            longest = 1e-3 * results[i].cold_ms;
     }
-    if (!ready) return;
+    if (!ready)
+        return;
     const int num_jobs = add_jobs(timed_runs, ready, jobs);
     const double share = time_share(x, runs->c);
-    if (share > 0 && plan.min_time > share / DOUBLING) plan.min_time = share / DOUBLING;
+    if (share > 0 && plan.min_time > share / DOUBLING)
+        plan.min_time = share / DOUBLING;
     plan.min_time *= ready;
     plan.max_time = share * ready;
-    if (plan.max_time > 0 && longest * ready > plan.max_time / 4) plan.warmup = 0;
+    if (plan.max_time > 0 && longest * ready > plan.max_time / 4)
+        plan.warmup = 0;
     const int timed = plan.max_time >= 0 && measure_in_turn(&plan, jobs, num_jobs);
     for (int i = 0; i < n; i++) {
         bench_result *const r = &results[i];
-        if (r->skipped[0]) continue;
-        if (timed) fill_result(x, &runs[i], jobs, r);
-        if (timed) continue;
+        if (r->skipped[0])
+            continue;
+        if (timed)
+            fill_result(x, &runs[i], jobs, r);
+        if (timed)
+            continue;
         if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms);
-        else skip(r, "a timed call failed");
+        else
+            skip(r, "a timed call failed");
     }
 }
 
@@ -840,11 +918,14 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
     const double seconds = measure_once(call, run);
     r->cold_ms = 1e3 * seconds;
-    if (x->alone) r->rss_growth_bytes = peak_rss() - before;
+    if (x->alone)
+        r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0 && !run->path->device) /* there it builds kernels, too */
         *pace_of(x, run) = seconds / run->model.flops;
-    if (seconds < 0) return skip(r, "the first call failed");
-    if (is_divided(run)) rings_collect(&run->rings);
+    if (seconds < 0)
+        return skip(r, "the first call failed");
+    if (is_divided(run))
+        rings_collect(&run->rings);
     return on_device_fetch(&run->p, &run->device) || skip(r, "reading from the device failed");
 }
 
@@ -853,8 +934,10 @@ static int within_time(bench_context *x, const bench_run *run, bench_result *r)
 {
     const double share = time_share(x, run->c), pace = *pace_of(x, run);
     const double expected = pace * run->model.flops;
-    if (share < 0) return skip(r, "the time is up");
-    if (share == 0 || expected <= share) return 1;
+    if (share < 0)
+        return skip(r, "the time is up");
+    if (share == 0 || expected <= share)
+        return 1;
     if (share == run->c->max_time)
         return skip(r, "one call takes about %.3g s, more than %.3g s (--max-time)", expected,
                     share);
@@ -888,16 +971,20 @@ static void spoil(bench_run *run, int row)
 /* Faults that the command line asks for; before the first call. */
 static void plant(const bench_context *x, bench_run *run)
 {
-    if (run->c->appends || run->path->device) return;
+    if (run->c->appends || run->path->device)
+        return;
     const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
-    if (x->plant_wrong) run->p.kernels = plant_wrong(right, x->plant_wrong);
-    else if (x->plant_slowdown > 0) run->p.kernels = plant_slow(right);
+    if (x->plant_wrong)
+        run->p.kernels = plant_wrong(right, x->plant_wrong);
+    else if (x->plant_slowdown > 0)
+        run->p.kernels = plant_slow(right);
 }
 
 /* How much slower the call is by the planted fault, if there is one. */
 static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
 {
-    if (x->plant_slowdown <= 0 || run->path->device) return 1;
+    if (x->plant_slowdown <= 0 || run->path->device)
+        return 1;
     return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
 }
 
@@ -905,19 +992,26 @@ static int calibrate(const bench_context *x, bench_run *run, const bench_result 
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     model_sizes(run->c, &run->model);
-    if (!within_memory(x, run, r)) return 0; /* before anything takes time or memory */
+    if (!within_memory(x, run, r))
+        return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);
     r->visible = run->model.pairs * 4 / run->model.logits_bytes;
     r->kv_token_bytes = (int64_t)run->model.kv_token_bytes;
     r->kv_bytes = (int64_t)run->model.kv_bytes;
-    if (!set_params(x, run, r)) return 0;
+    if (!set_params(x, run, r))
+        return 0;
     run->plain = run->p;
-    if (!size_up(run, r)) return 0;
-    if (!within_memory(x, run, r) || !within_time(x, run, r)) return 0;
+    if (!size_up(run, r))
+        return 0;
+    if (!within_memory(x, run, r) || !within_time(x, run, r))
+        return 0;
     plant(x, run);
-    if (!make_buffers(x, first, run, r) || !cold_call(x, run, r)) return 0;
-    if (!calibrate(x, run, r)) return skip(r, "a call with a planted fault failed");
-    if (x->spoil) spoil(run, x->spoil);
+    if (!make_buffers(x, first, run, r) || !cold_call(x, run, r))
+        return 0;
+    if (!calibrate(x, run, r))
+        return skip(r, "a call with a planted fault failed");
+    if (x->spoil)
+        spoil(run, x->spoil);
     return verify(run, r);
 }
 
@@ -925,10 +1019,14 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
 static void release(bench_run *run)
 {
     const bench_run *const owner = run->owner;
-    if (!owner) free(run->q);
-    if (!owner || run->o != owner->o) free(run->o);
-    if (!owner || run->k != owner->k) free(run->k);
-    if (!owner || run->v != owner->v) free(run->v);
+    if (!owner)
+        free(run->q);
+    if (!owner || run->o != owner->o)
+        free(run->o);
+    if (!owner || run->k != owner->k)
+        free(run->k);
+    if (!owner || run->v != owner->v)
+        free(run->v);
     free(run->workspace);
     on_device_free(&run->device);
     keys_free(&run->keys);
@@ -954,8 +1052,12 @@ static void add_phases(bench_run *run, bench_result *r)
     const tensor_sizes bytes = sizes_of(run);
     const int backward = run->c->backward;
     const attn_gradients *const g = &run->gradients.g;
-    const phase_call c = {run->p, backward ? g : NULL, run->workspace, run->workspace_bytes,
-                          backward ? g->dq.data : run->o, backward ? bytes.q : bytes.o};
+    const phase_call c = { run->p,
+                           backward ? g : NULL,
+                           run->workspace,
+                           run->workspace_bytes,
+                           backward ? g->dq.data : run->o,
+                           backward ? bytes.q : bytes.o };
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
     if (call(run) || !phases_measure(set, &c, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
@@ -976,12 +1078,13 @@ static int add_device(bench_context *x, bench_run *run, bench_result *r)
     const double share = x->min_time > 0 ? x->min_time : 1;
     if (!on_device_split(call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
         return skip(r, "a call on the device failed");
-    if (r->compute_ms > 0) r->compute_gflops = 1e-6 * run->model.flops / r->compute_ms;
+    if (r->compute_ms > 0)
+        r->compute_gflops = 1e-6 * run->model.flops / r->compute_ms;
     r->read_peak_gbytes_per_s = device_copy_rate();
-    if (run->c->seq_q <= FEW_ROWS && mask_reads_all(run->c->mask) && r->compute_ms > 0
-        && r->read_peak_gbytes_per_s > 0)
-        r->pct_read_bw = 100 * run->model.kv_bytes / (1e6 * r->compute_ms)
-                         / r->read_peak_gbytes_per_s;
+    if (run->c->seq_q <= FEW_ROWS && mask_reads_all(run->c->mask) && r->compute_ms > 0 &&
+        r->read_peak_gbytes_per_s > 0)
+        r->pct_read_bw =
+            100 * run->model.kv_bytes / (1e6 * r->compute_ms) / r->read_peak_gbytes_per_s;
     *pace_of(x, run) = 1e-3 * r->ms_p50 / run->model.flops;
     return 1;
 }
@@ -997,18 +1100,25 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
         runs[i].path = path_find(path);
         runs[i].bytes_before = bytes;
         describe(context, &cases[i], runs[i].path, &results[i]);
-        if (!runs[i].path->device) roof_peaks(context, &results[i]);
+        if (!runs[i].path->device)
+            roof_peaks(context, &results[i]);
         const bench_run *const first = i ? &runs[0] : NULL;
-        if (prepare(context, first, &runs[i], &results[i])) bytes += run_bytes(&runs[i]);
-        else release(&runs[i]);
+        if (prepare(context, first, &runs[i], &results[i]))
+            bytes += run_bytes(&runs[i]);
+        else
+            release(&runs[i]);
     }
     time_them(context, runs, n, results);
     for (int i = 0; i < n; i++) {
-        if (results[i].skipped[0]) continue;
-        if (runs[i].path->device) add_device(context, &runs[i], &results[i]);
-        else if (context->phases && has_phases(&runs[i])) add_phases(&runs[i], &results[i]);
+        if (results[i].skipped[0])
+            continue;
+        if (runs[i].path->device)
+            add_device(context, &runs[i], &results[i]);
+        else if (context->phases && has_phases(&runs[i]))
+            add_phases(&runs[i], &results[i]);
     }
-    for (int i = n; i-- > 0;) release(&runs[i]);
+    for (int i = n; i-- > 0;)
+        release(&runs[i]);
     context->runs_left -= n;
 }
 

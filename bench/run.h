@@ -16,32 +16,32 @@ enum { RUN_MAX_READ_PEAKS = 8 };
 typedef struct bench_context {
     machine_info machine;
     probe_result probe;
-    pool *workers;       /* NULL = the calling thread */
+    pool *workers; /* NULL = the calling thread */
     int threads;
-    int many; /* threads of the paths that have several: --threads, or all CPUs */
-    const char *kernels; /* NULL = the best */
-    char *tuning;        /* text for p.tuning; NULL = none */
+    int many;                /* threads of the paths that have several: --threads, or all CPUs */
+    const char *kernels;     /* NULL = the best */
+    char *tuning;            /* text for p.tuning; NULL = none */
     const char *tuning_file; /* it came from here; "" = there is none, or the library ignores it */
     uint64_t seed;
-    double min_time;     /* seconds, see measure.h */
-    int kernel_samples;  /* timed samples of each kernel of `bench kernels` */
-    double deadline;     /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
-    int runs_left;       /* cases times implementations that share the time left */
+    double min_time;    /* seconds, see measure.h */
+    int kernel_samples; /* timed samples of each kernel of `bench kernels` */
+    double deadline;    /* of clock_seconds; 0 = none: what does not fit is listed as skipped */
+    int runs_left;      /* cases times implementations that share the time left */
     double pace[2][PATHS_MAX]; /* seconds per FLOP of the last run by path, of many rows, and of
                                 * few, which memory binds; 0 = none */
-    int phases;          /* measured, too: see phases.h */
+    int phases;                /* measured, too: see phases.h */
     struct {
         int threads;
         double gbytes_per_s;
     } read_peaks[RUN_MAX_READ_PEAKS]; /* see roof.h */
     int num_read_peaks;
-    int alone;           /* this process runs one case: its peak memory is the case's */
-    double plant_slowdown;  /* percent: see plant.h; 0 = none */
-    const char *plant_wrong; /* a product that is wrong; NULL = none */
+    int alone;                    /* this process runs one case: its peak memory is the case's */
+    double plant_slowdown;        /* percent: see plant.h; 0 = none */
+    const char *plant_wrong;      /* a product that is wrong; NULL = none */
     dilated_fault plant_branches; /* selfcheck: the call is told of other branches */
-    int plant_ranks;        /* selfcheck: a rank has the wrong keys */
-    keys_fault plant_pages; /* selfcheck: a page table is wrong */
-    int spoil;           /* selfcheck: spoils an element of this row after the call; 0 = none */
+    int plant_ranks;              /* selfcheck: a rank has the wrong keys */
+    keys_fault plant_pages;       /* selfcheck: a page table is wrong */
+    int spoil; /* selfcheck: spoils an element of this row after the call; 0 = none */
 } bench_context;
 
 /* Fills *r; path: a name that path_find knows. r->skipped says why when there is nothing to time:

@@ -15,7 +15,8 @@ double bench_quantile(const double *sorted, int n, double q)
 {
     const double at = q * (double)(n - 1);
     const int low = (int)at;
-    if (low + 1 >= n) return sorted[n - 1];
+    if (low + 1 >= n)
+        return sorted[n - 1];
     return sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]);
 }
 
@@ -23,7 +24,8 @@ void bench_stats_of(double *values, int n, bench_stats *out)
 {
     double sum = 0, squares = 0;
     qsort(values, (size_t)n, sizeof *values, ascending);
-    for (int i = 0; i < n; i++) sum += values[i];
+    for (int i = 0; i < n; i++)
+        sum += values[i];
     out->n = n;
     out->min = values[0];
     out->mean = sum / n;
@@ -37,8 +39,8 @@ void bench_stats_of(double *values, int n, bench_stats *out)
     out->p99 = bench_quantile(values, n, 0.99);
     /* How many of n values lie below their true median has a deviation of sqrt(n) / 2. */
     const double share = 0.5 / sqrt(n);
-    out->p50_error = 0.5 * (bench_quantile(values, n, 0.5 + share)
-                            - bench_quantile(values, n, 0.5 - share));
+    out->p50_error =
+        0.5 * (bench_quantile(values, n, 0.5 + share) - bench_quantile(values, n, 0.5 - share));
 }
 
 double bench_exponent(const double *x, const double *y, int n)

@@ -19,7 +19,7 @@ enum { OTHERS = 4, ROUNDS = 12, CROWDS = 800, OTHER_SETS = 8 };
 /* How to compute: no bit depends on it. */
 void random_way(gradients_case *s)
 {
-    static const int64_t tiles[] = {0, 16, 32, 64, 128, 256}, products[] = {0, 5, 7};
+    static const int64_t tiles[] = { 0, 16, 32, 64, 128, 256 }, products[] = { 0, 5, 7 };
     s->t.p.tile_keys = (int)RNG_PICK(tiles);
     s->t.p.force_redo = rng_chance(15);
     s->g.gemms = (int)RNG_PICK(products);
@@ -54,8 +54,7 @@ static void check_both(gradients_case *s)
     gradients_twin(s, &naive);
     naive.t.p.impl = ATTN_IMPL_NAIVE;
     if (rng_chance(60) && gradients_run(&naive)) {
-        if (s->t.p.o.dtype == ATTN_F32 && s->t.p.bias.data == NULL &&
-            s->t.p.alibi_slopes == NULL)
+        if (s->t.p.o.dtype == ATTN_F32 && s->t.p.bias.data == NULL && s->t.p.alibi_slopes == NULL)
             gradients_check(&naive, expected);
         else
             gradients_check_oracle(&naive);
@@ -105,8 +104,10 @@ static void run_crowds(void)
 /* More than a chunk of 1024 rows, keys or both, few of the other and small heads. */
 static void run_chunks(void)
 {
-    static const int64_t lengths[] = {1023, 1024, 1025, 1100, 2049, 2100};
-    static const char *const banned[] = {"long", "dims", "tree", "kv_len", "q_len", "varlen", NULL};
+    static const int64_t lengths[] = { 1023, 1024, 1025, 1100, 2049, 2100 };
+    static const char *const banned[] = {
+        "long", "dims", "tree", "kv_len", "q_len", "varlen", NULL
+    };
     for (int n = 0; n < 24; n++) {
         int list[3], count;
         test_shape shape;
@@ -140,7 +141,7 @@ static void run_chunks(void)
 static void run_empty(void)
 {
     for (int n = 0; n < 24; n++) {
-        static const char *const names[] = {"sinks", "bias_f32", "alibi"};
+        static const char *const names[] = { "sinks", "bias_f32", "alibi" };
         int list[3], count = 0;
         gradients_case s;
         test_shape shape = gradients_shape(1);

@@ -14,8 +14,15 @@
 #include <string.h>
 
 enum {
-    BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
-    WORKSPACE = 1 << 20, PAINT = 0x5a
+    BATCH = 2,
+    HEADS_Q = 4,
+    HEADS_KV = 2,
+    SEQ_Q = 5,
+    SEQ_KV = 7,
+    DIM = 8,
+    DIM_V = 6,
+    WORKSPACE = 1 << 20,
+    PAINT = 0x5a
 };
 
 /* ---- a right call ---------------------------------------------------------------------------- */
@@ -56,8 +63,16 @@ typedef struct whole_call {
 } whole_call;
 
 /* With everything that there are gradients of, but for `without`. */
-enum { ALL = 0, NO_BIAS = 1, NO_SINKS = 2, NO_SLOPES = 4, NO_SCORE = 8, NO_WISHES = 16, NAIVE = 32,
-       LATE = 64 /* only attn_backward and attn_backward_check look at data */ };
+enum {
+    ALL = 0,
+    NO_BIAS = 1,
+    NO_SINKS = 2,
+    NO_SLOPES = 4,
+    NO_SCORE = 8,
+    NO_WISHES = 16,
+    NAIVE = 32,
+    LATE = 64 /* only attn_backward and attn_backward_check look at data */
+};
 
 static void set_modifiers(whole_call *c, int without)
 {
@@ -124,51 +139,51 @@ typedef struct row {
 #define NOT_BUILT ATTN_ERR_UNSUPPORTED
 
 static const row rows[] = {
-    {FIELD(g.gemms), TO_INT, 6, ALL, ARG, "gemms (6)"},
-    {FIELD(g.gemms), TO_INT, -1, ALL, ARG, "gemms (-1)"},
-    {FIELD(g.gemms), TO_INT, 1, NAIVE, ARG, "gemms (1)"},
-    {FIELD(g.dout.dtype), TO_INT, 3, ALL, ARG, "dout.dtype (3)"},
-    {FIELD(g.dlse.dtype), TO_INT, 1, ALL, ARG, "dlse.dtype (1) must be 0"},
-    {FIELD(g.dq.dtype), TO_INT, 3, ALL, ARG, "dq.dtype (3)"},
-    {FIELD(g.dk.dtype), TO_INT, -1, ALL, ARG, "dk.dtype (-1)"},
-    {FIELD(g.dv.dtype), TO_INT, 99, ALL, ARG, "dv.dtype (99)"},
-    {FIELD(g.dq.stride_batch), TO_STRIDE, 0, ALL, ARG, "dq.stride_batch"},
-    {FIELD(g.dq.stride_head), TO_STRIDE, 0, ALL, ARG, "dq.stride_head"},
-    {FIELD(g.dq.stride_seq), TO_STRIDE, 0, NAIVE, ARG, "dq.stride_seq"},
-    {FIELD(g.dk.stride_batch), TO_STRIDE, 0, ALL, ARG, "dk.stride_batch"},
-    {FIELD(g.dk.stride_head), TO_STRIDE, 0, NAIVE, ARG, "dk.stride_head"},
-    {FIELD(g.dk.stride_seq), TO_STRIDE, 0, ALL, ARG, "dk.stride_seq"},
-    {FIELD(g.dv.stride_batch), TO_STRIDE, 0, NAIVE, ARG, "dv.stride_batch"},
-    {FIELD(g.dv.stride_head), TO_STRIDE, 0, ALL, ARG, "dv.stride_head"},
-    {FIELD(g.dv.stride_seq), TO_STRIDE, 0, ALL, ARG, "dv.stride_seq"},
-    {FIELD(g.dbias.stride_batch), TO_STRIDE, 0, ALL, ARG, "dbias.stride_batch"},
-    {FIELD(g.dbias.stride_head), TO_STRIDE, 0, ALL, ARG, "dbias.stride_head"},
-    {FIELD(g.dbias.stride_q), TO_STRIDE, 0, ALL, ARG, "dbias.stride_q"},
-    {FIELD(g.dbias.stride_kv), TO_STRIDE, 0, NAIVE, ARG, "dbias.stride_kv"},
-    {FIELD(g.dbias.data), TO_DATA, 0, NO_BIAS, ARG, "dbias"},
-    {FIELD(g.dsinks), TO_DATA, 0, NO_SINKS, ARG, "dsinks"},
-    {FIELD(g.dslopes), TO_DATA, 0, NO_SLOPES, ARG, "dslopes"},
-    {FIELD(g.score_derivative), TO_NULL, 0, ALL, ARG, "score_derivative"},
-    {FIELD(g.score_derivative), TO_SCORE, 0, NO_SCORE, ARG, "score_derivative"},
-    {FIELD(g.dout.data), TO_NULL, 0, LATE, ARG, "dout.data"},
-    {FIELD(g.dout.data), TO_NULL, 0, NAIVE | LATE, ARG, "dout.data"},
-    {FIELD(g.dq.data), TO_NULL, 0, NO_WISHES | LATE, ARG, "nothing is asked for"},
-    {FIELD(p.o.data), TO_NULL, 0, LATE, ARG, "o.data"},
-    {FIELD(p.lse.data), TO_NULL, 0, LATE, ARG, "lse.data"},
-    {FIELD(p.q.data), TO_NULL, 0, LATE, ARG, "q.data"},
-    {FIELD(p.v.data), TO_NULL, 0, LATE, ARG, "v.data"},
-    {FIELD(p.kv_rows.ring), TO_I64, SEQ_KV, ALL, NOT_BUILT, "kv_rows.ring"},
-    {FIELD(p.num_heads_kv), TO_I64, 3, ALL, ARG, "num_heads_kv (3)"},
-    {FIELD(p.head_dim), TO_I64, 0, ALL, ARG, "head_dim (0)"},
-    {FIELD(p.tile_keys), TO_INT, 24, ALL, ARG, "tile_keys (24)"},
-    {FIELD(g.dout.stride_seq), TO_STRIDE, 1, ALL, OVER, "dout"},
-    {FIELD(g.dlse.stride_head), TO_STRIDE, 1, ALL, OVER, "dlse"},
-    {FIELD(g.dq.stride_seq), TO_STRIDE, 1, ALL, OVER, "dq"},
-    {FIELD(g.dk.stride_seq), TO_STRIDE, 1, ALL, OVER, "dk"},
-    {FIELD(g.dv.stride_head), TO_STRIDE, 1, ALL, OVER, "dv"},
-    {FIELD(g.dbias.stride_q), TO_STRIDE, 1, ALL, OVER, "dbias"},
-    {FIELD(p.seq_len_q), TO_I64, INT64_C(1) << 60, ALL, OVER, ""},
-    {FIELD(p.head_dim), TO_I64, INT64_C(1) << 60, NAIVE, OVER, ""},
+    { FIELD(g.gemms), TO_INT, 6, ALL, ARG, "gemms (6)" },
+    { FIELD(g.gemms), TO_INT, -1, ALL, ARG, "gemms (-1)" },
+    { FIELD(g.gemms), TO_INT, 1, NAIVE, ARG, "gemms (1)" },
+    { FIELD(g.dout.dtype), TO_INT, 3, ALL, ARG, "dout.dtype (3)" },
+    { FIELD(g.dlse.dtype), TO_INT, 1, ALL, ARG, "dlse.dtype (1) must be 0" },
+    { FIELD(g.dq.dtype), TO_INT, 3, ALL, ARG, "dq.dtype (3)" },
+    { FIELD(g.dk.dtype), TO_INT, -1, ALL, ARG, "dk.dtype (-1)" },
+    { FIELD(g.dv.dtype), TO_INT, 99, ALL, ARG, "dv.dtype (99)" },
+    { FIELD(g.dq.stride_batch), TO_STRIDE, 0, ALL, ARG, "dq.stride_batch" },
+    { FIELD(g.dq.stride_head), TO_STRIDE, 0, ALL, ARG, "dq.stride_head" },
+    { FIELD(g.dq.stride_seq), TO_STRIDE, 0, NAIVE, ARG, "dq.stride_seq" },
+    { FIELD(g.dk.stride_batch), TO_STRIDE, 0, ALL, ARG, "dk.stride_batch" },
+    { FIELD(g.dk.stride_head), TO_STRIDE, 0, NAIVE, ARG, "dk.stride_head" },
+    { FIELD(g.dk.stride_seq), TO_STRIDE, 0, ALL, ARG, "dk.stride_seq" },
+    { FIELD(g.dv.stride_batch), TO_STRIDE, 0, NAIVE, ARG, "dv.stride_batch" },
+    { FIELD(g.dv.stride_head), TO_STRIDE, 0, ALL, ARG, "dv.stride_head" },
+    { FIELD(g.dv.stride_seq), TO_STRIDE, 0, ALL, ARG, "dv.stride_seq" },
+    { FIELD(g.dbias.stride_batch), TO_STRIDE, 0, ALL, ARG, "dbias.stride_batch" },
+    { FIELD(g.dbias.stride_head), TO_STRIDE, 0, ALL, ARG, "dbias.stride_head" },
+    { FIELD(g.dbias.stride_q), TO_STRIDE, 0, ALL, ARG, "dbias.stride_q" },
+    { FIELD(g.dbias.stride_kv), TO_STRIDE, 0, NAIVE, ARG, "dbias.stride_kv" },
+    { FIELD(g.dbias.data), TO_DATA, 0, NO_BIAS, ARG, "dbias" },
+    { FIELD(g.dsinks), TO_DATA, 0, NO_SINKS, ARG, "dsinks" },
+    { FIELD(g.dslopes), TO_DATA, 0, NO_SLOPES, ARG, "dslopes" },
+    { FIELD(g.score_derivative), TO_NULL, 0, ALL, ARG, "score_derivative" },
+    { FIELD(g.score_derivative), TO_SCORE, 0, NO_SCORE, ARG, "score_derivative" },
+    { FIELD(g.dout.data), TO_NULL, 0, LATE, ARG, "dout.data" },
+    { FIELD(g.dout.data), TO_NULL, 0, NAIVE | LATE, ARG, "dout.data" },
+    { FIELD(g.dq.data), TO_NULL, 0, NO_WISHES | LATE, ARG, "nothing is asked for" },
+    { FIELD(p.o.data), TO_NULL, 0, LATE, ARG, "o.data" },
+    { FIELD(p.lse.data), TO_NULL, 0, LATE, ARG, "lse.data" },
+    { FIELD(p.q.data), TO_NULL, 0, LATE, ARG, "q.data" },
+    { FIELD(p.v.data), TO_NULL, 0, LATE, ARG, "v.data" },
+    { FIELD(p.kv_rows.ring), TO_I64, SEQ_KV, ALL, NOT_BUILT, "kv_rows.ring" },
+    { FIELD(p.num_heads_kv), TO_I64, 3, ALL, ARG, "num_heads_kv (3)" },
+    { FIELD(p.head_dim), TO_I64, 0, ALL, ARG, "head_dim (0)" },
+    { FIELD(p.tile_keys), TO_INT, 24, ALL, ARG, "tile_keys (24)" },
+    { FIELD(g.dout.stride_seq), TO_STRIDE, 1, ALL, OVER, "dout" },
+    { FIELD(g.dlse.stride_head), TO_STRIDE, 1, ALL, OVER, "dlse" },
+    { FIELD(g.dq.stride_seq), TO_STRIDE, 1, ALL, OVER, "dq" },
+    { FIELD(g.dk.stride_seq), TO_STRIDE, 1, ALL, OVER, "dk" },
+    { FIELD(g.dv.stride_head), TO_STRIDE, 1, ALL, OVER, "dv" },
+    { FIELD(g.dbias.stride_q), TO_STRIDE, 1, ALL, OVER, "dbias" },
+    { FIELD(p.seq_len_q), TO_I64, INT64_C(1) << 60, ALL, OVER, "" },
+    { FIELD(p.head_dim), TO_I64, INT64_C(1) << 60, NAIVE, OVER, "" },
 };
 
 static void apply(const row *r, whole_call *c)
@@ -179,12 +194,24 @@ static void apply(const row *r, whole_call *c)
     float *const data = out.dbias;
     const attn_score_derivative_fn function = one;
     switch (r->how) {
-    case TO_INT: memcpy(at, &narrow, sizeof narrow); break;
-    case TO_I64: memcpy(at, &r->value, sizeof r->value); break;
-    case TO_STRIDE: memcpy(at, &stride, sizeof stride); break;
-    case TO_NULL: memset(at, 0, sizeof(void *)); break;
-    case TO_DATA: memcpy(at, &data, sizeof data); break;
-    case TO_SCORE: memcpy(at, &function, sizeof function); break;
+    case TO_INT:
+        memcpy(at, &narrow, sizeof narrow);
+        break;
+    case TO_I64:
+        memcpy(at, &r->value, sizeof r->value);
+        break;
+    case TO_STRIDE:
+        memcpy(at, &stride, sizeof stride);
+        break;
+    case TO_NULL:
+        memset(at, 0, sizeof(void *));
+        break;
+    case TO_DATA:
+        memcpy(at, &data, sizeof data);
+        break;
+    case TO_SCORE:
+        memcpy(at, &function, sizeof function);
+        break;
     }
 }
 
@@ -255,7 +282,8 @@ static void check_right(const row *r)
     char sentence[300];
     paint_outputs();
     CHECK(strcmp(attn_backward_check(&c.p, &c.g, workspace, WORKSPACE, sentence, sizeof sentence),
-                 "ok") == 0, "'%s'", sentence);
+                 "ok") == 0,
+          "'%s'", sentence);
     CHECK(attn_backward(&c.p, &c.g, workspace, WORKSPACE) == ATTN_OK, "refused");
     CHECK(!all_bytes(out.dq, sizeof out.dq, PAINT), "dq was not written");
 }

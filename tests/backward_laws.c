@@ -38,7 +38,7 @@ static int make_call(gradients_case *s, const char *first, const char *const *ba
 /* More than 1024 rows, keys or (once, in a window) both: chunks are added. */
 static int make_chunks(gradients_case *s, int round)
 {
-    static const char *const banned[] = {"long", "dims", "tree", "mask_fn", NULL};
+    static const char *const banned[] = { "long", "dims", "tree", "mask_fn", NULL };
     int list[3];
     test_shape shape;
     memset(&shape, 0, sizeof shape);
@@ -69,7 +69,7 @@ static void same(gradients_case *a, gradients_case *b, const char *what)
 
 static void law_ways(int round)
 {
-    static const int64_t tiles[] = {16, 32, 64, 128, 256};
+    static const int64_t tiles[] = { 16, 32, 64, 128, 256 };
     gradients_case a, b;
     if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
         return;
@@ -82,10 +82,11 @@ static void law_ways(int round)
         b.t.p.tile_keys = n == 0 ? 0 : (int)RNG_PICK(tiles);
         b.t.p.force_redo = n == 2;
         if (n == 3 ? gradients_run_least(&b) : gradients_run(&b))
-            gradients_same(&a, &b, n == 0   ? "gemms 5 and 7"
-                                   : n == 1 ? "tile_keys"
-                                   : n == 2 ? "redo forced"
-                                            : "the least workspace");
+            gradients_same(&a, &b,
+                           n == 0   ? "gemms 5 and 7"
+                           : n == 1 ? "tile_keys"
+                           : n == 2 ? "redo forced"
+                                    : "the least workspace");
     }
 }
 
@@ -114,7 +115,7 @@ static int pools_used;
 /* Any number of workers in any order; the naive way, too. */
 static void law_workers(int round)
 {
-    static const int counts[] = {1, 2, 3, 8};
+    static const int counts[] = { 1, 2, 3, 8 };
     gradients_case a, b;
     if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
         return;
@@ -139,7 +140,7 @@ static void law_workers(int round)
 /* Columns of the bias divided among workers, the last first, with padding on the left. */
 static void law_columns(int round)
 {
-    static const char *const banned[] = {"varlen", "kv_begin", "long", "dims", NULL};
+    static const char *const banned[] = { "varlen", "kv_begin", "long", "dims", NULL };
     gradients_case a, b;
     test_shape shape;
     pool workers = pool_of(3, POOL_DESCENDING, 0);
@@ -179,7 +180,7 @@ static void law_some_outputs(int round)
         return;
     for (int n = 0; n < 6; n++) {
         gradients_twin(&a, &b);
-        b.g.gemms = (int[]){0, 5, 7}[rng_int(0, 2)];
+        b.g.gemms = (int[]){ 0, 5, 7 }[rng_int(0, 2)];
         b.g.dq.data = n == ORACLE_DQ || rng_chance(20) ? b.g.dq.data : NULL;
         b.g.dk.data = n == ORACLE_DK || rng_chance(20) ? b.g.dk.data : NULL;
         b.g.dv.data = n == ORACLE_DV || rng_chance(20) ? b.g.dv.data : NULL;
@@ -187,7 +188,8 @@ static void law_some_outputs(int round)
         b.g.dsinks = n == ORACLE_DSINKS || rng_chance(20) ? b.g.dsinks : NULL;
         b.g.dslopes = n == ORACLE_DSLOPES || rng_chance(20) ? b.g.dslopes : NULL;
         if ((b.g.dq.data || b.g.dk.data || b.g.dv.data || b.g.dbias.data || b.g.dsinks ||
-             b.g.dslopes) && gradients_run(&b))
+             b.g.dslopes) &&
+            gradients_run(&b))
             gradients_same(&a, &b, "some outputs alone");
     }
 }
@@ -211,8 +213,8 @@ static void law_output_types(int round)
     for (int which = ORACLE_DQ; which <= ORACLE_DV; which++) {
         const int64_t *n = size[which].size;
         for (int64_t k = 0; k < n[0] * n[1] * n[2] * n[3]; k++) {
-            const int64_t at[4] = {k / n[3] / n[2] / n[1], k / n[3] / n[2] % n[1], k / n[3] % n[2],
-                                   k % n[3]};
+            const int64_t at[4] = { k / n[3] / n[2] / n[1], k / n[3] / n[2] % n[1], k / n[3] % n[2],
+                                    k % n[3] };
             float x, y;
             uint16_t stored;
             if (!gradients_get(&a, which, at, &x) || !gradients_get(&b, which, at, &y))
@@ -260,10 +262,11 @@ static void as_f32(test_tensor *t, attn_tensor *a)
 /* All that is read as f32 and in other layouts, with the same values. */
 static void law_inputs(int round)
 {
-    static const char *const banned[] = {"varlen", NULL};
+    static const char *const banned[] = { "varlen", NULL };
     gradients_case a, b;
-    attn_tensor o = {0};
-    if (!make_call(&a, (const char *const[]){"f16", "bf16", "mixed", "shared"}[round % 4], banned))
+    attn_tensor o = { 0 };
+    if (!make_call(&a, (const char *const[]){ "f16", "bf16", "mixed", "shared" }[round % 4],
+                   banned))
         return;
     random_way(&a);
     gradients_twin(&a, &b);
@@ -285,7 +288,8 @@ static int is_shown(void *user, const attn_pair *at)
     const int64_t column = at->j + (p->kv_begin != NULL ? p->kv_begin[at->batch] : 0);
     (void)user;
     return shown_pairs[((at->batch * p->num_heads_q + at->head) * p->seq_len_q + at->i) *
-                           p->seq_len_kv + column];
+                           p->seq_len_kv +
+                       column];
 }
 
 static void as_callback(attn_params *p, const uint8_t *shown)
@@ -296,12 +300,13 @@ static void as_callback(attn_params *p, const uint8_t *shown)
 
 static void law_masks(int round)
 {
-    static const char *const masks[] = {"causal", "causal_top", "causal_off", "prefix", "window",
-                                        "chunked", "segments", "tree", "bool", "bool_inv", "bits",
-                                        "bitmap", "csr", "mask_fn", "mask_tile"};
-    static const char *const banned[] = {"bias", "kv_begin", NULL};
-    static void (*const ways[])(attn_params *, const uint8_t *) = {as_bool, as_bits, as_bias,
-                                                                   as_bitmap, as_callback};
+    static const char *const masks[] = { "causal", "causal_top", "causal_off", "prefix",
+                                         "window", "chunked",    "segments",   "tree",
+                                         "bool",   "bool_inv",   "bits",       "bitmap",
+                                         "csr",    "mask_fn",    "mask_tile" };
+    static const char *const banned[] = { "bias", "kv_begin", NULL };
+    static void (*const ways[])(attn_params *, const uint8_t *) = { as_bool, as_bits, as_bias,
+                                                                    as_bitmap, as_callback };
     gradients_case a, b;
     const uint8_t *shown;
     if (!make_call(&a, masks[round % (int)(sizeof masks / sizeof *masks)], banned))
@@ -319,7 +324,7 @@ static void law_masks(int round)
 /* Terms and bounds that change nothing. */
 static void law_neutral(int round)
 {
-    static const char *const banned[] = {"alibi", "sinks", "softmax1", "bias", "window", NULL};
+    static const char *const banned[] = { "alibi", "sinks", "softmax1", "bias", "window", NULL };
     static float zeros[64], minus_infinity[64];
     gradients_case a, b;
     if (!make_call(&a, NULL, banned))
@@ -348,8 +353,8 @@ static void law_neutral(int round)
 /* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
 static void law_key_base(int round)
 {
-    static const char *const banned[] = {"key_base", "chunked", "mask_fn", "score_fn", "dropout",
-                                         NULL};
+    static const char *const banned[] = { "key_base", "chunked", "mask_fn",
+                                          "score_fn", "dropout", NULL };
     gradients_case a, b;
     int64_t *base;
     if (!make_call(&a, round % 2 == 0 ? "long" : NULL, banned))
@@ -380,7 +385,7 @@ static void compare_part(void *user, const int64_t at[4])
 {
     part_comparison *c = user;
     const oracle_gradient *size = &c->size[c->which];
-    const int64_t in_whole[4] = {size->size[0] > 1 ? c->b : 0, at[1], at[2], at[3]};
+    const int64_t in_whole[4] = { size->size[0] > 1 ? c->b : 0, at[1], at[2], at[3] };
     const int64_t n = (at[1] * size->size[2] + at[2]) * size->size[3] + at[3];
     float part, whole;
     if (!gradients_get(c->part, c->which, at, &part) ||
@@ -433,9 +438,9 @@ static void slice_gradients(gradients_case *part, const gradients_case *whole, i
 
 static void law_batch(int round)
 {
-    static const char *const banned[] = {"dropout", "mask_fn", "score_fn", "bits", "bitmap", "csr",
-                                         "tree", "long", NULL};
-    static const char *const first[] = {"varlen", "bias_f32", "alibi", "sinks"};
+    static const char *const banned[] = { "dropout", "mask_fn", "score_fn", "bits", "bitmap",
+                                          "csr",     "tree",    "long",     NULL };
+    static const char *const first[] = { "varlen", "bias_f32", "alibi", "sinks" };
     gradients_case whole, part;
     part_comparison c;
     test_shape shape = gradients_shape(1);
@@ -471,7 +476,7 @@ static void law_batch(int round)
  * left to right, where the scale is 1 and the rows are one chunk. */
 static void law_gqa(int round)
 {
-    static const char *const banned[] = {"varlen", "layout", "scale", "storage", NULL};
+    static const char *const banned[] = { "varlen", "layout", "scale", "storage", NULL };
     gradients_case a, b;
     int64_t group, at[4], wrong = 0;
     (void)round;
@@ -546,8 +551,9 @@ static void add_chunk(void *user, const int64_t at[4])
  * they make the whole, where the scale is 1. Sums over rows and keys need all keys in one chunk. */
 static void law_chunks(int round)
 {
-    static const char *const banned[] = {"mask_fn", "scale", "storage", "long", "dims", "sinks",
-                                         "varlen", "gqa", "key_base", "kv_begin", "tree", NULL};
+    static const char *const banned[] = { "mask_fn",  "scale",    "storage", "long",
+                                          "dims",     "sinks",    "varlen",  "gqa",
+                                          "key_base", "kv_begin", "tree",    NULL };
     const int by_rows = round % 2;
     oracle_gradient size[ORACLE_GRADIENTS];
     gradients_case whole, part;
@@ -581,7 +587,7 @@ static void law_chunks(int round)
         if (!gradients_run(&part))
             return;
         for (int n = 0; n < ORACLE_GRADIENTS; n++) {
-            chunk_sums c = {&whole, &part, sums[n], 0, 0, n, chunk_number == 4};
+            chunk_sums c = { &whole, &part, sums[n], 0, 0, n, chunk_number == 4 };
             if (n > ORACLE_DV && !by_rows)
                 continue;
             gradients_each(&size[n], add_chunk, &c);
@@ -645,7 +651,7 @@ static int run_gradient_part(const gradients_case *whole, int by_rows, int64_t b
 
 static void law_parts(int round)
 {
-    static const char *const banned[] = {"varlen", "logits", NULL};
+    static const char *const banned[] = { "varlen", "logits", NULL };
     gradients_case whole, parts;
     int ok = 1;
     if (!(round % 4 == 0 ? make_chunks(&whole, round / 4) : make_call(&whole, NULL, banned)) ||
@@ -678,21 +684,21 @@ static const struct {
     void (*run)(int round);
     int rounds;
 } laws[] = {
-    {"5 and 7 products, tiles, redo, the least workspace", law_ways, 60},
-    {"kernel sets", law_kernels, 60},
-    {"workers", law_workers, 40},
-    {"columns of the bias divided", law_columns, 24},
-    {"some outputs alone", law_some_outputs, 24},
-    {"storage types of outputs", law_output_types, 24},
-    {"logits are ignored", law_logits_ignored, 8},
-    {"storage types and layouts of inputs", law_inputs, 40},
-    {"a mask said in another way", law_masks, 75},
-    {"neutral terms", law_neutral, 60},
-    {"key_base of whole chunks", law_key_base, 20},
-    {"batch entries one by one", law_batch, 60},
-    {"GQA and repeated heads", law_gqa, 30},
-    {"chunks one by one", law_chunks, 24},
-    {"parts of the call", law_parts, 60},
+    { "5 and 7 products, tiles, redo, the least workspace", law_ways, 60 },
+    { "kernel sets", law_kernels, 60 },
+    { "workers", law_workers, 40 },
+    { "columns of the bias divided", law_columns, 24 },
+    { "some outputs alone", law_some_outputs, 24 },
+    { "storage types of outputs", law_output_types, 24 },
+    { "logits are ignored", law_logits_ignored, 8 },
+    { "storage types and layouts of inputs", law_inputs, 40 },
+    { "a mask said in another way", law_masks, 75 },
+    { "neutral terms", law_neutral, 60 },
+    { "key_base of whole chunks", law_key_base, 20 },
+    { "batch entries one by one", law_batch, 60 },
+    { "GQA and repeated heads", law_gqa, 30 },
+    { "chunks one by one", law_chunks, 24 },
+    { "parts of the call", law_parts, 60 },
 };
 
 void backward_laws(void)

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const float poisons[] = {NAN, HUGE_VALF, -HUGE_VALF};
+static const float poisons[] = { NAN, HUGE_VALF, -HUGE_VALF };
 
 /* How an element may differ from the clean run; more than one: the largest. */
 enum { SAME, ANY, IS_NAN };
@@ -25,10 +25,10 @@ enum { ALIVE = 1, KEPT = 2 };
 
 typedef struct expectation {
     gradients_case clean, dirty;
-    uint8_t *pairs;                      /* [batch, heads, seq_q, seq_kv], by i and j */
+    uint8_t *pairs; /* [batch, heads, seq_q, seq_kv], by i and j */
     oracle_gradient size[ORACLE_GRADIENTS];
-    uint8_t *change[ORACLE_GRADIENTS];   /* by element */
-    int touched;                         /* rows */
+    uint8_t *change[ORACLE_GRADIENTS]; /* by element */
+    int touched;                       /* rows */
 } expectation;
 
 static int64_t index_of(const oracle_gradient *of, int64_t a, int64_t b, int64_t c, int64_t d)
@@ -43,8 +43,8 @@ static uint8_t *pair_at(const expectation *e, int64_t b, int64_t h, int64_t i, i
 }
 
 /* Calls function for every row in use. */
-static void for_rows(expectation *e, void (*function)(expectation *e, int64_t b, int64_t h,
-                                                      int64_t i))
+static void for_rows(expectation *e,
+                     void (*function)(expectation *e, int64_t b, int64_t h, int64_t i))
 {
     const attn_params *p = &e->clean.t.p;
     for (int64_t b = 0; b < p->batch; b++)
@@ -87,8 +87,8 @@ static float bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int6
     const attn_bias *bias = &p->bias;
     const int64_t column = j + (p->kv_begin != NULL ? p->kv_begin[b] : 0);
     return (float)oracle_load(bias->dtype, bias->data,
-                              b * bias->stride_batch + h * bias->stride_head +
-                                  i * bias->stride_q + column * bias->stride_kv);
+                              b * bias->stride_batch + h * bias->stride_head + i * bias->stride_q +
+                                  column * bias->stride_kv);
 }
 
 /* The poison of one alive pair: of its key and its bias. */
@@ -113,8 +113,8 @@ static int row_poison(const expectation *e, int64_t b, int64_t h, int64_t i)
     const attn_params *p = &e->dirty.t.p;
     const attn_tensor *dout = &e->dirty.g.dout;
     const int64_t dim_v = e->clean.t.v.dim, row = i + (p->cu_seqlens_q ? p->cu_seqlens_q[b] : 0);
-    int worst = poison_in(p->q.dtype, p->q.data,
-                          oracle_row_offset(p, &p->q, p->head_dim, b, h, i), p->head_dim);
+    int worst = poison_in(p->q.dtype, p->q.data, oracle_row_offset(p, &p->q, p->head_dim, b, h, i),
+                          p->head_dim);
     worst = larger(worst, poison_in(dout->dtype, dout->data,
                                     oracle_row_offset(p, dout, dim_v, b, h, i), dim_v));
     if (e->dirty.g.dlse.data != NULL) {
@@ -208,7 +208,7 @@ static void look(void *user, const int64_t at[4])
 static void compare_runs(expectation *e)
 {
     for (int which = 0; which < ORACLE_GRADIENTS; which++) {
-        looking l = {e, which, 0, 0, ""};
+        looking l = { e, which, 0, 0, "" };
         if (e->change[which] == NULL)
             continue;
         gradients_each(&e->size[which], look, &l);
@@ -218,7 +218,7 @@ static void compare_runs(expectation *e)
 
 static void make_expectation(expectation *e, const char *first)
 {
-    static const char *const banned[] = {"long", NULL};
+    static const char *const banned[] = { "long", NULL };
     int list[4];
     const attn_params *p = &e->clean.t.p;
     size_t bytes;
@@ -250,8 +250,8 @@ static int is_dead_everywhere(const expectation *e, const test_tensor *t, const 
                               int64_t b0, int64_t head, int64_t s)
 {
     const attn_params *p = &e->dirty.t.p;
-    const ptrdiff_t here = (ptrdiff_t)b0 * t->step_batch + (ptrdiff_t)head * t->step_head +
-                           (ptrdiff_t)s * t->step_seq;
+    const ptrdiff_t here =
+        (ptrdiff_t)b0 * t->step_batch + (ptrdiff_t)head * t->step_head + (ptrdiff_t)s * t->step_seq;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
             for (int64_t j = 0; j < oracle_keys(p, b); j++) {
@@ -355,21 +355,22 @@ static const struct {
     void (*place)(expectation *e);
     int touches; /* nonzero: rows must be touched now and then, else never */
 } places[] = {
-    {"K and V of keys that no row sees", dead_keys, 0},
-    {"K of some keys", some_k, 1},
-    {"V of some keys", some_v, 1},
-    {"q of some rows", some_q, 1},
-    {"dout of some rows", some_dout, 1},
-    {"dlse of some rows", some_dlse, 1},
-    {"bias of hidden pairs", hidden_bias, 0},
-    {"bias of some pairs", some_bias, 1},
+    { "K and V of keys that no row sees", dead_keys, 0 },
+    { "K of some keys", some_k, 1 },
+    { "V of some keys", some_v, 1 },
+    { "q of some rows", some_q, 1 },
+    { "dout of some rows", some_dout, 1 },
+    { "dlse of some rows", some_dlse, 1 },
+    { "bias of hidden pairs", hidden_bias, 0 },
+    { "bias of some pairs", some_bias, 1 },
 };
 enum { PLACES = sizeof places / sizeof *places };
 
 static const char *const maskers[] = {
-    "causal", "causal_top", "causal_off", "prefix", "window", "chunked", "segments", "tree",
-    "bool", "bits", "bitmap", "csr", "mask_fn", "mask_tile", "bias_f32", "score_fn", "q_len",
-    "kv_len", "kv_begin", "varlen", "dropout", "softcap", "sinks", "alibi", "gqa", "mixed",
+    "causal",   "causal_top", "causal_off", "prefix", "window",   "chunked", "segments",
+    "tree",     "bool",       "bits",       "bitmap", "csr",      "mask_fn", "mask_tile",
+    "bias_f32", "score_fn",   "q_len",      "kv_len", "kv_begin", "varlen",  "dropout",
+    "softcap",  "sinks",      "alibi",      "gqa",    "mixed",
 };
 enum { MASKERS = sizeof maskers / sizeof *maskers };
 
@@ -392,11 +393,13 @@ static void run_place(int place, const char *masker, int impl)
 /* A sink of -inf is none: whatever its rows carry, its gradient is +0. */
 static void check_no_sink(int impl)
 {
-    static const float q[] = {1, 2}, dout[] = {HUGE_VALF, 3};
-    const float sinks[] = {-HUGE_VALF, 0};
-    float o[2], lse[2], dsinks[2] = {NAN, NAN};
-    attn_params p = {.batch = 1, .num_heads_q = 2, .seq_len_q = 1, .seq_len_kv = 1, .head_dim = 1};
-    attn_gradients g = {.dout.data = dout, .dsinks = dsinks};
+    static const float q[] = { 1, 2 }, dout[] = { HUGE_VALF, 3 };
+    const float sinks[] = { -HUGE_VALF, 0 };
+    float o[2], lse[2], dsinks[2] = { NAN, NAN };
+    attn_params p = {
+        .batch = 1, .num_heads_q = 2, .seq_len_q = 1, .seq_len_kv = 1, .head_dim = 1
+    };
+    attn_gradients g = { .dout.data = dout, .dsinks = dsinks };
     size_t need = 0;
     p.impl = impl;
     p.q.data = p.k.data = p.v.data = q;
@@ -405,7 +408,8 @@ static void check_no_sink(int impl)
     p.sinks = sinks;
     CHECK(test_run(&p) == ATTN_OK, "attn_forward failed");
     CHECK(attn_backward_workspace_size(&p, &g, &need) == ATTN_OK &&
-              attn_backward(&p, &g, test_alloc(need), need) == ATTN_OK, "attn_backward failed");
+              attn_backward(&p, &g, test_alloc(need), need) == ATTN_OK,
+          "attn_backward failed");
     CHECK(float_bits(dsinks[0]) == 0, "%g of the sink that is none", (double)dsinks[0]);
     CHECK(dsinks[1] < 0, "%g of the other", (double)dsinks[1]);
 }

@@ -99,7 +99,7 @@ static void check_hash(fixture *f, const char *how, int number)
 {
     const golden_hash *want = &golden[f->c - bits_cases];
     const size_t rows = (size_t)(f->batch * f->c->hq * f->c->sq);
-    golden_hash hash = {NULL, EMPTY_HASH, EMPTY_HASH};
+    golden_hash hash = { NULL, EMPTY_HASH, EMPTY_HASH };
     for (int b = 0; b < f->batch; b++)
         for (int h = 0; h < f->c->hq; h++)
             for (int i = 0; i < bits_q_len(f->c, b); i++)
@@ -273,7 +273,7 @@ static void run_piece(fixture *f, const piece *w, const manner *how)
 
 static void run_whole(fixture *f, const manner *how)
 {
-    const piece w = {0, f->batch, 0, f->c->sq, 0, f->c->skv, 1};
+    const piece w = { 0, f->batch, 0, f->c->sq, 0, f->c->skv, 1 };
     run_piece(f, &w, how);
 }
 
@@ -292,9 +292,9 @@ int shuffled(void *user, int64_t n, attn_task_fn task, void *arg)
 
 static void check_tiles(fixture *f)
 {
-    static const int tiles[] = {16, 32, 64, 128, 256, 512, 1024};
+    static const int tiles[] = { 16, 32, 64, 128, 256, 512, 1024 };
     for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
-        const manner how = {.tile_keys = tiles[t]};
+        const manner how = { .tile_keys = tiles[t] };
         run_whole(f, &how);
         check_hash(f, "tile of keys:", tiles[t]);
     }
@@ -302,9 +302,9 @@ static void check_tiles(fixture *f)
 
 static void check_workers(fixture *f)
 {
-    static const int workers[] = {1, 2, 3, 7};
+    static const int workers[] = { 1, 2, 3, 7 };
     for (size_t t = 0; t < sizeof workers / sizeof *workers; t++) {
-        const manner how = {.workers = workers[t], .parallel_for = shuffled};
+        const manner how = { .workers = workers[t], .parallel_for = shuffled };
         run_whole(f, &how);
         check_hash(f, "shuffled workers:", workers[t]);
     }
@@ -313,7 +313,7 @@ static void check_workers(fixture *f)
 static void check_redo(fixture *f)
 {
     for (int tile = 0; tile <= 16; tile += 16) {
-        const manner how = {.tile_keys = tile, .redo = 1};
+        const manner how = { .tile_keys = tile, .redo = 1 };
         run_whole(f, &how);
         check_hash(f, "redo, tile of keys:", tile);
     }
@@ -350,7 +350,7 @@ void flush_end(uint64_t mode)
 
 static void check_flushed(fixture *f)
 {
-    const manner how = {0};
+    const manner how = { 0 };
     uint64_t mode;
     if (!flush_begin(&mode)) {
         SKIP("no flush-to-zero mode known here");
@@ -366,10 +366,10 @@ static void check_flushed(fixture *f)
 static void check_rows(fixture *f, int n)
 {
     const bits_case *c = f->c;
-    const manner how = {0};
+    const manner how = { 0 };
     const int can_cut = c->causal && !c->logits;
     for (int i = 0, rows = 1; i < c->sq; i += rows, rows = n == 1 ? 1 : rows == 1 ? n : rows + n) {
-        piece w = {0, f->batch, i, between(1, rows, c->sq - i), 0, c->skv, 0};
+        piece w = { 0, f->batch, i, between(1, rows, c->sq - i), 0, c->skv, 0 };
         int keys = 0;
         for (int b = 0; b < f->batch; b++) {
             const int seen = offset_of(c, b) + i + w.rows;
@@ -390,9 +390,9 @@ static int can_split_batch(const fixture *f)
 
 static void check_batch(fixture *f)
 {
-    const manner how = {0};
+    const manner how = { 0 };
     for (int b = 0; b < f->batch; b++) {
-        const piece w = {b, 1, 0, f->c->sq, 0, f->c->skv, 0};
+        const piece w = { b, 1, 0, f->c->sq, 0, f->c->skv, 0 };
         run_piece(f, &w, &how);
     }
     check_hash(f, "batch entries one by one:", f->batch);
@@ -403,8 +403,7 @@ static void check_batch(fixture *f)
 static int run_chunk(const fixture *f, int b, int first, int last, attn_state *out)
 {
     arrays a;
-    const piece w = {b, 1, 0, f->c->sq, first > 0 ? first : 0,
-                     last - (first > 0 ? first : 0), 0};
+    const piece w = { b, 1, 0, f->c->sq, first > 0 ? first : 0, last - (first > 0 ? first : 0), 0 };
     attn_params p = piece_params(f, &w, &a);
     p.partial = 1;
     p.state = *out;
@@ -414,7 +413,7 @@ static int run_chunk(const fixture *f, int b, int first, int last, attn_state *o
 
 static attn_state new_state(const fixture *f)
 {
-    attn_state s = {.num_rows = (int64_t)f->c->hq * f->c->sq, .head_dim_v = f->dv};
+    attn_state s = { .num_rows = (int64_t)f->c->hq * f->c->sq, .head_dim_v = f->dv };
     s.m = test_alloc((size_t)s.num_rows * 4);
     s.l = test_alloc((size_t)s.num_rows * 4);
     s.o = test_alloc((size_t)(s.num_rows * s.head_dim_v) * 4);
@@ -445,7 +444,7 @@ static int run_node(const fixture *f, int b, int level, int index, attn_state *o
 static void check_merge(fixture *f)
 {
     for (int b = 0; b < f->batch; b++) {
-        const piece w = {b, 1, 0, f->c->sq, 0, f->c->skv, 0};
+        const piece w = { b, 1, 0, f->c->sq, 0, f->c->skv, 0 };
         const int mark = test_mark();
         attn_state root = new_state(f);
         arrays a;
@@ -472,7 +471,7 @@ int is_large(const bits_case *c)
 /* Soft FMA is 20 to 50 times slower, an emulator 10 times more: hence quick. */
 static void check_case(fixture *f, int quick)
 {
-    const manner plain = {0};
+    const manner plain = { 0 };
     if (quick == ONCE && is_large(f->c) && !T.best)
         return;
     run_whole(f, &plain);

@@ -15,7 +15,7 @@ enum { MAX_BATCH = 4 };
 typedef struct fixture {
     const bits_case *c;
     int batch, dv;
-    size_t size;              /* bytes of an element of q, k, v, o */
+    size_t size; /* bytes of an element of q, k, v, o */
     void *q, *k, *v, *bias;
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */

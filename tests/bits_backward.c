@@ -15,17 +15,17 @@
 
 enum { DQ = 1, DK = 2, DV = 4, REST = 8, ALL = 15 };
 
-static const char *const names[] = {"dq", "dk", "dv", "dbias, dsinks or dslopes"};
+static const char *const names[] = { "dq", "dk", "dv", "dbias, dsinks or dslopes" };
 
 /* Everything of one case: what goes in beside the forward's, and what all pieces of a run fill. */
 typedef struct backward_fixture {
     fixture f;
     void *dout;
     float *dlse;
-    void *dq, *dk, *dv;           /* packed, of the storage type */
+    void *dq, *dk, *dv; /* packed, of the storage type */
     float *dbias, *dsinks, *dslopes;
-    int bias, sinks, slopes;      /* elements */
-    int q_rows, kv_rows;          /* of all heads */
+    int bias, sinks, slopes; /* elements */
+    int q_rows, kv_rows;     /* of all heads */
 } backward_fixture;
 
 /* What a run varies and that must not change a bit. */
@@ -96,7 +96,7 @@ static void feed_keys(const backward_fixture *g, int b, int head, golden_gradien
 static golden_gradient hash_of(const backward_fixture *g)
 {
     const bits_case *c = g->f.c;
-    golden_gradient hash = {NULL, EMPTY_HASH, EMPTY_HASH, EMPTY_HASH, EMPTY_HASH};
+    golden_gradient hash = { NULL, EMPTY_HASH, EMPTY_HASH, EMPTY_HASH, EMPTY_HASH };
     for (int b = 0; b < g->f.batch; b++) {
         for (int h = 0; h < c->hq; h++)
             feed_array(&hash.dq, g->dq, (b * c->hq + h) * c->sq * c->d, bits_q_len(c, b) * c->d,
@@ -142,14 +142,12 @@ static void check_hash(backward_fixture *g, int want, const manner *how, const c
 {
     const golden_gradient *expected = &golden_gradients[g->f.c - bits_gradient_cases];
     const golden_gradient hash = hash_of(g);
-    const int same = (hash.dq == expected->dq ? DQ : 0) |
-                     (hash.dk == expected->dk ? DK : 0) |
-                     (hash.dv == expected->dv ? DV : 0) |
-                     (hash.rest == expected->rest ? REST : 0);
+    const int same = (hash.dq == expected->dq ? DQ : 0) | (hash.dk == expected->dk ? DK : 0) |
+                     (hash.dv == expected->dv ? DV : 0) | (hash.rest == expected->rest ? REST : 0);
     for (int n = 0; n < 4; n++)
         if (want & 1 << n)
-            CHECK(same & 1 << n, "%s %d, %d products: %s not of golden.h", what, number,
-                  how->gemms, names[n]);
+            CHECK(same & 1 << n, "%s %d, %d products: %s not of golden.h", what, number, how->gemms,
+                  names[n]);
     check_unused(g, what);
     spoil(g);
 }
@@ -198,7 +196,7 @@ static size_t before(int b, int i, int heads, int rows, int width)
     return (size_t)((b * heads * rows + i) * width);
 }
 
-#define PACKED(x, heads, rows, width) \
+#define PACKED(x, heads, rows, width)                                                              \
     set_packed(&(x).stride_seq, &(x).stride_head, &(x).stride_batch, heads, rows, width)
 
 /* The rows of the piece in the arrays of the whole; keys are those of the batch entry. */
@@ -246,7 +244,7 @@ static void run_piece(backward_fixture *g, const piece *w, const manner *how)
 
 static piece whole_of(const backward_fixture *g)
 {
-    const piece w = {0, g->f.batch, 0, g->f.c->sq, 0, g->f.c->skv, 1};
+    const piece w = { 0, g->f.batch, 0, g->f.c->sq, 0, g->f.c->skv, 1 };
     return w;
 }
 
@@ -286,7 +284,7 @@ typedef struct token_array {
 
 static token_rows query_tokens(const bits_case *c)
 {
-    token_rows t = {.heads = c->hq, .rows = c->sq};
+    token_rows t = { .heads = c->hq, .rows = c->sq };
     for (int b = 0; b < bits_batch(c); b++)
         t.cu[b + 1] = t.cu[b] + bits_q_len(c, b);
     t.total = t.cu[bits_batch(c)];
@@ -295,7 +293,7 @@ static token_rows query_tokens(const bits_case *c)
 
 static token_rows key_tokens(const bits_case *c)
 {
-    token_rows t = {.heads = c->hkv, .rows = c->skv};
+    token_rows t = { .heads = c->hkv, .rows = c->skv };
     for (int b = 0; b < bits_batch(c); b++) {
         t.first[b] = bits_kv_begin(c, b);
         t.cu[b + 1] = t.cu[b] + bits_kv_len(c, b);
@@ -318,8 +316,19 @@ static void move_tokens(const token_array *a, int batch, int to_tokens)
             }
 }
 
-enum { TOKENS_Q, TOKENS_K, TOKENS_V, TOKENS_O, TOKENS_LSE, TOKENS_DOUT, TOKENS_DLSE, TOKENS_DQ,
-       TOKENS_DK, TOKENS_DV, TOKEN_ARRAYS };
+enum {
+    TOKENS_Q,
+    TOKENS_K,
+    TOKENS_V,
+    TOKENS_O,
+    TOKENS_LSE,
+    TOKENS_DOUT,
+    TOKENS_DLSE,
+    TOKENS_DQ,
+    TOKENS_DK,
+    TOKENS_DV,
+    TOKEN_ARRAYS
+};
 
 /* Every array of the call as tokens; the inputs are filled in. */
 static void make_tokens(const backward_fixture *g, const token_rows *q, const token_rows *kv,
@@ -328,10 +337,10 @@ static void make_tokens(const backward_fixture *g, const token_rows *q, const to
     const fixture *f = &g->f;
     const size_t dim = (size_t)f->c->d * f->size, dim_v = (size_t)f->dv * f->size;
     const token_array all[TOKEN_ARRAYS] = {
-        {q, f->q, NULL, dim, 0},      {kv, f->k, NULL, dim, 0},      {kv, f->v, NULL, dim_v, 0},
-        {q, f->o, NULL, dim_v, 0},    {q, f->lse, NULL, 4, 1},       {q, g->dout, NULL, dim_v, 0},
-        {q, g->dlse, NULL, 4, 1},     {q, g->dq, NULL, dim, 0},      {kv, g->dk, NULL, dim, 0},
-        {kv, g->dv, NULL, dim_v, 0},
+        { q, f->q, NULL, dim, 0 },     { kv, f->k, NULL, dim, 0 }, { kv, f->v, NULL, dim_v, 0 },
+        { q, f->o, NULL, dim_v, 0 },   { q, f->lse, NULL, 4, 1 },  { q, g->dout, NULL, dim_v, 0 },
+        { q, g->dlse, NULL, 4, 1 },    { q, g->dq, NULL, dim, 0 }, { kv, g->dk, NULL, dim, 0 },
+        { kv, g->dv, NULL, dim_v, 0 },
     };
     for (int n = 0; n < TOKEN_ARRAYS; n++) {
         const size_t rows = (size_t)(all[n].rows->total * all[n].rows->heads);
@@ -390,9 +399,9 @@ static void check_whole(backward_fixture *g, const manner *how, const char *what
 
 static void check_tiles(backward_fixture *g, int gemms)
 {
-    static const int tiles[] = {16, 64, 128};
+    static const int tiles[] = { 16, 64, 128 };
     for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
-        const manner how = {.gemms = gemms, .tile_keys = tiles[t]};
+        const manner how = { .gemms = gemms, .tile_keys = tiles[t] };
         check_whole(g, &how, "tile of keys:", tiles[t]);
     }
 }
@@ -400,7 +409,7 @@ static void check_tiles(backward_fixture *g, int gemms)
 static void check_workers(backward_fixture *g, int gemms)
 {
     for (int workers = 1; workers <= 8; workers++) {
-        const manner how = {.gemms = gemms, .workers = workers, .parallel_for = shuffled};
+        const manner how = { .gemms = gemms, .workers = workers, .parallel_for = shuffled };
         check_whole(g, &how, "shuffled workers:", workers);
     }
 }
@@ -408,21 +417,22 @@ static void check_workers(backward_fixture *g, int gemms)
 static void check_redo(backward_fixture *g, int gemms)
 {
     for (int tile = 0; tile <= 16; tile += 16) {
-        const manner how = {.gemms = gemms, .tile_keys = tile, .redo = 1};
+        const manner how = { .gemms = gemms, .tile_keys = tile, .redo = 1 };
         check_whole(g, &how, "redo, tile of keys:", tile);
     }
 }
 
 static void check_all_at_once(backward_fixture *g, int gemms)
 {
-    const manner how = {.gemms = gemms, .tile_keys = 16, .redo = 1, .workers = 3,
-                        .parallel_for = shuffled};
+    const manner how = {
+        .gemms = gemms, .tile_keys = 16, .redo = 1, .workers = 3, .parallel_for = shuffled
+    };
     check_whole(g, &how, "redo, small tiles, shuffled workers:", how.workers);
 }
 
 static void check_flushed(backward_fixture *g, int gemms)
 {
-    const manner how = {.gemms = gemms};
+    const manner how = { .gemms = gemms };
     uint64_t mode;
     if (!flush_begin(&mode)) {
         SKIP("no flush-to-zero mode known here");
@@ -436,14 +446,14 @@ static void check_flushed(backward_fixture *g, int gemms)
 static void check_alone(backward_fixture *g, int gemms)
 {
     for (int want = DQ; want <= DV; want <<= 1) {
-        const manner how = {.gemms = gemms, .want = want};
+        const manner how = { .gemms = gemms, .want = want };
         check_whole(g, &how, "alone", want);
     }
 }
 
 static void check_tokens(backward_fixture *g, int gemms)
 {
-    const manner how = {.gemms = gemms};
+    const manner how = { .gemms = gemms };
     if (g->f.c->bias)
         return;
     run_tokens(g, &how);
@@ -454,9 +464,9 @@ static void check_tokens(backward_fixture *g, int gemms)
 static void check_rows(backward_fixture *g, int gemms)
 {
     const bits_case *c = g->f.c;
-    const manner how = {.gemms = gemms, .want = DQ};
+    const manner how = { .gemms = gemms, .want = DQ };
     for (int i = 0, rows = 1; i < c->sq; i += rows, rows += 5) {
-        const piece w = {0, g->f.batch, i, between(1, rows, c->sq - i), 0, c->skv, 0};
+        const piece w = { 0, g->f.batch, i, between(1, rows, c->sq - i), 0, c->skv, 0 };
         run_piece(g, &w, &how);
     }
     check_hash(g, DQ, &how, "rows at a time:", 5);
@@ -465,11 +475,11 @@ static void check_rows(backward_fixture *g, int gemms)
 /* The counter of the dropout names the batch entry, so that a dropped batch cannot be split. */
 static void check_batch(backward_fixture *g, int gemms)
 {
-    const manner how = {.gemms = gemms, .want = DQ | DK | DV};
+    const manner how = { .gemms = gemms, .want = DQ | DK | DV };
     if (g->f.batch == 1 || g->f.c->dropout)
         return;
     for (int b = 0; b < g->f.batch; b++) {
-        const piece w = {b, 1, 0, g->f.c->sq, 0, g->f.c->skv, 0};
+        const piece w = { b, 1, 0, g->f.c->sq, 0, g->f.c->skv, 0 };
         run_piece(g, &w, &how);
     }
     check_hash(g, how.want, &how, "batch entries one by one:", g->f.batch);
@@ -479,7 +489,7 @@ static void check_batch(backward_fixture *g, int gemms)
 
 static void check_quickly(backward_fixture *g, int gemms, int quick)
 {
-    const manner plain = {.gemms = gemms};
+    const manner plain = { .gemms = gemms };
     check_whole(g, &plain, "whole", 0);
     if (!is_large(g->f.c) && quick != ONCE)
         check_all_at_once(g, gemms);
@@ -487,7 +497,7 @@ static void check_quickly(backward_fixture *g, int gemms, int quick)
 
 static void check_case(backward_fixture *g, int gemms)
 {
-    const manner plain = {.gemms = gemms};
+    const manner plain = { .gemms = gemms };
     check_whole(g, &plain, "whole", 0);
     check_tiles(g, gemms);
     check_workers(g, gemms);

@@ -13,36 +13,36 @@
 
 #include <stdint.h>
 
-enum { BITS_F32, BITS_F16, BITS_BF16 };                        /* storage, numbered as attn_dtype */
-enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET };        /* as attn_alignment */
+enum { BITS_F32, BITS_F16, BITS_BF16 };                 /* storage, numbered as attn_dtype */
+enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET }; /* as attn_alignment */
 enum { BITS_Q = 1, BITS_K, BITS_V, BITS_BIAS, BITS_SINK, BITS_SLOPE, BITS_DOUT, BITS_DLSE };
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
-enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 };        /* axes of the bias */
+enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
 enum { BITS_LOGITS_RAW = 1, BITS_LOGITS_SOFTCAP, BITS_LOGITS_BIAS, BITS_LOGITS_SOFTMAX };
 
 typedef struct bits_case {
     const char *name;
     int hq, hkv, sq, skv, d;
-    int batch;            /* 0 = 1 */
-    int dv;               /* 0 = d */
-    int dtype;            /* of q, k, v, o */
-    int shift;            /* q is multiplied by 2^shift */
-    int outliers;         /* rows i % 4 = 1 and 3 are multiplied by 16 and 4 */
-    int ragged;           /* batch entry b has b rows and b * ragged keys less */
-    int left;             /* batch entry b begins at column b * left */
-    int key_base;         /* of batch entry 0; entry b has key_base + 7 b */
+    int batch;                     /* 0 = 1 */
+    int dv;                        /* 0 = d */
+    int dtype;                     /* of q, k, v, o */
+    int shift;                     /* q is multiplied by 2^shift */
+    int outliers;                  /* rows i % 4 = 1 and 3 are multiplied by 16 and 4 */
+    int ragged;                    /* batch entry b has b rows and b * ragged keys less */
+    int left;                      /* batch entry b begins at column b * left */
+    int key_base;                  /* of batch entry 0; entry b has key_base + 7 b */
     int causal, alignment, offset; /* BITS_OFFSET: entry b has offset + b */
     int window, window_left, window_right;
-    int softcap;          /* 0 = off */
+    int softcap; /* 0 = off */
     int bias, bias_dtype;
-    int bias_axes;        /* 1 + sum of those along which the bias differs; 0 = rows and keys */
-    int alibi, sink;      /* alibi 2: other slopes for each batch entry */
-    uint32_t dropout;     /* bits of dropout_p */
+    int bias_axes;    /* 1 + sum of those along which the bias differs; 0 = rows and keys */
+    int alibi, sink;  /* alibi 2: other slopes for each batch entry */
+    uint32_t dropout; /* bits of dropout_p */
     int partial;
-    int logits;           /* 1 + stage */
-    int halfway;          /* scores that binary64 alone rounds wrong; for d = 4 */
-    int dlse;             /* the loss depends on lse, too */
-    int poison_rows;      /* so many rows of q and dout, from 0 on, are NaN or Inf; they see no key,
+    int logits;      /* 1 + stage */
+    int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
+    int dlse;        /* the loss depends on lse, too */
+    int poison_rows; /* so many rows of q and dout, from 0 on, are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
 
@@ -132,14 +132,49 @@ static const bits_case bits_cases[] = {
       .bias = BITS_BIAS_HOLES, .dropout = 0x3e99999a },
     { "halfway", 1, 1, 2, 16, 4, .halfway = 1, .logits = BITS_LOGITS_RAW },
     /* everything at once */
-    { "all", 4, 2, 11, 330, 40, .dv = 24, .batch = 3, .outliers = 1, .ragged = 41, .left = 5,
-      .key_base = 1021, .causal = 1, .window = 1, .window_left = 150, .softcap = 30,
-      .bias = BITS_BIAS_HOLES, .bias_dtype = BITS_BF16, .alibi = 1, .sink = 1,
+    { "all",
+      4,
+      2,
+      11,
+      330,
+      40,
+      .dv = 24,
+      .batch = 3,
+      .outliers = 1,
+      .ragged = 41,
+      .left = 5,
+      .key_base = 1021,
+      .causal = 1,
+      .window = 1,
+      .window_left = 150,
+      .softcap = 30,
+      .bias = BITS_BIAS_HOLES,
+      .bias_dtype = BITS_BF16,
+      .alibi = 1,
+      .sink = 1,
       .dropout = 0x3e4ccccd },
-    { "all-f16", 4, 2, 11, 330, 80, .batch = 3, .dtype = BITS_F16, .outliers = 1, .ragged = 41,
-      .key_base = 1021, .causal = 1, .alignment = BITS_OFFSET, .offset = 290, .window = 1,
-      .window_left = 150, .window_right = 3, .softcap = 30, .bias = BITS_BIAS_POISON, .alibi = 1,
-      .sink = 1, .dropout = 0x3e4ccccd },
+    { "all-f16",
+      4,
+      2,
+      11,
+      330,
+      80,
+      .batch = 3,
+      .dtype = BITS_F16,
+      .outliers = 1,
+      .ragged = 41,
+      .key_base = 1021,
+      .causal = 1,
+      .alignment = BITS_OFFSET,
+      .offset = 290,
+      .window = 1,
+      .window_left = 150,
+      .window_right = 3,
+      .softcap = 30,
+      .bias = BITS_BIAS_POISON,
+      .alibi = 1,
+      .sink = 1,
+      .dropout = 0x3e4ccccd },
 };
 
 /* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126
@@ -193,8 +228,7 @@ static const bits_case bits_gradient_cases[] = {
     { "window", 1, 1, 50, 300, 16, .causal = 1, .window = 1, .window_left = 37, .shift = 2 },
     { "window-both", 1, 1, 50, 300, 16, .window = 1, .window_left = 100, .window_right = 9,
       .shift = 2 },
-    { "window-long", 1, 1, 9, 2309, 16, .causal = 1, .window = 1, .window_left = 1100,
-      .shift = 2 },
+    { "window-long", 1, 1, 9, 2309, 16, .causal = 1, .window = 1, .window_left = 1100, .shift = 2 },
     /* heads */
     { "gqa", 6, 2, 33, 130, 40, .causal = 1, .shift = 2, .dlse = 1 },
     { "mqa", 8, 1, 5, 200, 64, .shift = 2 },
@@ -208,8 +242,7 @@ static const bits_case bits_gradient_cases[] = {
     { "softcap-small", 2, 1, 33, 100, 40, .softcap = 30, .dlse = 1 },
     /* a bias of every kind of broadcast: along the axes not named it is the same */
     { "bias", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2 },
-    { "bias-one", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .bias_axes = 1,
-      .shift = 2 },
+    { "bias-one", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .bias_axes = 1, .shift = 2 },
     { "bias-b", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
       .bias_axes = 1 + BITS_BATCH },
     { "bias-h", 4, 2, 20, 70, 16, .batch = 2, .bias = BITS_BIAS_ON, .shift = 2,
@@ -264,15 +297,53 @@ static const bits_case bits_gradient_cases[] = {
     { "dropout", 2, 1, 33, 100, 40, .dropout = 0x3dcccccd, .causal = 1, .dlse = 1 },
     { "dropout-half", 2, 1, 9, 1100, 16, .batch = 2, .dropout = 0x3f000000, .key_base = 7 },
     /* everything at once */
-    { "all", 4, 2, 50, 200, 40, .dv = 24, .batch = 2, .ragged = 21, .left = 5, .key_base = 900,
-      .causal = 1, .window = 1, .window_left = 60, .softcap = 30, .bias = BITS_BIAS_HOLES,
-      .bias_dtype = BITS_BF16, .bias_axes = 1 + BITS_HEADS + BITS_KEYS, .alibi = 1, .sink = 1,
-      .dropout = 0x3e4ccccd, .shift = 2, .dlse = 1 },
-    { "all-f16", 4, 2, 50, 200, 80, .batch = 2, .dtype = BITS_F16, .ragged = 11, .key_base = 900,
-      .causal = 1, .alignment = BITS_OFFSET, .offset = 140, .window = 1, .window_left = 40,
-      .window_right = 3, .softcap = 30, .bias = BITS_BIAS_POISON_KV,
-      .bias_axes = 1 + BITS_BATCH + BITS_KEYS, .alibi = 2, .sink = 1, .dropout = 0x3e4ccccd,
-      .shift = 2, .dlse = 1 },
+    { "all",
+      4,
+      2,
+      50,
+      200,
+      40,
+      .dv = 24,
+      .batch = 2,
+      .ragged = 21,
+      .left = 5,
+      .key_base = 900,
+      .causal = 1,
+      .window = 1,
+      .window_left = 60,
+      .softcap = 30,
+      .bias = BITS_BIAS_HOLES,
+      .bias_dtype = BITS_BF16,
+      .bias_axes = 1 + BITS_HEADS + BITS_KEYS,
+      .alibi = 1,
+      .sink = 1,
+      .dropout = 0x3e4ccccd,
+      .shift = 2,
+      .dlse = 1 },
+    { "all-f16",
+      4,
+      2,
+      50,
+      200,
+      80,
+      .batch = 2,
+      .dtype = BITS_F16,
+      .ragged = 11,
+      .key_base = 900,
+      .causal = 1,
+      .alignment = BITS_OFFSET,
+      .offset = 140,
+      .window = 1,
+      .window_left = 40,
+      .window_right = 3,
+      .softcap = 30,
+      .bias = BITS_BIAS_POISON_KV,
+      .bias_axes = 1 + BITS_BATCH + BITS_KEYS,
+      .alibi = 2,
+      .sink = 1,
+      .dropout = 0x3e4ccccd,
+      .shift = 2,
+      .dlse = 1 },
 };
 
 #define BITS_CASES ((int)(sizeof bits_cases / sizeof bits_cases[0]))
@@ -367,7 +438,8 @@ static inline uint32_t bits_halfway(int element, int key)
 /* +Inf or, for odd n, a NaN. */
 static inline uint32_t bits_poison(const bits_case *c, int n)
 {
-    static const uint32_t poison[][2] = { { 0x7f800000u, 0x7fc00000u }, { 0x7c00u, 0x7e00u },
+    static const uint32_t poison[][2] = { { 0x7f800000u, 0x7fc00000u },
+                                          { 0x7c00u, 0x7e00u },
                                           { 0x7f80u, 0x7fc0u } };
     return poison[c->dtype][n % 2];
 }

@@ -18,7 +18,10 @@
 enum {
     DEFAULT_OPERATIONS = 100000,
     OPERATIONS_A_CASE = 500,
-    SEQUENCES = 5, LAYERS = 3, HEADS = 3, DIM = 4, /* at most */
+    SEQUENCES = 5,
+    LAYERS = 3,
+    HEADS = 3,
+    DIM = 4,        /* at most */
     NUMBERS = 1200, /* of a sequence, before it must start afresh */
     ROWS = 320,     /* of a sequence */
     VALUES = 1024
@@ -145,9 +148,10 @@ static uint32_t rounded[3][VALUES]; /* the bits of what is read back as f32, by 
 
 static void fill_values(void)
 {
-    static const uint32_t special[] = {
-        0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00000001u, 0x33000000u, 0x33000001u,
-        0x3f801000u, 0x3f803000u, 0x477fefffu, 0x477ff000u, 0x3f808000u, 0x3f818000u, 0x7f7fffffu};
+    static const uint32_t special[] = { 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u,
+                                        0x00000001u, 0x33000000u, 0x33000001u, 0x3f801000u,
+                                        0x3f803000u, 0x477fefffu, 0x477ff000u, 0x3f808000u,
+                                        0x3f818000u, 0x7f7fffffu };
     enum { SPECIAL = sizeof special / sizeof *special };
     for (int i = 0; i < VALUES; i++) {
         values[i] = i < SPECIAL ? float_from_bits(special[i]) : rng_normal();
@@ -178,8 +182,7 @@ int cache_start(void)
         return 0;
     memory = test_alloc(memory_bytes);
     memory_before = test_alloc(memory_bytes);
-    return CHECK(attn_cache_init(&cache, memory, memory_bytes, why, WHY) == ATTN_OK, "%s",
-                 why) &&
+    return CHECK(attn_cache_init(&cache, memory, memory_bytes, why, WHY) == ATTN_OK, "%s", why) &&
            CHECK(strcmp(why, "ok") == 0, "%s", why);
 }
 
@@ -197,7 +200,7 @@ int cache_is_unchanged(void)
 
 static void random_shape(attn_cache *c)
 {
-    static const int64_t page_sizes[] = {1, 5, 16, 256};
+    static const int64_t page_sizes[] = { 1, 5, 16, 256 };
     memset(c, 0, sizeof *c);
     c->num_sequences = rng_int(1, SEQUENCES);
     c->num_layers = rng_int(0, 2);
@@ -223,8 +226,8 @@ static ptrdiff_t own_storage(const attn_cache *c, attn_output *o)
 {
     const int64_t rows = c->page_size > 0 ? c->page_size : c->capacity;
     const int64_t pages = c->page_size > 0 ? (c->capacity - 1) / c->page_size + 1 : 1;
-    const int64_t entries = c->page_size > 0 && c->num_pages > 0 ? c->num_pages
-                                                                 : pages * c->num_sequences;
+    const int64_t entries =
+        c->page_size > 0 && c->num_pages > 0 ? c->num_pages : pages * c->num_sequences;
     const int by_head = rng_chance(50);
     const int64_t seq = by_head ? DIM + 1 : (DIM + 2) * c->num_heads_kv + 1;
     const int64_t head = by_head ? seq * rows + 3 : DIM + 2;
@@ -276,8 +279,8 @@ static attn_status read_all(int64_t layer, int64_t sequence, const attn_output *
 {
     const int apart = rng_chance(50);
     const int64_t first = cache.begin[sequence], count = cache.length[sequence];
-    const attn_status status = attn_cache_read(&cache, layer, sequence, first, count, k,
-                                               apart ? NULL : v, why, WHY);
+    const attn_status status =
+        attn_cache_read(&cache, layer, sequence, first, count, k, apart ? NULL : v, why, WHY);
     return !apart || status != ATTN_OK
                ? status
                : attn_cache_read(&cache, layer, sequence, first, count, NULL, v, why, WHY);
@@ -288,7 +291,7 @@ static int keys_are_right(int64_t layer, int64_t sequence)
     static float read[2][HEADS * ROWS * DIM];
     const model_sequence *q = &now.q[sequence];
     const int64_t count = q->end - q->begin;
-    attn_output k = {0}, v = {0};
+    attn_output k = { 0 }, v = { 0 };
     int64_t wrong = 0;
     k.data = read[0];
     v.data = read[1];
@@ -335,7 +338,7 @@ static int tables_are_right(void)
 /* Every page is in use as often as tables say, at one place of them, or in the free list once. */
 static int pages_are_right(void)
 {
-    int32_t uses[SEQUENCES * ROWS] = {0}, place[SEQUENCES * ROWS];
+    int32_t uses[SEQUENCES * ROWS] = { 0 }, place[SEQUENCES * ROWS];
     const int64_t pages = cache.pages_per_sequence;
     for (int64_t at = 0; at < cache.num_sequences * pages; at++) {
         const int32_t page = cache.table[at];
@@ -360,8 +363,7 @@ static int compare_all(const char *after)
 {
     int good = 1;
     for (int64_t q = 0; q < cache.num_sequences && good; q++) {
-        good = CHECK(numbers_are_right(q), "after %s, sequence %d: %s", after, (int)q,
-                     kind_text());
+        good = CHECK(numbers_are_right(q), "after %s, sequence %d: %s", after, (int)q, kind_text());
         for (int64_t layer = 0; layer < cache.num_layers && good; layer++)
             good = CHECK(keys_are_right(layer, q), "after %s, layer %d of sequence %d: %s", after,
                          (int)layer, (int)q, kind_text());
@@ -445,12 +447,13 @@ static void check_view(void)
     const int all = rng_chance(30);
     const int64_t batch = rng_int(0, all ? cache.num_sequences : 2 * SEQUENCES);
     const int64_t layer = rng_int(0, cache.num_layers - 1);
-    attn_params p = {0};
+    attn_params p = { 0 };
     size_t need = 0;
     for (int64_t b = 0; b < batch; b++)
         chosen[b] = (int32_t)(all ? b : rng_int(0, cache.num_sequences - 1));
     if (!CHECK(attn_cache_view_size(&cache, batch, &need, why, WHY) == ATTN_OK &&
-                   need <= sizeof room, "%s", why))
+                   need <= sizeof room,
+               "%s", why))
         return;
     memset(&p.kv_rows, 1, sizeof p.kv_rows);
     p.kv_begin = chosen;
@@ -459,10 +462,10 @@ static void check_view(void)
           "%s", why);
     CHECK(view_is_right(&p, layer, chosen, batch), "batch %d%s: %s", (int)batch,
           all ? "" : ", chosen", kind_text());
-    CHECK(!cache.ring || (cache.window_left == 0 && p.window == 0) ||
-              (p.window == ATTN_WINDOW && p.window_left == cache.window_left &&
-               p.window_right == -1),
-          "window %d %d", p.window, (int)p.window_left);
+    CHECK(
+        !cache.ring || (cache.window_left == 0 && p.window == 0) ||
+            (p.window == ATTN_WINDOW && p.window_left == cache.window_left && p.window_right == -1),
+        "window %d %d", p.window, (int)p.window_left);
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -521,7 +524,7 @@ static void choose_layout(attn_tensor *t, const attn_cache_step *s, int side)
     if (rng_chance(50))
         return;
     t->stride_head = (ptrdiff_t)(dim + 1);
-    t->stride_seq = (ptrdiff_t)-(heads * (dim + 1));
+    t->stride_seq = (ptrdiff_t) - (heads * (dim + 1));
     t->stride_batch = (ptrdiff_t)(s->seq_len * heads * (dim + 1));
     t->data = inputs[side] + (size_t)(elements / 8) * dtype_size(t->dtype);
 }
@@ -538,9 +541,9 @@ static void fill_side(step *t, int64_t layer, int side, int32_t first_id)
         for (int64_t i = 0; i < t->counts[b]; i++, first_id++)
             for (int64_t h = 0; h < heads; h++)
                 for (int64_t d = 0; d < dim; d++) {
-                    const int64_t at = (packed ? (t->cu[b] + i) * step_seq
-                                               : b * step_batch + i * step_seq) +
-                                       h * step_head + d;
+                    const int64_t at =
+                        (packed ? (t->cu[b] + i) * step_seq : b * step_batch + i * step_seq) +
+                        h * step_head + d;
                     dtype_store(x->dtype,
                                 (unsigned char *)(size_t)x->data +
                                     at * (ptrdiff_t)dtype_size(x->dtype),
@@ -568,7 +571,7 @@ static attn_status expected_append(const step *t)
     for (int64_t b = 0; b < t->s.batch; b++)
         model_append(&cache, &trial, t->sequences[b], t->counts[b]);
     return model_pages(&cache, &trial) > cache.num_pages && cache.page_size > 0 ? ATTN_ERR_FULL
-                                                                               : ATTN_OK;
+                                                                                : ATTN_OK;
 }
 
 static attn_status run_append(step *t)
@@ -621,9 +624,10 @@ static attn_status do_trim(attn_status *expected)
         begin = rng_int(-2, q->end + 2), end = rng_int(-2, q->end + 2);
     else if (how == 5)
         end = rng_int(begin, q->end);
-    *expected = (begin != 0 || end != 0) &&
-                        (begin > end || begin < q->begin || end > q->end ||
-                         !model_may_keep(&cache, q, begin, end)) ? ATTN_ERR_ARG : ATTN_OK;
+    *expected = (begin != 0 || end != 0) && (begin > end || begin < q->begin || end > q->end ||
+                                             !model_may_keep(&cache, q, begin, end))
+                    ? ATTN_ERR_ARG
+                    : ATTN_OK;
     if (*expected != ATTN_OK)
         cache_remember();
     status = attn_cache_trim(&cache, sequence, begin, end, why, WHY);
@@ -646,7 +650,8 @@ static attn_status do_fork(attn_status *expected)
     }
     *expected = from == to || q->end > q->begin || end < source->begin || end > source->end ||
                         !model_may_keep(&cache, source, source->begin, end)
-                    ? ATTN_ERR_ARG : ATTN_OK;
+                    ? ATTN_ERR_ARG
+                    : ATTN_OK;
     if (*expected != ATTN_OK)
         cache_remember();
     status = attn_cache_fork(&cache, from, to, end, why, WHY);
@@ -671,7 +676,7 @@ static const struct operation {
     const char *name;
     int percent;
     attn_status (*run)(attn_status *expected);
-} operations[] = {{"append", 65, do_append}, {"trim", 23, do_trim}, {"fork", 12, do_fork}};
+} operations[] = { { "append", 65, do_append }, { "trim", 23, do_trim }, { "fork", 12, do_fork } };
 
 static const struct operation *pick_operation(void)
 {
@@ -732,30 +737,45 @@ static const struct ring_tale {
     const char *name;
     ring_event events[7]; /* the last is none */
 } ring_tales[] = {
-    {"as it is", {{TRIM, 0, 36, 100, ATTN_OK}, {FORK, 1, 36, 100, ATTN_OK}}},
-    {"too far back", {{TRIM, 0, 36, 67, ATTN_ERR_ARG}, {FORK, 1, 36, 67, ATTN_ERR_ARG},
-                      {TRIM, 0, 36, 68, ATTN_OK}}},
-    {"back and forth", {{TRIM, 0, 36, 68, ATTN_OK}, {APPEND, 0, 68, 100, ATTN_OK},
-                        {TRIM, 0, 36, 67, ATTN_ERR_ARG}, {APPEND, 0, 100, 101, ATTN_OK},
-                        {TRIM, 0, 37, 68, ATTN_ERR_ARG}, {TRIM, 0, 37, 69, ATTN_OK}}},
-    {"one forgotten, and all before it", {{TRIM, 0, 37, 67, ATTN_OK}}},
-    {"emptied", {{TRIM, 0, 36, 36, ATTN_OK}, {APPEND, 0, 36, 46, ATTN_OK},
-                 {TRIM, 0, 36, 46, ATTN_OK}, {FORK, 1, 36, 46, ATTN_OK},
-                 {TRIM, 0, 36, 44, ATTN_OK}}},
-    {"forked empty", {{FORK, 1, 36, 36, ATTN_OK}, {APPEND, 1, 36, 46, ATTN_OK},
-                      {TRIM, 1, 36, 44, ATTN_OK}}},
-    {"all but one forgotten", {{TRIM, 0, 99, 100, ATTN_OK}, {APPEND, 0, 100, 163, ATTN_OK},
-                               {TRIM, 0, 99, 130, ATTN_OK}}},
-    {"and that one overwritten", {{TRIM, 0, 99, 100, ATTN_OK}, {APPEND, 0, 100, 132, ATTN_OK},
-                                  {APPEND, 0, 132, 164, ATTN_OK},
-                                  {TRIM, 0, 100, 131, ATTN_ERR_ARG},
-                                  {TRIM, 0, 100, 132, ATTN_OK}}},
+    { "as it is", { { TRIM, 0, 36, 100, ATTN_OK }, { FORK, 1, 36, 100, ATTN_OK } } },
+    { "too far back",
+      { { TRIM, 0, 36, 67, ATTN_ERR_ARG },
+        { FORK, 1, 36, 67, ATTN_ERR_ARG },
+        { TRIM, 0, 36, 68, ATTN_OK } } },
+    { "back and forth",
+      { { TRIM, 0, 36, 68, ATTN_OK },
+        { APPEND, 0, 68, 100, ATTN_OK },
+        { TRIM, 0, 36, 67, ATTN_ERR_ARG },
+        { APPEND, 0, 100, 101, ATTN_OK },
+        { TRIM, 0, 37, 68, ATTN_ERR_ARG },
+        { TRIM, 0, 37, 69, ATTN_OK } } },
+    { "one forgotten, and all before it", { { TRIM, 0, 37, 67, ATTN_OK } } },
+    { "emptied",
+      { { TRIM, 0, 36, 36, ATTN_OK },
+        { APPEND, 0, 36, 46, ATTN_OK },
+        { TRIM, 0, 36, 46, ATTN_OK },
+        { FORK, 1, 36, 46, ATTN_OK },
+        { TRIM, 0, 36, 44, ATTN_OK } } },
+    { "forked empty",
+      { { FORK, 1, 36, 36, ATTN_OK },
+        { APPEND, 1, 36, 46, ATTN_OK },
+        { TRIM, 1, 36, 44, ATTN_OK } } },
+    { "all but one forgotten",
+      { { TRIM, 0, 99, 100, ATTN_OK },
+        { APPEND, 0, 100, 163, ATTN_OK },
+        { TRIM, 0, 99, 130, ATTN_OK } } },
+    { "and that one overwritten",
+      { { TRIM, 0, 99, 100, ATTN_OK },
+        { APPEND, 0, 100, 132, ATTN_OK },
+        { APPEND, 0, 132, 164, ATTN_OK },
+        { TRIM, 0, 100, 131, ATTN_ERR_ARG },
+        { TRIM, 0, 100, 132, ATTN_OK } } },
 };
 
 static attn_status run_event(const ring_event *e)
 {
     const int32_t chosen = (int32_t)e->sequence;
-    attn_cache_step s = {0};
+    attn_cache_step s = { 0 };
     s.batch = 1;
     s.sequences = &chosen;
     s.seq_len = e->end - e->begin;
@@ -768,8 +788,9 @@ static attn_status run_event(const ring_event *e)
 
 static int start_ring(int64_t page_size)
 {
-    static const ring_event before[] = {{APPEND, 0, 0, 64, ATTN_OK}, {APPEND, 0, 64, 96, ATTN_OK},
-                                        {APPEND, 0, 96, 100, ATTN_OK}};
+    static const ring_event before[] = { { APPEND, 0, 0, 64, ATTN_OK },
+                                         { APPEND, 0, 64, 96, ATTN_OK },
+                                         { APPEND, 0, 96, 100, ATTN_OK } };
     int good;
     memset(&cache, 0, sizeof cache);
     cache.num_sequences = 2;

@@ -6,22 +6,33 @@
 
 #include <string.h>
 
-enum { BATCH = 8, LONGEST = 150, BASE_MOST = 1021, LONG = BASE_MOST + LONGEST + 8,
-       GROUP_HEADS = 2, QUERY_HEADS = 4, BIT_DIM = 32, BIT_DIM_V = 16, GARBAGE = 3 };
+enum {
+    BATCH = 8,
+    LONGEST = 150,
+    BASE_MOST = 1021,
+    LONG = BASE_MOST + LONGEST + 8,
+    GROUP_HEADS = 2,
+    QUERY_HEADS = 4,
+    BIT_DIM = 32,
+    BIT_DIM_V = 16,
+    GARBAGE = 3
+};
 
 static const struct route {
     const char *name;
     int64_t page_size;
     int ring;
-} routes[] = {{"contiguous", 0, 0}, {"ring", 0, 1}, {"pages of 1", 1, 0}, {"pages of 5", 5, 0},
-              {"pages of 16", 16, 0}, {"pages of 256", 256, 0}, {"ring, pages of 1", 1, 1},
-              {"ring, pages of 5", 5, 1}, {"ring, pages of 16", 16, 1}};
+} routes[] = { { "contiguous", 0, 0 },        { "ring", 0, 1 },
+               { "pages of 1", 1, 0 },        { "pages of 5", 5, 0 },
+               { "pages of 16", 16, 0 },      { "pages of 256", 256, 0 },
+               { "ring, pages of 1", 1, 1 },  { "ring, pages of 5", 5, 1 },
+               { "ring, pages of 16", 16, 1 } };
 
 typedef struct passage { /* one way through a cache */
     const struct route *route;
     int64_t batch, chunk, base, prefix, window; /* window -1: none */
     int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
-    int32_t order[BATCH]; /* of the sequences in the cache */
+    int32_t order[BATCH];             /* of the sequences in the cache */
     int rollback, turned, positions, packed;
     attn_rope rope;
     const attn_kernels *kernels;
@@ -54,7 +65,7 @@ static void share_prefix(const passage *w)
 
 static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_t dim)
 {
-    attn_tensor t = {0};
+    attn_tensor t = { 0 };
     t.data = data;
     t.stride_batch = (ptrdiff_t)(heads * rows * dim);
     t.stride_head = (ptrdiff_t)(rows * dim);
@@ -65,7 +76,7 @@ static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_
 /* Keys of all numbers as a cache should store them: turned by one call, values converted. */
 static void make_plain(const passage *w)
 {
-    attn_rope_rows rows = {0};
+    attn_rope_rows rows = { 0 };
     rows.batch = BATCH;
     rows.num_heads = GROUP_HEADS;
     rows.seq_len = LONG;
@@ -86,7 +97,7 @@ static void make_plain(const passage *w)
 /* What both calls have in common: `rows` query rows from row t on. */
 static attn_params bit_params(const passage *w, results *to, int64_t t, int64_t rows)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     attn_tensor o = strided(&to->o[0][0][t][0], QUERY_HEADS, LONGEST, BIT_DIM_V);
     p.batch = w->batch;
     p.num_heads_q = QUERY_HEADS;
@@ -161,7 +172,7 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
 {
     static int64_t positions[BATCH * LONG];
     int32_t cu[BATCH + 1];
-    attn_cache_step s = {0};
+    attn_cache_step s = { 0 };
     s.batch = batch;
     s.sequences = w->order;
     s.len = len;
@@ -190,7 +201,8 @@ static void append_garbage(const passage *w, int64_t first, const int32_t *len)
     append_rows(w, w->batch, first - 1, more);
     for (int64_t b = 0; b < w->batch; b++)
         CHECK(attn_cache_trim(&cache, w->order[b], cache.begin[w->order[b]], end[b], why, WHY) ==
-                  ATTN_OK, "%s: %s", w->route->name, why);
+                  ATTN_OK,
+              "%s: %s", w->route->name, why);
 }
 
 /* So many numbers that only count, then the prefix of all entries. */
@@ -214,7 +226,8 @@ static void begin_passage(const passage *w)
     append_rows(w, 1, w->base, len);
     for (int64_t b = 1; b < w->batch; b++)
         CHECK(attn_cache_fork(&cache, w->order[0], w->order[b], w->base + w->prefix, why, WHY) ==
-                  ATTN_OK, "%s", why);
+                  ATTN_OK,
+              "%s", why);
 }
 
 static void run_chunk(const passage *w, int64_t t)
@@ -233,8 +246,8 @@ static void run_chunk(const passage *w, int64_t t)
     p.q_len = len;
     p.kernels = w->kernels;
     CHECK(attn_cache_view_size(&cache, w->batch, &need, why, WHY) == ATTN_OK, "%s", why);
-    CHECK(attn_cache_view(&cache, 0, w->order, w->batch, &p, room, need, why, WHY) == ATTN_OK,
-          "%s", why);
+    CHECK(attn_cache_view(&cache, 0, w->order, w->batch, &p, room, need, why, WHY) == ATTN_OK, "%s",
+          why);
     CHECK(test_run(&p) == ATTN_OK, "%s, row %d", w->route->name, (int)t);
 }
 
@@ -248,16 +261,16 @@ static void compare_passage(const passage *w)
                       memcmp(plain.lse[b][h] + w->prefix, got.lse[b][h] + w->prefix,
                              rows * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
-                  "rollback %d, rope %d, types %s %s, kernels %s", w->route->name, (int)b,
-                  (int)w->batch, h, (int)w->base, (int)w->prefix, (int)w->chunk, (int)w->window,
-                  w->rollback, w->turned, dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
-                  attn_kernels_name(w->kernels));
+                  "rollback %d, rope %d, types %s %s, kernels %s",
+                  w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
+                  (int)w->chunk, (int)w->window, w->rollback, w->turned, dtype_name(cache.k.dtype),
+                  dtype_name(cache.v.dtype), attn_kernels_name(w->kernels));
         }
 }
 
 static passage random_passage(const struct route *route, int64_t chunk, int64_t base)
 {
-    passage w = {0};
+    passage w = { 0 };
     int sets = 0;
     w.route = route;
     w.chunk = chunk;
@@ -320,7 +333,7 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
 
 void test_cache_bits(void)
 {
-    static const int64_t chunks[] = {1, 7, 64, LONGEST}, bases[] = {0, 3, BASE_MOST};
+    static const int64_t chunks[] = { 1, 7, 64, LONGEST }, bases[] = { 0, 3, BASE_MOST };
     for (size_t r = 0; r < sizeof routes / sizeof *routes; r++)
         for (int c = 0; c < 4; c++)
             for (int b = 0; b < 3; b++)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct misuse_call { /* all arguments of all functions */
-    attn_cache shape;      /* for size and init; the others get the cache that is ready */
+    attn_cache shape;        /* for size and init; the others get the cache that is ready */
     attn_cache *c;
     attn_cache_step s;
     attn_cache_step *step;
@@ -80,13 +80,14 @@ enum { PLAIN, RINGED, FEW_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS 
 
 static const attn_cache not_ready;
 static float new_keys[2 * 2 * 2 * 8], turns[64 * 4];
-static const int32_t lists[][2] = {{0, 1}, {1, 1}, {-1, 0}, {0, 3}, {7, 2}, {5, 5}, {-1, 5}};
-static const int32_t borders[][3] = {{0, 3, 5}, {0, 3, 2}, {-1, 2, 3}};
-static const int64_t near_positions[24] = {0, 0, 1, 5}, far[] = {0, 0, (int64_t)1 << 32, 0};
+static const int32_t lists[][2] = { { 0, 1 }, { 1, 1 }, { -1, 0 }, { 0, 3 },
+                                    { 7, 2 }, { 5, 5 }, { -1, 5 } };
+static const int32_t borders[][3] = { { 0, 3, 5 }, { 0, 3, 2 }, { -1, 2, 3 } };
+static const int64_t near_positions[24] = { 0, 0, 1, 5 }, far[] = { 0, 0, (int64_t)1 << 32, 0 };
 
 static attn_cache ready_shape(int kind)
 {
-    attn_cache c = {0};
+    attn_cache c = { 0 };
     c.num_sequences = 3;
     c.num_heads_kv = 2;
     c.head_dim = 8;
@@ -102,7 +103,7 @@ static attn_cache ready_shape(int kind)
 
 static void make_ready(int kind)
 {
-    attn_cache_step s = {0};
+    attn_cache_step s = { 0 };
     cache = ready_shape(kind);
     cache_start();
     s.batch = 2;
@@ -127,8 +128,10 @@ typedef struct misuse {
 } misuse;
 
 #define MISUSE(call, kind, field, type, number, pointer, status, piece)                            \
-    {call_##call, kind, offsetof(misuse_call, field), type, number, pointer, ATTN_ERR_##status,    \
-     piece}
+    {                                                                                              \
+        call_##call, kind, offsetof(misuse_call, field), type, number, pointer, ATTN_ERR_##status, \
+            piece                                                                                  \
+    }
 #define N64(call, kind, field, number, status, piece)                                              \
     MISUSE(call, kind, field, AS_INT64, number, NULL, status, piece)
 #define INT(call, kind, field, number, status, piece)                                              \
@@ -386,9 +389,9 @@ static void test_misuses(void)
 /* The calls that the table breaks are right. */
 static void test_good_calls(void)
 {
-    static attn_status (*const calls[])(misuse_call *a) = {
-        call_size, call_init, call_extend, call_write, call_append, call_trim, call_fork,
-        call_view_size, call_view, call_read};
+    static attn_status (*const calls[])(
+        misuse_call * a) = { call_size, call_init, call_extend,    call_write, call_append,
+                             call_trim, call_fork, call_view_size, call_view,  call_read };
     for (int kind = 0; kind < READY_KINDS; kind++)
         for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
             static misuse_call call;
@@ -406,7 +409,7 @@ static void test_good_calls(void)
 static void test_shared_write(void)
 {
     static float x[2 * 3 * 4];
-    attn_cache_step s = {.batch = 1, .seq_len = 2};
+    attn_cache_step s = { .batch = 1, .seq_len = 2 };
     memset(&cache, 0, sizeof cache);
     cache.num_sequences = 2;
     cache.num_heads_kv = 3;
@@ -416,10 +419,12 @@ static void test_shared_write(void)
         return;
     s.k.data = s.v.data = x;
     CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK &&
-              attn_cache_fork(&cache, 0, 1, 2, why, WHY) == ATTN_OK, "%s", why);
+              attn_cache_fork(&cache, 0, 1, 2, why, WHY) == ATTN_OK,
+          "%s", why);
     cache_remember();
     CHECK(attn_cache_write(&cache, 0, &s, why, WHY) == ATTN_ERR_ARG &&
-              strstr(why, "other sequences share their pages") != NULL, "'%s'", why);
+              strstr(why, "other sequences share their pages") != NULL,
+          "'%s'", why);
     CHECK(cache_is_unchanged(), "something changed");
 }
 

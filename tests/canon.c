@@ -188,8 +188,8 @@ static f32 horner(const f32 *coefficient, int n, f32 x)
 
 f32 exp2_32(f32 x)
 {
-    static const f32 c[] = { 0x3922536b, 0x3aafc686, 0x3c1d9411, 0x3d6356f6, 0x3e75fdf2, 0x3f317219,
-                             ONE };
+    static const f32 c[] = { 0x3922536b, 0x3aafc686, 0x3c1d9411, 0x3d6356f6,
+                             0x3e75fdf2, 0x3f317219, ONE };
     const f32 magic = 0x4b400000;
     f32 t, f;
     if (x == MINUS_INF || less(x, 0xc2fc0000))
@@ -216,8 +216,8 @@ f32 tanh_32(f32 x)
 /* log2 of a normal number above zero. */
 static f32 log2_32(f32 x)
 {
-    static const f32 c[] = { 0xbde1321a, 0x3e3ea3c3, 0xbe43a42e, 0x3e5182cb, 0xbe755e87, 0x3e93bf1e,
-                             0xbeb8ad39, 0x3ef6384b, 0xbf38aa38 };
+    static const f32 c[] = { 0xbde1321a, 0x3e3ea3c3, 0xbe43a42e, 0x3e5182cb, 0xbe755e87,
+                             0x3e93bf1e, 0xbeb8ad39, 0x3ef6384b, 0xbf38aa38 };
     f32 m, f, k, h, l, s;
     uint32_t shifted = x - 0x3f3504f4;
     int32_t n = (int32_t)((shifted + 0x40000000) >> 23) - 128;
@@ -556,8 +556,10 @@ static void put_logits(const row *r, hashes *out)
         else if (stage == BITS_LOGITS_SOFTMAX)
             x = r->empty ? 0 : exp2_32(sub(r->s[j], add(r->root.m, log2_32(r->root.l))));
         else
-            x = mul(stage == BITS_LOGITS_RAW ? r->raw[j]
-                    : stage == BITS_LOGITS_SOFTCAP ? r->capped[j] : r->s[j], ln2);
+            x = mul(stage == BITS_LOGITS_RAW       ? r->raw[j]
+                    : stage == BITS_LOGITS_SOFTCAP ? r->capped[j]
+                                                   : r->s[j],
+                    ln2);
         feed(&out->rest, x, 4);
     }
 }
@@ -628,8 +630,8 @@ static void report_case(report *a, const char *name, const uint64_t *hash, int c
     size_t bytes = (size_t)count * sizeof *hash;
     if (a->as_text || a->as_header) {
         print_case(a, name, hash, count);
-    } else if (golden_name != NULL && strcmp(golden_name, name) == 0
-               && memcmp(golden_hashes, hash, bytes) == 0) {
+    } else if (golden_name != NULL && strcmp(golden_name, name) == 0 &&
+               memcmp(golden_hashes, hash, bytes) == 0) {
         a->passed++;
     } else {
         printf("%s differs from golden.h\n", name);

@@ -42,24 +42,24 @@ typedef struct state {
 
 typedef struct row {
     const bits_case *c;
-    int b, h, i, keys;    /* keys: of this batch entry */
-    int64_t pos, base;    /* pos in units of j; base = n of key 0 */
-    f32 q[MAX_DIM];       /* times the factor of the score */
-    f32 s[MAX_KEYS];      /* logits, base 2 */
-    char alive[MAX_KEYS]; /* visible and above -inf */
-    char keep[MAX_KEYS];  /* not dropped */
+    int b, h, i, keys;                   /* keys: of this batch entry */
+    int64_t pos, base;                   /* pos in units of j; base = n of key 0 */
+    f32 q[MAX_DIM];                      /* times the factor of the score */
+    f32 s[MAX_KEYS];                     /* logits, base 2 */
+    char alive[MAX_KEYS];                /* visible and above -inf */
+    char keep[MAX_KEYS];                 /* not dropped */
     f32 raw[MAX_KEYS], capped[MAX_KEYS]; /* raw: before softcap */
-    state root;           /* with the sink */
-    int empty;            /* no key is alive */
-    uint32_t o[MAX_DIM];  /* of the storage type */
+    state root;                          /* with the sink */
+    int empty;                           /* no key is alive */
+    uint32_t o[MAX_DIM];                 /* of the storage type */
     f32 lse;
 } row;
 
-uint32_t row_number(const row *r);         /* of r in a packed lse */
+uint32_t row_number(const row *r);           /* of r in a packed lse */
 uint32_t kv_row_number(const row *r, int j); /* of key j in packed keys and values */
-int64_t distance(const row *r, int j);     /* of ALiBi */
+int64_t distance(const row *r, int j);       /* of ALiBi */
 f32 slope_of(const row *r);
-f32 keep_factor(const bits_case *c);       /* 1 / (1 - dropout_p) */
+f32 keep_factor(const bits_case *c); /* 1 / (1 - dropout_p) */
 /* O and LSE of row (b, h, i) of a case, and all the rest of *r. */
 void forward_row(row *r, const bits_case *c, int b, int h, int i);
 

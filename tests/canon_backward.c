@@ -17,10 +17,10 @@ typedef struct sums {
 typedef struct gradients {
     const bits_case *c;
     row r;
-    f32 delta;               /* of the row */
+    f32 delta; /* of the row */
     f32 dq[MAX_DIM], part[MAX_DIM];
-    sums dk, dv;             /* of one kv head */
-    sums bias, sink, slope;  /* of all */
+    sums dk, dv;            /* of one kv head */
+    sums bias, sink, slope; /* of all */
     gradient_hashes out;
 } gradients;
 

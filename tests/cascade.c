@@ -104,9 +104,9 @@ static void set_softmax(attn_params *p)
 
 static test_shape random_shape(int64_t shared)
 {
-    static const int64_t groups[] = {1, 1, 2, 3, 4, 8}, rows[] = {1, 1, 1, 2, 3, 5, 7, 16};
-    static const int64_t layouts[] = {LAYOUT_PACKED, LAYOUT_BSHD, LAYOUT_PADDED,
-                                      LAYOUT_NEGATIVE_SEQ};
+    static const int64_t groups[] = { 1, 1, 2, 3, 4, 8 }, rows[] = { 1, 1, 1, 2, 3, 5, 7, 16 };
+    static const int64_t layouts[] = { LAYOUT_PACKED, LAYOUT_BSHD, LAYOUT_PADDED,
+                                       LAYOUT_NEGATIVE_SEQ };
     test_shape s;
     memset(&s, 0, sizeof s);
     s.batch = rng_int(2, 5);
@@ -135,7 +135,7 @@ static void make_shared(test_problem *t, const test_shape *s, int64_t shared)
 
 static void make_random(test_problem *t, int64_t shared)
 {
-    static const int64_t bases[] = {0, 3, 1021, 5000}, tiles[] = {0, 0, 16, 32, 256};
+    static const int64_t bases[] = { 0, 3, 1021, 5000 }, tiles[] = { 0, 0, 16, 32, 256 };
     const test_shape s = random_shape(shared);
     problem_make(t, &s);
     t->p.causal = rng_chance(50);
@@ -267,7 +267,7 @@ static attn_params with_workers(const attn_params *p, int *workers)
 /* Keys in pages, or in a ring. */
 static void check_scattered(const test_problem *a, const attn_params *shared)
 {
-    static const int64_t sizes[] = {1, 5, 16, 64};
+    static const int64_t sizes[] = { 1, 5, 16, 64 };
     test_problem b = *a;
     const int paged = rng_chance(70);
     b.p = *shared;
@@ -325,8 +325,8 @@ static void check_prefix(int64_t shared)
 
 static void check_prefixes(void)
 {
-    static const int64_t prefixes[] = {1,  15,  16,  17,  63,   64,   65,   79,   80,  200, 500,
-                                       960, 1023, 1024, 1025, 2048, 3000};
+    static const int64_t prefixes[] = { 1,   15,  16,  17,   63,   64,   65,   79,  80,
+                                        200, 500, 960, 1023, 1024, 1025, 2048, 3000 };
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         for (int round = 0; round < (prefixes[i] < LEAST ? 1 : prefixes[i] > 900 ? 4 : 6); round++)
             if (begin_case("prefix of %d keys, round %d", (int)prefixes[i], round))
@@ -337,7 +337,7 @@ static void check_prefixes(void)
 
 static void check_oracle(void)
 {
-    static const int64_t prefixes[] = {64, 200, 1025};
+    static const int64_t prefixes[] = { 64, 200, 1025 };
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         test_problem t;
         if (!begin_case("a prefix of %d keys against the oracle", (int)prefixes[i]))
@@ -555,31 +555,31 @@ static const struct circumstance {
     void (*add)(attn_params *p);
     const char *why; /* in the reasons; NULL = it is shared */
 } circumstances[] = {
-    {"bias", add_bias, "bias"},
-    {"alibi", add_alibi, "ALiBi"},
-    {"score callback", add_score, "score callback"},
-    {"bool mask", add_bool_mask, "mask other than"},
-    {"bit mask", add_bit_mask, "mask other than"},
-    {"block mask", add_blocks, "mask other than"},
-    {"mask callback", add_mask, "mask other than"},
-    {"segments", add_segments, "mask other than"},
-    {"tree", add_tree, "mask other than"},
-    {"dropout", add_dropout, "dropout"},
-    {"narrow window", add_window, "a row does not see all of it"},
-    {"chunks", add_chunks, "a row does not see all of it"},
-    {"causal inside", add_causal, "a row does not see all of it"},
-    {"a short entry", add_short_entry, "a row does not see all of it"},
-    {"short entry 0", add_short_first, "kv_len[0] is below it"},
-    {"key_base", add_bases, "key_base differs"},
-    {"few keys", add_few_keys, "fewer than 64 keys"},
-    {"naive", add_naive, "naive"},
-    {"auto", add_auto, "naive"},
-    {"nothing", add_nothing, NULL},
-    {"wide window", add_wide_window, NULL},
-    {"one chunk", add_same_chunk, NULL},
-    {"causal at the end", add_last_row_enough, NULL},
-    {"entry without rows", add_unused_entry, NULL},
-    {"least keys", add_least_keys, NULL},
+    { "bias", add_bias, "bias" },
+    { "alibi", add_alibi, "ALiBi" },
+    { "score callback", add_score, "score callback" },
+    { "bool mask", add_bool_mask, "mask other than" },
+    { "bit mask", add_bit_mask, "mask other than" },
+    { "block mask", add_blocks, "mask other than" },
+    { "mask callback", add_mask, "mask other than" },
+    { "segments", add_segments, "mask other than" },
+    { "tree", add_tree, "mask other than" },
+    { "dropout", add_dropout, "dropout" },
+    { "narrow window", add_window, "a row does not see all of it" },
+    { "chunks", add_chunks, "a row does not see all of it" },
+    { "causal inside", add_causal, "a row does not see all of it" },
+    { "a short entry", add_short_entry, "a row does not see all of it" },
+    { "short entry 0", add_short_first, "kv_len[0] is below it" },
+    { "key_base", add_bases, "key_base differs" },
+    { "few keys", add_few_keys, "fewer than 64 keys" },
+    { "naive", add_naive, "naive" },
+    { "auto", add_auto, "naive" },
+    { "nothing", add_nothing, NULL },
+    { "wide window", add_wide_window, NULL },
+    { "one chunk", add_same_chunk, NULL },
+    { "causal at the end", add_last_row_enough, NULL },
+    { "entry without rows", add_unused_entry, NULL },
+    { "least keys", add_least_keys, NULL },
 };
 
 static test_shape plain_shape(void)
@@ -641,17 +641,17 @@ static const struct form {
     int varlen, workers;
     const char *why;
 } forms[] = {
-    {"batch of 1", 1, 4, 2, 1, 0, 1, "batch is below 2"},
-    {"batch of 2", 2, 4, 2, 1, 0, 1, NULL},
-    {"packed sequences", 3, 4, 2, 9, 1, 1, "cu_seqlens_q"},
-    {"rows enough", 2, 4, 2, MOST_ROWS / 2 + 1, 0, 1, "rows enough"},
-    {"as many rows as share", 2, 4, 2, MOST_ROWS / 2, 0, 1, NULL},
-    {"group enough", 2, MOST_ROWS + 1, 1, 1, 0, 1, "rows enough"},
-    {"as large a group as shares", 2, MOST_ROWS, 1, 1, 0, 1, NULL},
-    {"many entries", 37, 3, 1, 1, 0, 1, NULL},
-    {"one row tile, two workers", 2, 1, 1, 1, 0, 2, NULL},
-    {"few row tiles, eight workers", 8, 1, 1, 1, 0, 8, "most workers"},
-    {"many row tiles, eight workers", 64, 8, 1, 1, 0, 8, NULL},
+    { "batch of 1", 1, 4, 2, 1, 0, 1, "batch is below 2" },
+    { "batch of 2", 2, 4, 2, 1, 0, 1, NULL },
+    { "packed sequences", 3, 4, 2, 9, 1, 1, "cu_seqlens_q" },
+    { "rows enough", 2, 4, 2, MOST_ROWS / 2 + 1, 0, 1, "rows enough" },
+    { "as many rows as share", 2, 4, 2, MOST_ROWS / 2, 0, 1, NULL },
+    { "group enough", 2, MOST_ROWS + 1, 1, 1, 0, 1, "rows enough" },
+    { "as large a group as shares", 2, MOST_ROWS, 1, 1, 0, 1, NULL },
+    { "many entries", 37, 3, 1, 1, 0, 1, NULL },
+    { "one row tile, two workers", 2, 1, 1, 1, 0, 2, NULL },
+    { "few row tiles, eight workers", 8, 1, 1, 1, 0, 8, "most workers" },
+    { "many row tiles, eight workers", 64, 8, 1, 1, 0, 8, NULL },
 };
 
 static void check_form(const struct form *f, int64_t dim)
@@ -684,8 +684,8 @@ static void check_forms(void)
  * slots of the wide set are larger than those of the narrow one. */
 static void check_open_kernels(void)
 {
-    static const struct form wide = {"wide", 8, 8, 1, 1, 0, 1, NULL};
-    static const int64_t prefixes[] = {64, 130, 1025};
+    static const struct form wide = { "wide", 8, 8, 1, 1, 0, 1, NULL };
+    static const int64_t prefixes[] = { 64, 130, 1025 };
     const char *const kernels = T.kernels;
     T.kernels = T.best ? NULL : T.kernels;
     if (T.best && begin_case("kernels left open, one dimension"))
@@ -774,7 +774,7 @@ static void check_items(void)
  * prefill end inside the keys, those decoded see all of them. */
 static void check_longer_workspace(void)
 {
-    static const int64_t rows[] = {1, 3, 32}, shared[] = {64, 250, 1200};
+    static const int64_t rows[] = { 1, 3, 32 }, shared[] = { 64, 250, 1200 };
     for (int round = 0; round < 18; round++) {
         const int64_t keys = shared[round / 3 % 3];
         const int causal = round >= 9;

@@ -33,7 +33,7 @@ static int append(test_case *c, const case_view *k, const case_view *v, const in
                   const attn_rope *rope, const int64_t *positions, attn_cache *cache)
 {
     char why[CASE_WHY] = "";
-    attn_cache_step s = {0};
+    attn_cache_step s = { 0 };
     s.batch = k->batch;
     s.seq_len = k->seq;
     s.len = len;
@@ -63,7 +63,7 @@ int case_fill_cache(test_case *c, const case_call *a, int64_t page_size, attn_ca
 /* Where sequence b of [batch, heads, rows, dim] begins. */
 static attn_output present_output(const case_view *v, int64_t rows, int64_t b, void *data)
 {
-    attn_output o = {0};
+    attn_output o = { 0 };
     const size_t bytes = (size_t)(b * v->heads * rows * v->dim) * case_types[v->type].size;
     o.dtype = case_view_input(v).dtype;
     o.stride_head = (ptrdiff_t)(rows * v->dim);
@@ -80,8 +80,9 @@ int case_read_cache(test_case *c, const case_call *a, const attn_cache *cache, c
         const attn_output k = present_output(&a->k, rows, b, r->present_k);
         const attn_output v = present_output(&a->v, rows, b, r->present_v);
         const int64_t count = cache->end[b] - cache->begin[b];
-        if (!case_status(c, attn_cache_read(cache, 0, b, cache->begin[b], count, &k, &v, why,
-                                            sizeof why), why))
+        if (!case_status(
+                c, attn_cache_read(cache, 0, b, cache->begin[b], count, &k, &v, why, sizeof why),
+                why))
             return 0;
     }
     return 1;

@@ -38,7 +38,7 @@ int case_view_of(test_case *c, const case_tensor *t, int64_t heads, case_view *v
 
 attn_tensor case_view_input(const case_view *v)
 {
-    attn_tensor t = {0};
+    attn_tensor t = { 0 };
     t.dtype = v->type == F16 ? ATTN_F16 : ATTN_F32;
     t.stride_batch = v->stride_batch;
     t.stride_head = v->stride_head;
@@ -161,7 +161,7 @@ static int compare_blocks(test_case *c, const case_tensor *want, int type, const
 
 int case_compare(test_case *c, case_tensor *want, int type, const void *got)
 {
-    const blocks all = {1, 1, 1, want->count, NULL};
+    const blocks all = { 1, 1, 1, want->count, NULL };
     return compare_blocks(c, want, type, got, 1, &all);
 }
 
@@ -234,7 +234,7 @@ int case_open_call(test_case *c, case_call *a)
 void case_set_scale(test_case *c, case_call *a)
 {
     const size_t bytes = (size_t)a->q.dim * sizeof(float);
-    attn_tensor *const zero[] = {&a->p.q, &a->p.k};
+    attn_tensor *const zero[] = { &a->p.q, &a->p.k };
     if (case_text(c, "scale", NULL) == NULL)
         return;
     a->p.scale = (float)case_number(c, "scale", 0);
@@ -275,7 +275,7 @@ const float *case_floats(test_case *c, const case_tensor *t)
  * 1). */
 static int mask_strides(test_case *c, case_call *a, const case_tensor *m, ptrdiff_t *stride)
 {
-    const int64_t size[4] = {a->q.batch, a->q.heads, a->q.seq, a->keys};
+    const int64_t size[4] = { a->q.batch, a->q.heads, a->q.seq, a->keys };
     const int one_key = c->opset >= 24 && strcmp(c->op, "Attention") == 0;
     ptrdiff_t step = 1;
     for (int axis = 3; axis >= 0; axis--) {
@@ -305,11 +305,15 @@ int case_set_mask(test_case *c, case_call *a, const case_tensor *m)
     if (m->count == 0) {
         a->mask_keys = 0;
     } else if (m->type == BOOL) {
-        const attn_mask mask = {0, stride[0], stride[1], stride[2], stride[3], m->data};
+        const attn_mask mask = { 0, stride[0], stride[1], stride[2], stride[3], m->data };
         a->p.bool_mask = mask;
     } else if (m->type == F16 || m->type == F32) {
-        const attn_bias bias = {m->type == F16 ? ATTN_F16 : ATTN_F32, stride[0], stride[1],
-                                stride[2], stride[3], m->data};
+        const attn_bias bias = { m->type == F16 ? ATTN_F16 : ATTN_F32,
+                                 stride[0],
+                                 stride[1],
+                                 stride[2],
+                                 stride[3],
+                                 m->data };
         a->p.bias = bias;
     } else {
         return case_fail(c, "%s has type %s", m->name, case_types[m->type].name);
@@ -382,8 +386,8 @@ static int give_output(test_case *c, const case_call *a, attn_output *o, case_re
     const case_tensor *want = a->y;
     const case_view *q = &a->q;
     const int rank = want != NULL && want->rank == 3 ? 3 : 4;
-    const int64_t dim4[] = {q->batch, q->heads, q->seq, a->v.dim};
-    const int64_t dim3[] = {q->batch, q->seq, q->heads * a->v.dim};
+    const int64_t dim4[] = { q->batch, q->heads, q->seq, a->v.dim };
+    const int64_t dim3[] = { q->batch, q->seq, q->heads * a->v.dim };
     const ptrdiff_t d = (ptrdiff_t)a->v.dim, s = (ptrdiff_t)q->seq, h = (ptrdiff_t)q->heads;
     if (want == NULL && !a->backward)
         return case_fail(c, "the case has no output to compare");
@@ -400,7 +404,7 @@ static int give_output(test_case *c, const case_call *a, attn_output *o, case_re
 
 static int give_lse(test_case *c, const case_call *a, attn_params *p, case_results *r)
 {
-    const int64_t rows[] = {a->q.batch, a->q.heads, a->q.seq};
+    const int64_t rows[] = { a->q.batch, a->q.heads, a->q.seq };
     if (a->lse != NULL || a->backward)
         r->lse = test_alloc((size_t)(rows[0] * rows[1] * rows[2]) * sizeof *r->lse);
     p->lse.data = r->lse;
@@ -409,7 +413,7 @@ static int give_lse(test_case *c, const case_call *a, attn_params *p, case_resul
 
 static int give_logits(test_case *c, const case_call *a, case_results *r)
 {
-    const int64_t pairs[] = {a->q.batch, a->q.heads, a->q.seq, a->keys};
+    const int64_t pairs[] = { a->q.batch, a->q.heads, a->q.seq, a->keys };
     if (a->logits == NULL)
         return 1;
     r->logits = test_alloc((size_t)a->logits->count * sizeof *r->logits);
@@ -420,7 +424,7 @@ static int give_present(test_case *c, const case_call *a, const case_tensor *wan
                         const case_view *v, void **to)
 {
     const int64_t rows = a->present_rows > 0 ? a->present_rows : a->keys;
-    const int64_t dim[] = {v->batch, v->heads, rows, v->dim};
+    const int64_t dim[] = { v->batch, v->heads, rows, v->dim };
     if (want == NULL)
         return 1;
     *to = test_alloc((size_t)want->count * case_types[v->type].size);
@@ -492,8 +496,8 @@ int case_compute(test_case *c, const case_call *a, case_results *r)
     return 1;
 }
 
-static int compare_present(test_case *c, const case_call *a, case_tensor *want,
-                           const case_view *v, const void *got)
+static int compare_present(test_case *c, const case_call *a, case_tensor *want, const case_view *v,
+                           const void *got)
 {
     int32_t *used;
     if (want == NULL)
@@ -503,7 +507,7 @@ static int compare_present(test_case *c, const case_call *a, case_tensor *want,
         used[b] = (int32_t)((a->past_len != NULL ? a->past_len[b] : a->past_k.seq) +
                             (a->new_len != NULL ? a->new_len[b] : a->k.seq));
     return compare_blocks(c, want, v->type, got, 1,
-                          &(blocks){v->batch, v->heads, want->dim[2], v->dim, used});
+                          &(blocks){ v->batch, v->heads, want->dim[2], v->dim, used });
 }
 
 int case_compare_results(test_case *c, const case_call *a, const case_results *r)
@@ -511,10 +515,10 @@ int case_compare_results(test_case *c, const case_call *a, const case_results *r
     const case_view *q = &a->q;
     const int32_t *used = a->p.q_len;
     const int64_t width = q->heads * a->v.dim;
-    const blocks by_token = {q->batch, 1, q->seq, width, used};
-    const blocks by_head = {q->batch, q->heads, q->seq, a->v.dim, used};
-    const blocks pairs = {q->batch, q->heads, q->seq, a->keys, used};
-    const blocks rows = {q->batch, q->heads, q->seq, 1, used};
+    const blocks by_token = { q->batch, 1, q->seq, width, used };
+    const blocks by_head = { q->batch, q->heads, q->seq, a->v.dim, used };
+    const blocks pairs = { q->batch, q->heads, q->seq, a->keys, used };
+    const blocks rows = { q->batch, q->heads, q->seq, 1, used };
     if (a->y != NULL)
         compare_blocks(c, a->y, result_type(a->y), r->y, a->factor,
                        a->y->rank == 3 ? &by_token : &by_head);

@@ -11,8 +11,8 @@
 enum { MAX_TOKENS = 16, MAX_LINE = 200 };
 static const double MAX_ELEMENTS = 268435456.0; /* 2^28: a larger tensor is a damaged file */
 
-const case_type case_types[CASE_TYPES] = {{"f16", 2}, {"f32", 4}, {"f64", 8},
-                                          {"bool", 1}, {"i32", 4}, {"i64", 8}};
+const case_type case_types[CASE_TYPES] = { { "f16", 2 },  { "f32", 4 }, { "f64", 8 },
+                                           { "bool", 1 }, { "i32", 4 }, { "i64", 8 } };
 
 int case_fail(test_case *c, const char *format, ...)
 {
@@ -194,10 +194,12 @@ static const struct {
     int tokens; /* at least */
     int (*read)(test_case *c, char **token, int count);
 } lines[] = {
-    {"format", 3, read_format},  {"case", 2, read_case},        {"op", 2, read_op},
-    {"opset", 2, read_opset},    {"rtol", 2, read_tolerance},   {"atol", 2, read_tolerance},
-    {"attr", 4, read_attribute}, {"input", 6, read_tensor},     {"output", 6, read_tensor},
-    {"tol", 4, read_output_tolerance}, {"end", 1, read_end},
+    { "format", 3, read_format },  { "case", 2, read_case },
+    { "op", 2, read_op },          { "opset", 2, read_opset },
+    { "rtol", 2, read_tolerance }, { "atol", 2, read_tolerance },
+    { "attr", 4, read_attribute }, { "input", 6, read_tensor },
+    { "output", 6, read_tensor },  { "tol", 4, read_output_tolerance },
+    { "end", 1, read_end },
 };
 
 static int read_line(test_case *c, char *line, int is_first)

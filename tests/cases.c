@@ -45,7 +45,7 @@ static void print_origin(const char *dir)
 int run_cases(const char *dir)
 {
     char name[160];
-    totals sum = {0};
+    totals sum = { 0 };
     FILE *list = case_open_file(dir, "cases.list");
     if (list == NULL) {
         print_origin(dir);

@@ -36,7 +36,7 @@ typedef struct case_tensor {
     char name[64], file[128];
     int type, rank, used;
     int64_t dim[CASE_RANK], count;
-    double rtol, atol; /* of an output; negative = those of the case */
+    double rtol, atol;             /* of an output; negative = those of the case */
     struct case_tensor *zero_rows; /* of an output X: the output X_zero_rows; NULL = none */
     void *data;
 } case_tensor;
@@ -97,21 +97,21 @@ typedef struct case_view {
 /* An operator as a call. Set it to zero, then q, k, v and the past, then case_open_call. */
 typedef struct case_call {
     attn_params p;
-    case_view q, k, v;        /* k and v: the new keys */
-    case_view past_k, past_v; /* seq 0: none */
-    int cached;               /* nonzero: keys go through an attn_cache */
+    case_view q, k, v;                 /* k and v: the new keys */
+    case_view past_k, past_v;          /* seq 0: none */
+    int cached;                        /* nonzero: keys go through an attn_cache */
     const int32_t *past_len, *new_len; /* [batch] keys of both in use; NULL = all */
-    const int32_t *limit;     /* [batch] keys that may be seen; NULL = all */
-    const attn_rope *rope;    /* of the new keys; NULL = as they are */
-    const int64_t *positions; /* of the new keys, for rope; NULL = their numbers */
-    int64_t keys;             /* in all: past and new */
-    int64_t mask_keys;        /* columns that the mask has; -1 = no limit */
-    int stage;                /* attn_logits_stage of `logits` */
+    const int32_t *limit;              /* [batch] keys that may be seen; NULL = all */
+    const attn_rope *rope;             /* of the new keys; NULL = as they are */
+    const int64_t *positions;          /* of the new keys, for rope; NULL = their numbers */
+    int64_t keys;                      /* in all: past and new */
+    int64_t mask_keys;                 /* columns that the mask has; -1 = no limit */
+    int stage;                         /* attn_logits_stage of `logits` */
     case_tensor *y, *logits, *lse, *present_k, *present_v; /* stored results; NULL = none */
-    int backward;             /* nonzero: o and lse are wanted though none may be stored */
-    int64_t present_rows;     /* that present_k and present_v have room for; 0 = keys */
-    double factor;            /* on Y, applied when comparing */
-    float constant;           /* of the score callback */
+    int backward;         /* nonzero: o and lse are wanted though none may be stored */
+    int64_t present_rows; /* that present_k and present_v have room for; 0 = keys */
+    double factor;        /* on Y, applied when comparing */
+    float constant;       /* of the score callback */
 } case_call;
 
 /* What a call gave, each in the order of the stored result. */

@@ -12,30 +12,32 @@ typedef void *handle;
 #define FUNCTIONS(X)                                                                               \
     X(handle, clCreateBuffer, (handle, uint64_t, size_t, void *, int32_t *))                       \
     X(int32_t, clReleaseMemObject, (handle))                                                       \
-    X(handle, clEnqueueMapBuffer, (handle, handle, uint32_t, uint64_t, size_t, size_t, uint32_t,   \
-                                   const handle *, handle *, int32_t *))                           \
-    X(int32_t, clEnqueueUnmapMemObject, (handle, handle, void *, uint32_t, const handle *,         \
-                                         handle *))                                                \
-    X(int32_t, clEnqueueReadBuffer, (handle, handle, uint32_t, size_t, size_t, void *, uint32_t,   \
-                                     const handle *, handle *))                                    \
-    X(int32_t, clEnqueueCopyBuffer, (handle, handle, handle, size_t, size_t, size_t, uint32_t,     \
-                                     const handle *, handle *))                                    \
-    X(handle, clCreateProgramWithSource, (handle, uint32_t, const char **, const size_t *,         \
-                                          int32_t *))                                              \
+    X(handle, clEnqueueMapBuffer,                                                                  \
+      (handle, handle, uint32_t, uint64_t, size_t, size_t, uint32_t, const handle *, handle *,     \
+       int32_t *))                                                                                 \
+    X(int32_t, clEnqueueUnmapMemObject,                                                            \
+      (handle, handle, void *, uint32_t, const handle *, handle *))                                \
+    X(int32_t, clEnqueueReadBuffer,                                                                \
+      (handle, handle, uint32_t, size_t, size_t, void *, uint32_t, const handle *, handle *))      \
+    X(int32_t, clEnqueueCopyBuffer,                                                                \
+      (handle, handle, handle, size_t, size_t, size_t, uint32_t, const handle *, handle *))        \
+    X(handle, clCreateProgramWithSource,                                                           \
+      (handle, uint32_t, const char **, const size_t *, int32_t *))                                \
     X(int32_t, clBuildProgram, (handle, uint32_t, const handle *, const char *, handle, handle))   \
     X(int32_t, clGetProgramBuildInfo, (handle, handle, uint32_t, size_t, void *, size_t *))        \
     X(int32_t, clReleaseProgram, (handle))                                                         \
     X(handle, clCreateKernel, (handle, const char *, int32_t *))                                   \
     X(int32_t, clSetKernelArg, (handle, uint32_t, size_t, const void *))                           \
     X(int32_t, clReleaseKernel, (handle))                                                          \
-    X(int32_t, clEnqueueNDRangeKernel, (handle, handle, uint32_t, const size_t *, const size_t *,  \
-                                        const size_t *, uint32_t, const handle *, handle *))       \
+    X(int32_t, clEnqueueNDRangeKernel,                                                             \
+      (handle, handle, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,         \
+       const handle *, handle *))                                                                  \
     X(int32_t, clGetEventProfilingInfo, (handle, uint32_t, size_t, void *, size_t *))              \
     X(int32_t, clReleaseEvent, (handle))                                                           \
     X(int32_t, clGetPlatformIDs, (uint32_t, handle *, uint32_t *))                                 \
     X(int32_t, clFinish, (handle))
 
-#define MEMBER(type, name, arguments) type (*name) arguments;
+#define MEMBER(type, name, arguments) type(*name) arguments;
 static struct {
     FUNCTIONS(MEMBER)
 } cl;
@@ -50,14 +52,16 @@ static void expect(int held, const char *what, int line)
 {
     passed += held;
     failed += !held;
-    if (!held) printf("FAILED line %d: %s\n", line, what);
+    if (!held)
+        printf("FAILED line %d: %s\n", line, what);
 }
 
 static int load(const char *path)
 {
     void *const library = dlopen(path, RTLD_NOW);
     int all = library != NULL;
-    if (!all) puts(dlerror());
+    if (!all)
+        puts(dlerror());
 #define FIND(type, name, arguments)                                                                \
     if (all) {                                                                                     \
         void *const symbol = dlsym(library, #name);                                                \
@@ -88,9 +92,10 @@ static handle build(const char *source, int32_t *error)
 /* to = from + 5 by a kernel; to read back in two ways. */
 static void check_kernel(void)
 {
-    const size_t global[] = {12, 4}, local[] = {4, 2}, odd[] = {13, 4};
+    const size_t global[] = { 12, 4 }, local[] = { 4, 2 }, odd[] = { 13, 4 };
     int32_t numbers[ITEMS], got[ITEMS], error = 1, five = 5;
-    for (int i = 0; i < ITEMS; i++) numbers[i] = i * i;
+    for (int i = 0; i < ITEMS; i++)
+        numbers[i] = i * i;
     handle const from = cl.clCreateBuffer(queue, 32, sizeof numbers, numbers, &error);
     handle const to = cl.clCreateBuffer(queue, 1, sizeof numbers, NULL, &error);
     handle const program = build("add", &error);
@@ -105,11 +110,12 @@ static void check_kernel(void)
     EXPECT(cl.clEnqueueNDRangeKernel(queue, kernel, 2, NULL, global, local, 0, NULL, &event) == 0);
     EXPECT(seconds(event) == 0.002); /* of the simulated clock */
     EXPECT(cl.clEnqueueReadBuffer(queue, to, 1, 4, sizeof got - 4, got + 1, 0, NULL, NULL) == 0);
-    for (int i = 1; i < ITEMS; i++) EXPECT(got[i] == i * i + 5);
+    for (int i = 1; i < ITEMS; i++)
+        EXPECT(got[i] == i * i + 5);
     EXPECT(cl.clEnqueueCopyBuffer(queue, to, from, 0, 8, 16, 0, NULL, &event) == 0);
     EXPECT(seconds(event) == 0.001);
-    int32_t *const at = cl.clEnqueueMapBuffer(queue, from, 1, 1, 0, sizeof got, 0, NULL, NULL,
-                                              &error);
+    int32_t *const at =
+        cl.clEnqueueMapBuffer(queue, from, 1, 1, 0, sizeof got, 0, NULL, NULL, &error);
     EXPECT(error == 0 && at[1] == 1 && at[2] == 5 && at[3] == 6 && at[6] == 36);
     EXPECT(cl.clEnqueueUnmapMemObject(queue, from, at, 0, NULL, NULL) == 0);
     EXPECT(cl.clReleaseKernel(kernel) == 0);
@@ -118,7 +124,7 @@ static void check_kernel(void)
 
 static void check_mapping(void)
 {
-    int32_t error = 1, got[4] = {0};
+    int32_t error = 1, got[4] = { 0 };
     handle const memory = cl.clCreateBuffer(queue, 1, sizeof got, NULL, &error);
     int32_t *at = cl.clEnqueueMapBuffer(queue, memory, 1, 4, 4, 8, 0, NULL, NULL, &error);
     EXPECT(error == 0 && at != NULL);
@@ -153,7 +159,8 @@ static void check_errors(void)
 int main(int argc, char **argv)
 {
     uint32_t platforms = 0;
-    if (argc < 2 || !load(argv[1])) return 1;
+    if (argc < 2 || !load(argv[1]))
+        return 1;
     EXPECT(cl.clGetPlatformIDs(1, &queue, &platforms) == 0 && platforms == 1);
     check_kernel();
     check_mapping();

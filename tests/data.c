@@ -154,8 +154,8 @@ static void free_buffer(buffer *b)
 void *test_alloc_at(size_t bytes, int place)
 {
     /* pages cost system calls: two of eight buffers get them */
-    static const int places[8] = {PLACE_HEAP, PLACE_HEAP, PLACE_PAGE_AFTER, PLACE_HEAP,
-                                  PLACE_HEAP, PLACE_HEAP, PLACE_PAGE_BEFORE, PLACE_HEAP};
+    static const int places[8] = { PLACE_HEAP, PLACE_HEAP, PLACE_PAGE_AFTER,  PLACE_HEAP,
+                                   PLACE_HEAP, PLACE_HEAP, PLACE_PAGE_BEFORE, PLACE_HEAP };
     buffer *b = &buffers[buffer_count];
     if (buffer_count == MAX_BUFFERS)
         out_of_memory();
@@ -241,7 +241,7 @@ size_t dtype_size(int dtype)
 
 const char *dtype_name(int dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = { "f32", "f16", "bf16" };
     return dtype >= 0 && dtype < 3 ? names[dtype] : "unknown";
 }
 
@@ -305,9 +305,8 @@ static uint16_t store_16(int dtype, float value)
     code = code_below(dtype, magnitude);
     below = (double)load_16(dtype, code);
     /* beyond the largest finite value the next step of the same size stands for infinity */
-    above = (code + 1) == infinity
-                ? below + (below - (double)load_16(dtype, (uint16_t)(code - 1)))
-                : (double)load_16(dtype, (uint16_t)(code + 1));
+    above = (code + 1) == infinity ? below + (below - (double)load_16(dtype, (uint16_t)(code - 1)))
+                                   : (double)load_16(dtype, (uint16_t)(code + 1));
     if ((double)magnitude - below > above - (double)magnitude ||
         ((double)magnitude - below == above - (double)magnitude && (code & 1) != 0))
         code++;
@@ -486,7 +485,7 @@ int tensor_gaps_unchanged(const test_tensor *t)
 
 attn_tensor tensor_input(const test_tensor *t)
 {
-    attn_tensor a = {0};
+    attn_tensor a = { 0 };
     a.dtype = t->dtype;
     a.stride_batch = t->stride_batch;
     a.stride_head = t->stride_head;
@@ -497,7 +496,7 @@ attn_tensor tensor_input(const test_tensor *t)
 
 attn_output tensor_output(const test_tensor *t)
 {
-    attn_output a = {0};
+    attn_output a = { 0 };
     a.dtype = t->dtype;
     a.stride_batch = t->stride_batch;
     a.stride_head = t->stride_head;

@@ -60,9 +60,9 @@ static const attn_kernels *any_set(double flops)
 
 static manner any_manner(double flops)
 {
-    static const int64_t tiles[] = {0, 0, 16, 64, 256}, memory[] = {-1, -1, 0, 40, 90};
-    static const int64_t workers[] = {1, 2, 2, 3, 3, 5, 8};
-    static const int64_t loops[] = {THREADS, THREADS, ALONE, ALONE, ALONE, LIBRARY};
+    static const int64_t tiles[] = { 0, 0, 16, 64, 256 }, memory[] = { -1, -1, 0, 40, 90 };
+    static const int64_t workers[] = { 1, 2, 2, 3, 3, 5, 8 };
+    static const int64_t loops[] = { THREADS, THREADS, ALONE, ALONE, ALONE, LIBRARY };
     manner m;
     m.set = any_set(flops);
     m.tile_keys = (int)RNG_PICK(tiles);
@@ -77,8 +77,8 @@ static manner any_manner(double flops)
 
 static const char *manner_text(const manner *m)
 {
-    static const char *const loops[] = {"threads", "one thread", "no parallel_for"};
-    static const char *const orders[] = {"ascending", "descending", "shuffled"};
+    static const char *const loops[] = { "threads", "one thread", "no parallel_for" };
+    static const char *const orders[] = { "ascending", "descending", "shuffled" };
     static char text[200];
     snprintf(text, sizeof text, "kernels %s, tile_keys %d, %d workers, %s %s, workspace %d %%%s%s",
              m->set != NULL ? attn_kernels_name(m->set) : "as chosen", m->tile_keys, m->workers,
@@ -175,8 +175,8 @@ static void use_tree(subject *s, int64_t rows)
 {
     attn_params *p = &s->whole.p;
     const int varlen = p->cu_seqlens_q != NULL;
-    int32_t *parents = test_alloc((size_t)((varlen ? 1 : p->batch) * p->seq_len_q) *
-                                  sizeof *parents);
+    int32_t *parents =
+        test_alloc((size_t)((varlen ? 1 : p->batch) * p->seq_len_q) * sizeof *parents);
     for (int64_t b = 0; b < p->batch; b++) {
         int32_t *own = parents + (varlen ? p->cu_seqlens_q[b] : b * p->seq_len_q);
         const int64_t first = rows_before_tree(p, b, rows), all = oracle_rows(p, b);
@@ -190,7 +190,7 @@ static void use_tree(subject *s, int64_t rows)
 /* NaN or infinity in some rows of V, now and then of K: of keys that a mask may hide or not. */
 static void use_poison(subject *s)
 {
-    static const float poisons[] = {NAN, HUGE_VALF, -HUGE_VALF};
+    static const float poisons[] = { NAN, HUGE_VALF, -HUGE_VALF };
     for (int n = (int)rng_int(1, 4); n > 0; n--) {
         test_tensor *t = rng_chance(85) ? &s->whole.v : &s->whole.k;
         const int64_t b = rng_int(0, t->batch - 1), h = rng_int(0, t->heads - 1);
@@ -305,9 +305,8 @@ static const char *other_in_row(const test_problem *t, const test_problem *whole
                              state_row(w, w->state.o, t->o.dim, b, h, j), t->o.dim) >= 0
                    ? "o of the state"
                    : NULL;
-    if (p->o.data != NULL &&
-        memcmp(slice_row(p, &t->o, b, h, i), slice_row(w, &whole->o, b, h, j),
-               (size_t)t->o.dim * dtype_size(t->o.dtype)) != 0)
+    if (p->o.data != NULL && memcmp(slice_row(p, &t->o, b, h, i), slice_row(w, &whole->o, b, h, j),
+                                    (size_t)t->o.dim * dtype_size(t->o.dtype)) != 0)
         return "o";
     return p->lse.data != NULL && memcmp(slice_row(p, &t->lse, b, h, i),
                                          slice_row(w, &whole->lse, b, h, j), sizeof(float)) != 0
@@ -322,11 +321,12 @@ static int check_rows(const subject *s, const part *c, const manner *m)
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
             for (int64_t i = 0; i < c->count[b]; i++) {
-                const char *what =
-                    other_in_row(&c->t, &s->whole, b, h, i, c->begin[b] + i);
+                const char *what = other_in_row(&c->t, &s->whole, b, h, i, c->begin[b] + i);
                 if (what != NULL)
-                    return CHECK(what == NULL, "%s differs at b=%lld h=%lld, row %lld of %lld from "
-                                 "%lld on; %s; %s", what, (long long)b, (long long)h, (long long)i,
+                    return CHECK(what == NULL,
+                                 "%s differs at b=%lld h=%lld, row %lld of %lld from "
+                                 "%lld on; %s; %s",
+                                 what, (long long)b, (long long)h, (long long)i,
                                  (long long)c->count[b], (long long)c->begin[b], s->text,
                                  manner_text(m));
             }
@@ -401,18 +401,19 @@ static int check_part(const subject *s, int64_t rows, int is_uneven, int is_last
 
 static const struct {
     int64_t q, kv;
-} head_pairs[] = {{1, 1}, {8, 8}, {8, 2}, {6, 2}, {16, 1}, {24, 1}, {3, 3}};
+} head_pairs[] = { { 1, 1 }, { 8, 8 }, { 8, 2 }, { 6, 2 }, { 16, 1 }, { 24, 1 }, { 3, 3 } };
 enum { HEAD_PAIRS = sizeof head_pairs / sizeof *head_pairs };
 
 static const struct {
     int64_t dim, dim_v;
-} dims[] = {{1, 1},    {8, 8},     {16, 16},   {24, 24},   {64, 64},   {80, 80},  {96, 96},
-            {100, 100}, {128, 128}, {192, 128}, {256, 256}, {512, 512}, {576, 512}};
+} dims[] = { { 1, 1 },     { 8, 8 },     { 16, 16 },   { 24, 24 },   { 64, 64 },
+             { 80, 80 },   { 96, 96 },   { 100, 100 }, { 128, 128 }, { 192, 128 },
+             { 256, 256 }, { 512, 512 }, { 576, 512 } };
 enum { DIMS = sizeof dims / sizeof *dims };
 
-static const int64_t lengths[] = {1, 15, 16, 17, 33, 100, 255, 300, 777, 1023, 1024, 1025,
-                                  1500, 2049, 3000, 5000};
-static const int64_t few_rows[] = {1, 1, 2, 3, 4, 5, 7, 8, 15, 16};
+static const int64_t lengths[] = { 1,   15,   16,   17,   33,   100,  255,  300,
+                                   777, 1023, 1024, 1025, 1500, 2049, 3000, 5000 };
+static const int64_t few_rows[] = { 1, 1, 2, 3, 4, 5, 7, 8, 15, 16 };
 
 static int64_t any_rows(void)
 {
@@ -426,8 +427,8 @@ static int64_t any_length(void)
 
 static void any_storage(test_shape *s)
 {
-    static const int64_t layouts[] = {LAYOUT_PACKED, LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_BSHD,
-                                      LAYOUT_PADDED, LAYOUT_QKV, LAYOUT_NEGATIVE};
+    static const int64_t layouts[] = { LAYOUT_PACKED, LAYOUT_BHSD, LAYOUT_BSHD,    LAYOUT_BSHD,
+                                       LAYOUT_PADDED, LAYOUT_QKV,  LAYOUT_NEGATIVE };
     const int is_mixed = rng_chance(45);
     s->dtype_q = is_mixed ? (int)rng_int(0, 2) : ATTN_F32;
     s->dtype_k = is_mixed ? (int)rng_int(0, 2) : ATTN_F32;
@@ -508,10 +509,15 @@ static void sweep_shapes(void)
  * with and without a first key inside one. */
 static void sweep_nodes(void)
 {
-    static const int64_t bases[] = {0, 3, 32000};
+    static const int64_t bases[] = { 0, 3, 32000 };
     for (int n = 0; n < 3; n++) {
-        const test_shape shape = {.batch = 1, .heads_q = 7, .heads_kv = 7, .seq_q = 3,
-                                  .seq_kv = 17500, .dim = 8, .dim_v = 100};
+        const test_shape shape = { .batch = 1,
+                                   .heads_q = 7,
+                                   .heads_kv = 7,
+                                   .seq_q = 3,
+                                   .seq_kv = 17500,
+                                   .dim = 8,
+                                   .dim_v = 100 };
         manner m = any_manner(SLOW_FLOPS * 1000);
         int64_t base = bases[n];
         subject s;
@@ -532,8 +538,8 @@ static void sweep_nodes(void)
 /* Every length with every number of rows, one to three kv heads, numbers that begin in a chunk. */
 static void sweep_lengths(void)
 {
-    static const int64_t bases[] = {0, 3, 1021};
-    static const int heads[] = {0, 6, 4, 3}; /* 1/1, 3/3, 16/1, 6/2 */
+    static const int64_t bases[] = { 0, 3, 1021 };
+    static const int heads[] = { 0, 6, 4, 3 }; /* 1/1, 3/3, 16/1, 6/2 */
     for (int n = 0; n < (int)(sizeof lengths / sizeof *lengths) * 3; n++) {
         const int length = n / 3, causal = feature_find("causal");
         int64_t *base, rows;
@@ -559,11 +565,12 @@ static void sweep_lengths(void)
 
 /* Features, and what this file adds. */
 static const char *const firsts[] = {
-    "varlen",  "q_len",    "kv_begin",  "kv_len",   "key_base", "causal",   "causal_top",
-    "prefix",  "causal_off", "window",  "chunked",  "segments", "bool",     "bool_inv",
-    "bits",    "bitmap",   "csr",       "mask_fn",  "mask_tile", "scale",   "softcap",
-    "bias_f32", "bias_f16", "bias_bf16", "alibi",   "alibi_bh", "score_fn", "sinks",
-    "softmax1", "dropout", "partial",   "tree",     "poison",   "logits"};
+    "varlen",   "q_len",      "kv_begin",  "kv_len",  "key_base",  "causal",   "causal_top",
+    "prefix",   "causal_off", "window",    "chunked", "segments",  "bool",     "bool_inv",
+    "bits",     "bitmap",     "csr",       "mask_fn", "mask_tile", "scale",    "softcap",
+    "bias_f32", "bias_f16",   "bias_bf16", "alibi",   "alibi_bh",  "score_fn", "sinks",
+    "softmax1", "dropout",    "partial",   "tree",    "poison",    "logits"
+};
 enum { FIRSTS = sizeof firsts / sizeof *firsts };
 
 static int is(const char *name, const char *other)
@@ -574,8 +581,7 @@ static int is(const char *name, const char *other)
 /* What asks for each pair: slow to make or to ask. */
 static int is_by_pair(const int *list, int count)
 {
-    static const char *const slots[] = {"bool", "bits", "bias", "mask_fn", "score_fn",
-                                        "dropout"};
+    static const char *const slots[] = { "bool", "bits", "bias", "mask_fn", "score_fn", "dropout" };
     for (int n = 0; n < count; n++)
         for (size_t k = 0; k < sizeof slots / sizeof *slots; k++)
             if (is(features[list[n]].slot, slots[k]))
@@ -584,18 +590,19 @@ static int is_by_pair(const int *list, int count)
 }
 
 /* What may hide poison from the last row, too. */
-static const char *const masks[] = {"kv_len", "kv_begin", "window", "chunked", "segments", "bool",
-                                    "bits", "bitmap", "csr", "mask_tile", "bias_f32", "dropout"};
+static const char *const masks[] = { "kv_len",   "kv_begin",  "window",   "chunked",
+                                     "segments", "bool",      "bits",     "bitmap",
+                                     "csr",      "mask_tile", "bias_f32", "dropout" };
 enum { MASKS = sizeof masks / sizeof *masks };
 
 /* Feature `first`, or what may hide poison, or nothing, and a random background. */
 static int pick_features(const char *first, int *list)
 {
-    static const char *const banned[] = {"gqa", "storage", "layout", "dims", "tree", "softmax1",
-                                         NULL};
-    static const char *const no_sinks[] = {"gqa", "storage", "layout", "dims", "tree", "sinks",
-                                           NULL};
-    const char *name = is(first, "poison")                         ? masks[rng_int(0, MASKS - 1)]
+    static const char *const banned[] = { "gqa",  "storage",  "layout", "dims",
+                                          "tree", "softmax1", NULL };
+    static const char *const no_sinks[] = { "gqa",  "storage", "layout", "dims",
+                                            "tree", "sinks",   NULL };
+    const char *name = is(first, "poison")                        ? masks[rng_int(0, MASKS - 1)]
                        : is(first, "tree") || is(first, "logits") ? NULL
                                                                   : first;
     int count = pick_background(list, name, 1, is(first, "softmax1") ? no_sinks : banned);
@@ -671,14 +678,14 @@ static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_strid
 }
 
 static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     products_qk += n * head_dim * (lanes.end - lanes.begin);
     counted->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
 }
 
 static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                         attn_lanes lanes, attn_ahead *ahead)
+                          attn_lanes lanes, attn_ahead *ahead)
 {
     products_pv += n * head_dim_v * (lanes.end - lanes.begin);
     counted->pv_runs(o, p, v, n, head_dim_v, lanes, ahead);
@@ -703,8 +710,8 @@ static void check_products(const subject *s, part *c, const manner *m)
 
 static void count_work(void)
 {
-    static const int64_t keys[] = {17, 100, 777, 1024, 1500, 3000};
-    static const int workers[] = {1, 2, 3, 8, 16};
+    static const int64_t keys[] = { 17, 100, 777, 1024, 1500, 3000 };
+    static const int workers[] = { 1, 2, 3, 8, 16 };
     attn_kernels table;
     for (int n = 0; (counted = attn_kernels_get(n)) != NULL; n++)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
@@ -728,7 +735,7 @@ static void count_work(void)
                 continue;
             make_part(&s, &c, RNG_PICK(few_rows), 0, 1);
             for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
-                manner m = {0};
+                manner m = { 0 };
                 m.set = &table;
                 m.workers = workers[w];
                 m.loop = ALONE;
@@ -745,7 +752,7 @@ static void count_work(void)
  * says so and begins no further one. Then the same call runs as ever. */
 static void check_failures(const subject *s, part *c, const manner *m, int *loops)
 {
-    static const int shares[] = {0, 50, 100};
+    static const int shares[] = { 0, 50, 100 };
     pool used;
     set_manner(&c->t.p, m, &used);
     if (!run_manner(s, c, m))

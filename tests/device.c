@@ -12,17 +12,15 @@
 static struct {
     attn_opencl *opened;
     attn_backend backend;
-    attn_backend inner;   /* what attn_opencl.c gave */
+    attn_backend inner; /* what attn_opencl.c gave */
     int64_t took, gradients, refused;
 } device;
 
 /* Refusals that are expected, by a word of the reason. */
 static const char *const expected[] = {
-    "callback",              /* a device cannot call the host */
-    "a part of a call",
-    "naive on a device has no raw states",
-    "naive gradients are the CPU's",
-    "nothing to do",         /* batch 0 */
+    "callback", /* a device cannot call the host */
+    "a part of a call", "naive on a device has no raw states", "naive gradients are the CPU's",
+    "nothing to do", /* batch 0 */
 };
 
 static void hear(void *user, int level, const char *sentence)
@@ -92,7 +90,7 @@ static attn_status run_gradients(const attn_backend *self, const attn_params *re
 
 int device_open(const char *impl)
 {
-    attn_opencl_options options = {0};
+    attn_opencl_options options = { 0 };
     attn_opencl_info info;
     attn_status status;
     options.device = getenv("ATTN_TEST_DEVICE");

@@ -24,9 +24,9 @@ enum { ROUNDS = 1500, LAWS = 300 };
 /* ---- random calls ---------------------------------------------------------------------------- */
 
 static const char *const usable[] = {
-    "gqa", "f16", "bf16", "mixed", "bshd", "qkv", "negative", "shared", "odd_dims", "kv_len",
-    "causal", "window", "bool", "bool_inv", "scale", "softcap", "bias_f32", "bias_f16", "bias_bf16",
-    "alibi", "alibi_bh", "sinks",
+    "gqa",      "f16",      "bf16",      "mixed",  "bshd",     "qkv",      "negative", "shared",
+    "odd_dims", "kv_len",   "causal",    "window", "bool",     "bool_inv", "scale",    "softcap",
+    "bias_f32", "bias_f16", "bias_bf16", "alibi",  "alibi_bh", "sinks",
 };
 
 static int slot_taken(const int *list, int count, int f)
@@ -83,7 +83,7 @@ static void cut_rows(attn_params *p)
 
 static void random_branch(attn_dilated_branch *branch, int64_t positions, int64_t heads)
 {
-    static const int64_t dilations[] = {0, 1, 1, 2, 3, 4, 5, 8, 16, 40};
+    static const int64_t dilations[] = { 0, 1, 1, 2, 3, 4, 5, 8, 16, 40 };
     memset(branch, 0, sizeof *branch);
     branch->segment = rng_chance(15) ? 0 : rng_int(1, rng_chance(50) ? positions + 5 : 20);
     branch->dilation = RNG_PICK(dilations);
@@ -165,7 +165,8 @@ static int run_case(dilated_case *c)
     if (!dilated_run(&c->t.p, &c->d))
         return 0;
     return CHECK(tensor_unchanged(&c->t.q) && tensor_unchanged(&c->t.k) &&
-                     tensor_unchanged(&c->t.v), "an input was changed") &&
+                     tensor_unchanged(&c->t.v),
+                 "an input was changed") &&
            CHECK(tensor_gaps_unchanged(&c->t.o) && problem_padding_untouched(&c->t),
                  "an output was written outside its rows");
 }
@@ -242,8 +243,7 @@ attn_params dilated_one_softmax(const dilated_case *c)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < oracle_rows(&p, b); i++)
                 for (int64_t j = 0; j < oracle_keys(&p, b); j++)
-                    bias[((b * heads + h) * rows + i) * keys + j] =
-                        (float)pair_bias(c, b, h, i, j);
+                    bias[((b * heads + h) * rows + i) * keys + j] = (float)pair_bias(c, b, h, i, j);
     memset(&p.bias, 0, sizeof p.bias);
     p.bias.data = bias;
     p.bias.stride_kv = 1;
@@ -348,8 +348,8 @@ static void published_row(published *at)
 static double published_units(published *at)
 {
     const attn_params *p = &at->c->t.p;
-    const attn_tensor o = {p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
-                           p->o.data};
+    const attn_tensor o = { p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
+                            p->o.data };
     const ptrdiff_t place = oracle_row_offset(p, &o, at->dim_v, at->b, at->h, at->i);
     double worst = 0;
     published_row(at);
@@ -398,7 +398,7 @@ static void check_definitions(const dilated_case *c)
 /* The way to compute, of which no bit depends. */
 static void random_way(dilated_case *c)
 {
-    static const int64_t tiles[] = {0, 0, 16, 32, 64, 256};
+    static const int64_t tiles[] = { 0, 0, 16, 32, 64, 256 };
     c->t.p.tile_keys = (int)RNG_PICK(tiles);
     c->d.block_rows = rng_chance(30) ? 0 : rng_int(1, 60);
 }
@@ -630,9 +630,11 @@ static void run_small(void)
         CHECK(least > 0 && least <= most, "%s", text);
         for (size_t need = least; need <= most; need += (most - least) / 3 + 1)
             CHECK(attn_dilated_forward(&p, &c.d, test_alloc(need), need) == ATTN_OK &&
-                      problem_same_bits(&c.t, &other.t), "%zu of %zu bytes", need, most);
+                      problem_same_bits(&c.t, &other.t),
+                  "%zu of %zu bytes", need, most);
         CHECK(attn_dilated_forward(&p, &c.d, test_alloc(least - 1), least - 1) ==
-                  ATTN_ERR_WORKSPACE, "a byte less than the least");
+                  ATTN_ERR_WORKSPACE,
+              "a byte less than the least");
     }
 }
 

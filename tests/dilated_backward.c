@@ -65,8 +65,7 @@ static int branches_of(const dilated_case *c, int64_t h)
     int count = 0;
     for (int n = 0; n < c->d.num_branches; n++) {
         const attn_dilated_branch *b = &c->branches[n];
-        count += h >= b->head_begin &&
-                 (b->head_count == 0 || h < b->head_begin + b->head_count);
+        count += h >= b->head_begin && (b->head_count == 0 || h < b->head_begin + b->head_count);
     }
     return count;
 }
@@ -82,8 +81,8 @@ static test_tensor divided_dout(const backward_case *b)
         for (int64_t h = 0; h < from->heads; h++)
             for (int64_t i = 0; i < from->seq; i++)
                 for (int64_t d = 0; d < from->dim; d++)
-                    tensor_set(&to, n, h, i, d, tensor_get(from, n, h, i, d) /
-                                                    (float)branches_of(&b->c, h));
+                    tensor_set(&to, n, h, i, d,
+                               tensor_get(from, n, h, i, d) / (float)branches_of(&b->c, h));
     return to;
 }
 

@@ -53,10 +53,10 @@ static void make_right(right_call *c)
     c->g.dv.data = outputs[3];
 }
 
-#define MAKER(name, ...) \
-    static void name(right_call *c) \
-    { \
-        __VA_ARGS__; \
+#define MAKER(name, ...)                                                                           \
+    static void name(right_call *c)                                                                \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
     }
 
 MAKER(kv_begin, c->p.kv_begin = ints)
@@ -105,8 +105,10 @@ MAKER(no_dout, c->backward = 1; c->g.dout.data = NULL; c->p.lse.data = outputs[1
 MAKER(no_lse, c->backward = 1)
 MAKER(gemms, c->backward = 1; c->g.gemms = 3; c->p.lse.data = outputs[1])
 
-#define REFUSED(make, name) \
-    { make, ATTN_ERR_UNSUPPORTED, name " is set, but dilated attention does not take it", 0 }
+#define REFUSED(make, name)                                                                        \
+    {                                                                                              \
+        make, ATTN_ERR_UNSUPPORTED, name " is set, but dilated attention does not take it", 0      \
+    }
 
 static const struct {
     void (*make)(right_call *c);
@@ -114,52 +116,66 @@ static const struct {
     const char *sentence;
     int late; /* only the run looks at it */
 } table[] = {
-    REFUSED(kv_begin, "kv_begin"), REFUSED(key_base, "key_base"), REFUSED(ring, "kv_rows.ring"),
-    REFUSED(pages, "kv_rows.page_size"), REFUSED(shared_keys, "shared_keys"),
-    REFUSED(alignment, "alignment"), REFUSED(prefix, "prefix"), REFUSED(chunks, "chunk_size"),
-    REFUSED(q_segments, "q_segments"), REFUSED(kv_segments, "kv_segments"),
-    REFUSED(tree, "tree_parents"), REFUSED(bits, "bit_mask"), REFUSED(cells, "block_mask"),
-    REFUSED(callback, "mask"), REFUSED(score, "score"), REFUSED(dropout, "dropout_p"),
-    REFUSED(partial, "partial"), REFUSED(part, "part"), REFUSED(logits, "logits"),
-    {rows, ATTN_ERR_ARG,
-     "q_len[0] (10) exceeds kv_len: rows are the last positions of the sequence", 0},
-    {no_dilated, ATTN_ERR_ARG, "dilated is NULL", 0},
-    {merge, ATTN_ERR_ARG, "merge (2) must be 0 (LSE) or 1 (mean)", 0},
-    {variant, ATTN_ERR_ARG, "variant (-1) must be 0 (strided) or 1 (gathered)", 0},
-    {no_branches, ATTN_ERR_ARG, "num_branches (0) must be at least 1", 0},
-    {null_branches, ATTN_ERR_ARG, "branches is NULL", 0},
-    {block_rows, ATTN_ERR_ARG, "block_rows (-1) must be 0 (chosen) or a number of rows", 0},
-    {segment, ATTN_ERR_ARG,
-     "branches[1].segment (-5) must be from 0 to the largest size of memory", 0},
-    {dilation, ATTN_ERR_ARG,
-     "branches[0].dilation (-1) must be from 0 to the largest size of memory", 0},
-    {offset, ATTN_ERR_ARG, "branches[1].offset (2) must be below its dilation (2)", 0},
-    {offset_alone, ATTN_ERR_ARG, "branches[0].offset (1) must be below its dilation (1)", 0},
-    {head_begin, ATTN_ERR_ARG,
-     "branches[0].head_begin (4) and head_count (0) exceed num_heads_q (4): a branch is for query "
-     "heads that there are", 0},
-    {head_count, ATTN_ERR_ARG,
-     "branches[1].head_begin (2) and head_count (3) exceed num_heads_q (4): a branch is for query "
-     "heads that there are", 0},
-    {mean_lse, ATTN_ERR_UNSUPPORTED,
-     "lse.data is set, but a mean of branches is no softmax and has none", 0},
-    {mean_sinks, ATTN_ERR_UNSUPPORTED,
-     "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0},
-    {mean_softmax1, ATTN_ERR_UNSUPPORTED,
-     "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0},
-    {index_short, ATTN_ERR_ARG, "index_positions (9) is below the longest sequence (10)", 0},
-    {heads, ATTN_ERR_ARG, "num_heads_q (4) must be a multiple of num_heads_kv (3)", 0},
-    {dbias, ATTN_ERR_UNSUPPORTED,
-     "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0},
-    {dslopes, ATTN_ERR_UNSUPPORTED,
-     "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0},
-    {naive_gradients, ATTN_ERR_UNSUPPORTED,
-     "impl (2) must be tiled for gradients of merged branches: naive reads no lse", 0},
-    {mean_dlse, ATTN_ERR_UNSUPPORTED, "dlse.data is set, but a mean of branches has no lse", 0},
-    {no_dout, ATTN_ERR_ARG,
-     "dout.data is NULL: the gradient of the loss by o, zeros if only dlse has one", 1},
-    {no_lse, ATTN_ERR_ARG, "lse.data is NULL: attn_backward reads what attn_forward wrote", 1},
-    {gemms, ATTN_ERR_ARG, "gemms (3) must be 0, 5 or 7", 0},
+    REFUSED(kv_begin, "kv_begin"),
+    REFUSED(key_base, "key_base"),
+    REFUSED(ring, "kv_rows.ring"),
+    REFUSED(pages, "kv_rows.page_size"),
+    REFUSED(shared_keys, "shared_keys"),
+    REFUSED(alignment, "alignment"),
+    REFUSED(prefix, "prefix"),
+    REFUSED(chunks, "chunk_size"),
+    REFUSED(q_segments, "q_segments"),
+    REFUSED(kv_segments, "kv_segments"),
+    REFUSED(tree, "tree_parents"),
+    REFUSED(bits, "bit_mask"),
+    REFUSED(cells, "block_mask"),
+    REFUSED(callback, "mask"),
+    REFUSED(score, "score"),
+    REFUSED(dropout, "dropout_p"),
+    REFUSED(partial, "partial"),
+    REFUSED(part, "part"),
+    REFUSED(logits, "logits"),
+    { rows, ATTN_ERR_ARG,
+      "q_len[0] (10) exceeds kv_len: rows are the last positions of the sequence", 0 },
+    { no_dilated, ATTN_ERR_ARG, "dilated is NULL", 0 },
+    { merge, ATTN_ERR_ARG, "merge (2) must be 0 (LSE) or 1 (mean)", 0 },
+    { variant, ATTN_ERR_ARG, "variant (-1) must be 0 (strided) or 1 (gathered)", 0 },
+    { no_branches, ATTN_ERR_ARG, "num_branches (0) must be at least 1", 0 },
+    { null_branches, ATTN_ERR_ARG, "branches is NULL", 0 },
+    { block_rows, ATTN_ERR_ARG, "block_rows (-1) must be 0 (chosen) or a number of rows", 0 },
+    { segment, ATTN_ERR_ARG,
+      "branches[1].segment (-5) must be from 0 to the largest size of memory", 0 },
+    { dilation, ATTN_ERR_ARG,
+      "branches[0].dilation (-1) must be from 0 to the largest size of memory", 0 },
+    { offset, ATTN_ERR_ARG, "branches[1].offset (2) must be below its dilation (2)", 0 },
+    { offset_alone, ATTN_ERR_ARG, "branches[0].offset (1) must be below its dilation (1)", 0 },
+    { head_begin, ATTN_ERR_ARG,
+      "branches[0].head_begin (4) and head_count (0) exceed num_heads_q (4): a branch is for query "
+      "heads that there are",
+      0 },
+    { head_count, ATTN_ERR_ARG,
+      "branches[1].head_begin (2) and head_count (3) exceed num_heads_q (4): a branch is for query "
+      "heads that there are",
+      0 },
+    { mean_lse, ATTN_ERR_UNSUPPORTED,
+      "lse.data is set, but a mean of branches is no softmax and has none", 0 },
+    { mean_sinks, ATTN_ERR_UNSUPPORTED,
+      "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0 },
+    { mean_softmax1, ATTN_ERR_UNSUPPORTED,
+      "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0 },
+    { index_short, ATTN_ERR_ARG, "index_positions (9) is below the longest sequence (10)", 0 },
+    { heads, ATTN_ERR_ARG, "num_heads_q (4) must be a multiple of num_heads_kv (3)", 0 },
+    { dbias, ATTN_ERR_UNSUPPORTED,
+      "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0 },
+    { dslopes, ATTN_ERR_UNSUPPORTED,
+      "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0 },
+    { naive_gradients, ATTN_ERR_UNSUPPORTED,
+      "impl (2) must be tiled for gradients of merged branches: naive reads no lse", 0 },
+    { mean_dlse, ATTN_ERR_UNSUPPORTED, "dlse.data is set, but a mean of branches has no lse", 0 },
+    { no_dout, ATTN_ERR_ARG,
+      "dout.data is NULL: the gradient of the loss by o, zeros if only dlse has one", 1 },
+    { no_lse, ATTN_ERR_ARG, "lse.data is NULL: attn_backward reads what attn_forward wrote", 1 },
+    { gemms, ATTN_ERR_ARG, "gemms (3) must be 0, 5 or 7", 0 },
 };
 
 static void check_one(const right_call *c, attn_status expected, const char *sentence, int late)
@@ -204,7 +220,8 @@ static void check_others(void)
     CHECK(attn_dilated_workspace_size(&c.p, &c.d, NULL) == ATTN_ERR_ARG, "no bytes");
     CHECK(attn_dilated_backward_workspace_size(&c.p, &c.d, NULL, &need) == ATTN_ERR_ARG, "no g");
     CHECK(strcmp(attn_dilated_backward_check(&c.p, &c.d, NULL, NULL, 0, text, sizeof text),
-                 "gradients is NULL") == 0, "%s", text);
+                 "gradients is NULL") == 0,
+          "%s", text);
     memset(&device, 0, sizeof device);
     device.abi = ATTN_KERNEL_ABI;
     c.p.backend = &device;
@@ -213,10 +230,12 @@ static void check_others(void)
     CHECK(attn_dilated_index_size(&c.d, SEQ) == 16, "%lld",
           (long long)attn_dilated_index_size(&c.d, SEQ));
     CHECK(attn_dilated_index(&c.d, SEQ, index, 15) == ATTN_ERR_WORKSPACE, "too few entries");
-    CHECK(attn_dilated_index(&c.d, SEQ, index, 16) == ATTN_OK && index[10] == 0 &&
-              index[12] == 4 && index[13] == 5 && index[15] == 9, "the index");
+    CHECK(attn_dilated_index(&c.d, SEQ, index, 16) == ATTN_OK && index[10] == 0 && index[12] == 4 &&
+              index[13] == 5 && index[15] == 9,
+          "the index");
     CHECK(attn_dilated_index_size(&c.d, -1) == 0 &&
-              attn_dilated_index(&c.d, -1, index, 16) == ATTN_ERR_ARG, "no positions");
+              attn_dilated_index(&c.d, -1, index, 16) == ATTN_ERR_ARG,
+          "no positions");
 }
 
 void dilated_errors(void)

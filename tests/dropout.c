@@ -82,9 +82,13 @@ void law_philox(int round)
         uint64_t key;
         uint32_t word;
     } known[] = {
-        {{0, 0, 0, 0}, 0, 0x6627e8d5u},
-        {{0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}, 0xffffffffffffffffu, 0x408f276du},
-        {{0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, 0x299f31d0a4093822u, 0xd16cfe09u},
+        { { 0, 0, 0, 0 }, 0, 0x6627e8d5u },
+        { { 0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu },
+          0xffffffffffffffffu,
+          0x408f276du },
+        { { 0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u },
+          0x299f31d0a4093822u,
+          0xd16cfe09u },
     };
     (void)round;
     for (size_t n = 0; n < sizeof known / sizeof *known; n++) {
@@ -106,9 +110,10 @@ void law_philox(int round)
 /* What attn_forward refuses has a meaning here: 1 or more drops everything, not above 0 nothing. */
 void law_keep_range(int round)
 {
-    const float drop[] = {1.0f, 2.0f, 4294967296.0f, HUGE_VALF};
-    const float keep[] = {0.0f, -0.0f, -1.0f, -HUGE_VALF, float_from_bits(0x7fc00000u),
-                          float_from_bits(0xffc00000u)};
+    const float drop[] = { 1.0f, 2.0f, 4294967296.0f, HUGE_VALF };
+    const float keep[] = {
+        0.0f, -0.0f, -1.0f, -HUGE_VALF, float_from_bits(0x7fc00000u), float_from_bits(0xffc00000u)
+    };
     (void)round;
     for (int n = 0; n < 50; n++) {
         const uint64_t seed = rng_u64();

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
         value[n] = strtoll(argv[3 + n], NULL, 0);
     for (int row = 0; row < 4; row++)
         for (int key = 0; key < 16; key++) {
-            const attn_pair at = {value[3], value[2], row, key, value[1] + row, value[0] + key};
+            const attn_pair at = { value[3], value[2], row, key, value[1] + row, value[0] + key };
             printf("%d%s", attn_dropout_keep(seed, p, &at), key < 15 ? " " : "\n");
         }
     return 0;

@@ -11,7 +11,7 @@
 /* One kv head; the sampled rows are its group of query heads in a decode step, and rows 0, 37, 64,
  * 95 of a prefill, in different tiles of every kernel set. */
 enum { DIM = 64, ROWS = 4, PREFILL_ROWS = 96, VALUES = ROWS * DIM, PARTS = 8 };
-static const int sampled[ROWS] = {0, 37, 64, 95};
+static const int sampled[ROWS] = { 0, 37, 64, 95 };
 
 static const double unit = 1.0 / 16777216.0;
 
@@ -24,7 +24,7 @@ typedef struct measuring {
     const error_sink *sink;
     error_cell at; /* storage type, data and length being measured */
     int64_t keys;
-    char *k, *v;   /* of the storage type, as are the queries */
+    char *k, *v;                                     /* of the storage type, as are the queries */
     float q_many[PREFILL_ROWS * DIM], q_few[VALUES]; /* room for any type */
     oracle_result expected[ROWS];
     double o[VALUES], o_abs[VALUES], o_tolerance[VALUES], o_strict[VALUES];
@@ -108,7 +108,7 @@ static void put_outlier(measuring *m, char *key)
 static void put_absorbed(measuring *m, int64_t keys)
 {
     const size_t row = DIM * dtype_bytes(m->at.dtype);
-    float zero[DIM] = {0}, key[DIM] = {134}, one[DIM] = {1};
+    float zero[DIM] = { 0 }, key[DIM] = { 134 }, one[DIM] = { 1 };
     for (int r = 0; r < PREFILL_ROWS; r++)
         attn_convert((char *)m->q_many + (size_t)r * row, m->at.dtype, one, ATTN_F32, DIM);
     for (int r = 0; r < ROWS; r++)
@@ -126,7 +126,7 @@ static void put_absorbed(measuring *m, int64_t keys)
 
 static attn_params decode_call(const measuring *m, results *to)
 {
-    static const float factors[ERROR_DATA] = {1, 4, 16, 1, 1};
+    static const float factors[ERROR_DATA] = { 1, 4, 16, 1, 1 };
     attn_params p;
     memset(&p, 0, sizeof p);
     p.batch = 1;
@@ -251,7 +251,7 @@ typedef struct path_sums {
 
 static path_sums sums_of(int path, int64_t keys)
 {
-    path_sums s = {0, 0, 0};
+    path_sums s = { 0, 0, 0 };
     if (path == ERROR_NAIVE) {
         s.chain = (double)keys;
         return s;

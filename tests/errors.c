@@ -15,8 +15,16 @@
 #include <string.h>
 
 enum {
-    BATCH = 2, HEADS_Q = 4, HEADS_KV = 2, SEQ_Q = 5, SEQ_KV = 7, DIM = 8, DIM_V = 6,
-    PAGE_COUNT = 4, WORKSPACE = 1 << 20, PAINT = 0x5a
+    BATCH = 2,
+    HEADS_Q = 4,
+    HEADS_KV = 2,
+    SEQ_Q = 5,
+    SEQ_KV = 7,
+    DIM = 8,
+    DIM_V = 6,
+    PAGE_COUNT = 4,
+    WORKSPACE = 1 << 20,
+    PAINT = 0x5a
 };
 
 /* ---- a right call with everything that a row may break --------------------------------------- */
@@ -46,10 +54,25 @@ static float v[BATCH * HEADS_KV * SEQ_KV * DIM_V];
 
 /* What a row needs beside the plain call. */
 enum {
-    PLAIN = 0, LENGTHS = 1, VARLEN = 2, WINDOW = 4, OFFSET = 8, SEGMENTS = 16, TREE = 32,
-    BITMAP = 64, CSR = 128, LOGITS = 256, PARTIAL = 512, ROWS = 1024, NO_OUTPUT = 2048,
+    PLAIN = 0,
+    LENGTHS = 1,
+    VARLEN = 2,
+    WINDOW = 4,
+    OFFSET = 8,
+    SEGMENTS = 16,
+    TREE = 32,
+    BITMAP = 64,
+    CSR = 128,
+    LOGITS = 256,
+    PARTIAL = 512,
+    ROWS = 1024,
+    NO_OUTPUT = 2048,
     BASE = 4096,
-    RING = 16384, PAGES = 32768, PART_ROWS = 65536, PART_KEYS = 131072, CONTINUED = 262144,
+    RING = 16384,
+    PAGES = 32768,
+    PART_ROWS = 65536,
+    PART_KEYS = 131072,
+    CONTINUED = 262144,
     LATE = 8192 /* only attn_forward and attn_check look: data need not be there to ask for sizes */
 };
 
@@ -145,7 +168,7 @@ static void add_outputs(attn_params *p, int with)
 
 static attn_params right_call(int with)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     fill_arrays();
     p.batch = BATCH;
     p.num_heads_q = HEADS_Q;
@@ -186,147 +209,147 @@ typedef struct row {
 #define INF_ 1e40
 
 static const row rows[] = {
-    {FIELD(batch), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(num_heads_q), TO_I64, 0, 0, PLAIN, ARG, NULL},
-    {FIELD(num_heads_q), TO_I64, 0, -4, PLAIN, ARG, NULL},
-    {FIELD(num_heads_q), TO_I64, 0, 5, PLAIN, ARG, NULL},
-    {FIELD(num_heads_kv), TO_I64, 0, 3, PLAIN, ARG, NULL},
-    {FIELD(num_heads_kv), TO_I64, 0, 8, PLAIN, ARG, NULL},
-    {FIELD(num_heads_kv), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(seq_len_q), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(seq_len_kv), TO_I64, 0, -7, PLAIN, ARG, NULL},
-    {FIELD(head_dim), TO_I64, 0, 0, PLAIN, ARG, NULL},
-    {FIELD(head_dim), TO_I64, 0, -8, PLAIN, ARG, NULL},
-    {FIELD(head_dim_v), TO_I64, 0, -6, PLAIN, ARG, NULL},
-    {FIELD(scale), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
-    {FIELD(scale), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL},
-    {FIELD(scale), TO_FLOAT, 0, -INF_, PLAIN, ARG, NULL},
-    {FIELD(q.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL},
-    {FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL},
-    {FIELD(o.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL},
-    {FIELD(lse.dtype), TO_INT, 0, 1, PLAIN, ARG, NULL},
-    {FIELD(q.data), TO_NULL, 0, 0, LATE, ARG, "q.data"},
-    {FIELD(k.data), TO_NULL, 0, 0, LATE, ARG, "k.data"},
-    {FIELD(v.data), TO_NULL, 0, 0, LATE, ARG, "v.data"},
-    {FIELD(o.data), TO_NULL, 0, 0, NO_OUTPUT | LATE, ARG, "o.data"},
-    {FIELD(o.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_batch"},
-    {FIELD(o.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_head"},
-    {FIELD(o.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_seq"},
-    {FIELD(lse.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_batch"},
-    {FIELD(lse.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_head"},
-    {FIELD(lse.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_seq"},
-    {FIELD(q_len), AT_I32, 1, -1, LENGTHS, ARG, NULL},
-    {FIELD(q_len), AT_I32, 1, 6, LENGTHS, ARG, NULL},
-    {FIELD(kv_len), AT_I32, 1, -1, LENGTHS, ARG, NULL},
-    {FIELD(kv_len), AT_I32, 1, 8, LENGTHS, ARG, NULL},
-    {FIELD(kv_begin), AT_I32, 1, -1, LENGTHS, ARG, NULL},
-    {FIELD(kv_begin), AT_I32, 1, 8, LENGTHS, ARG, NULL},
-    {FIELD(cu_seqlens_q), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_q"},
-    {FIELD(cu_seqlens_kv), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
-    {FIELD(part.row_begin), TO_I64, 0, -1, PART_ROWS, ARG, NULL},
-    {FIELD(part.row_begin), TO_I64, 0, 2, PART_ROWS, ARG, "seq_len_q"},
-    {FIELD(part.row_begin), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0"},
-    {FIELD(part.row_count), TO_I64, 0, -1, PART_ROWS, ARG, NULL},
-    {FIELD(part.row_count), TO_I64, 0, SEQ_Q, PART_ROWS, ARG, "seq_len_q"},
-    {FIELD(part.row_count), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0"},
-    {FIELD(part.key_begin), TO_I64, 0, -1, PART_KEYS, ARG, NULL},
-    {FIELD(part.key_begin), TO_I64, 0, 3, PART_KEYS, ARG, "seq_len_kv"},
-    {FIELD(part.key_count), TO_I64, 0, 2, PLAIN, ARG, "part.keys is 0"},
-    {FIELD(part.key_count), TO_I64, 0, MUCH, PART_KEYS, OVER, NULL},
-    {FIELD(part.continued), TO_INT, 0, 1, PART_KEYS, ARG, NULL},
-    {FIELD(part.continued), TO_INT, 0, 1, PARTIAL, ARG, NULL},
-    {FIELD(key_base), AT_I64, 1, 1020, BASE | PART_KEYS | PARTIAL | CONTINUED, ARG,
-     "n (1022) to 1026 of sequence b (1)"},
-    {FIELD(impl), TO_INT, 0, ATTN_IMPL_NAIVE, PART_ROWS, ATTN_ERR_UNSUPPORTED, NULL},
-    {FIELD(part.rows), TO_INT, 0, 1, VARLEN, ATTN_ERR_UNSUPPORTED, "cu_seqlens_q"},
-    {FIELD(part.rows), TO_INT, 0, 1, RING, ATTN_ERR_UNSUPPORTED, "kv_rows"},
-    {FIELD(part.keys), TO_INT, 0, 1, PAGES, ATTN_ERR_UNSUPPORTED, "kv_rows"},
-    {FIELD(part.keys), TO_INT, 0, 1, LOGITS, ATTN_ERR_UNSUPPORTED, "logits"},
-    {FIELD(kv_rows.ring), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len"},
-    {FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv"},
-    {FIELD(kv_rows.begin), AT_I32, 1, -1, RING | LATE, ARG, NULL},
-    {FIELD(kv_rows.ring), TO_I64, 0, 0, RING, ARG, "kv_rows.begin is given"},
-    {FIELD(kv_rows.begin), AT_I32, 1, SEQ_KV, RING | LATE, ARG, "below kv_rows.ring"},
-    {FIELD(kv_rows.page_size), TO_I64, 0, -1, PAGES, ARG, NULL},
-    {FIELD(kv_rows.page_size), TO_I64, 0, 0, PAGES, ARG, "kv_rows.page_size (0)"},
-    {FIELD(kv_rows.page_size), TO_I64, 0, 3, PLAIN, ARG, "kv_rows.table is NULL"},
-    {FIELD(kv_rows.num_pages), TO_I64, 0, -1, PAGES, ARG, NULL},
-    {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PLAIN, ARG, "kv_rows.page_size is 0"},
-    {FIELD(kv_rows.num_pages), TO_I64, 0, 1, PAGES | LATE, ARG, "kv_rows.table"},
-    {FIELD(kv_rows.table), TO_NULL, 0, 0, PAGES, ARG, "kv_rows.table"},
-    {FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, PLAIN, ARG, "kv_rows.page_size is 0"},
-    {FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, VARLEN, ARG, "cu_seqlens_kv"},
-    {FIELD(kv_rows.table), AT_I32, 4, -1, PAGES | LATE, ARG, "kv_rows.table[4] (-1)"},
-    {FIELD(kv_rows.table), AT_I32, 2, 4, PAGES | LATE, ARG, "num_pages (4) - 1"},
-    {FIELD(cu_seqlens_q), AT_I32, 0, -1, VARLEN, ARG, NULL},
-    {FIELD(cu_seqlens_q), AT_I32, 1, 6, VARLEN, ARG, "cu_seqlens_q[2] (5)"},
-    {FIELD(cu_seqlens_q), AT_I32, 2, 9, VARLEN, ARG, NULL},
-    {FIELD(cu_seqlens_kv), AT_I32, 1, -2, VARLEN, ARG, NULL},
-    {FIELD(cu_seqlens_kv), AT_I32, 2, 2, VARLEN, ARG, NULL},
-    {FIELD(cu_seqlens_kv), AT_I32, 2, 8, VARLEN, ARG, NULL},
-    {FIELD(key_base), AT_I64, 1, -1, BASE, ARG, NULL},
-    {FIELD(alignment), TO_INT, 0, 3, PLAIN, ARG, NULL},
-    {FIELD(alignment), TO_INT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(q_offset), TO_NULL, 0, 0, OFFSET, ARG, "q_offset"},
-    {FIELD(window), TO_INT, 0, 2, PLAIN, ARG, NULL},
-    {FIELD(window), TO_INT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(window_left), TO_I64, 0, -2, WINDOW, ARG, NULL},
-    {FIELD(window_right), TO_I64, 0, -3, WINDOW, ARG, NULL},
-    {FIELD(chunk_size), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(shared_keys), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(shared_keys), TO_I64, 0, SEQ_KV + 1, PLAIN, ARG, NULL},
-    {FIELD(shared_keys), TO_I64, 0, SEQ_KV + 1, VARLEN, ARG, NULL},
-    {FIELD(q_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "q_segments"},
-    {FIELD(kv_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "kv_segments"},
-    {FIELD(tree_parents), AT_I32, 3, 3, TREE | LATE, ARG, NULL},
-    {FIELD(tree_parents), AT_I32, 7, 4, TREE | LATE, ARG, NULL},
-    {FIELD(tree_parents), AT_I32, 9, -2, TREE | LATE, ARG, NULL},
-    {FIELD(block_mask.block_q), TO_I64, 0, 0, BITMAP, ARG, NULL},
-    {FIELD(block_mask.block_q), TO_I64, 0, -16, CSR, ARG, NULL},
-    {FIELD(block_mask.block_k), TO_I64, 0, 0, CSR, ARG, NULL},
-    {FIELD(block_mask.block_k), TO_I64, 0, -1, BITMAP, ARG, NULL},
-    {FIELD(block_mask.bitmap), TO_NULL, 0, 0, BITMAP, ARG, "block_mask"},
-    {FIELD(block_mask.row_offsets), TO_NULL, 0, 0, CSR, ARG, "block_mask"},
-    {FIELD(block_mask.columns), TO_NULL, 0, 0, CSR, ARG, "block_mask"},
-    {FIELD(softcap), TO_FLOAT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(softcap), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
-    {FIELD(softcap), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL},
-    {FIELD(dropout_p), TO_FLOAT, 0, 1, PLAIN, ARG, NULL},
-    {FIELD(dropout_p), TO_FLOAT, 0, -0.5, PLAIN, ARG, NULL},
-    {FIELD(dropout_p), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL},
-    {FIELD(state.m), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.m"},
-    {FIELD(state.l), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.l"},
-    {FIELD(state.o), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.o"},
-    {FIELD(logits.stage), TO_INT, 0, 4, LOGITS, ARG, NULL},
-    {FIELD(logits.stage), TO_INT, 0, -1, LOGITS, ARG, NULL},
-    {FIELD(logits.num_rows), TO_I64, 0, -1, LOGITS, ARG, NULL},
-    {FIELD(logits.num_rows), TO_I64, 0, 6, LOGITS | LATE, ARG, NULL},
-    {FIELD(logits.rows), AT_I32, 1, 5, LOGITS | ROWS | LATE, ARG, NULL},
-    {FIELD(logits.rows), AT_I32, 0, -1, LOGITS | ROWS | LATE, ARG, NULL},
-    {FIELD(impl), TO_INT, 0, 4, PLAIN, ARG, NULL},
-    {FIELD(impl), TO_INT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(auto_naive_keys), TO_I64, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(tile_keys), TO_INT, 0, 8, PLAIN, ARG, NULL},
-    {FIELD(tile_keys), TO_INT, 0, 24, PLAIN, ARG, NULL},
-    {FIELD(tile_keys), TO_INT, 0, 1040, PLAIN, ARG, NULL},
-    {FIELD(tile_keys), TO_INT, 0, -16, PLAIN, ARG, NULL},
-    {FIELD(num_workers), TO_INT, 0, -1, PLAIN, ARG, NULL},
-    {FIELD(batch), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(num_heads_q), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(seq_len_q), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(seq_len_kv), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(head_dim), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(head_dim_v), TO_I64, 0, MUCH, PLAIN, OVER, ""},
-    {FIELD(q.stride_batch), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
-    {FIELD(q.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
-    {FIELD(k.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
-    {FIELD(k.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
-    {FIELD(v.stride_batch), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
-    {FIELD(v.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
-    {FIELD(o.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, ""},
-    {FIELD(lse.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, ""},
+    { FIELD(batch), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(num_heads_q), TO_I64, 0, 0, PLAIN, ARG, NULL },
+    { FIELD(num_heads_q), TO_I64, 0, -4, PLAIN, ARG, NULL },
+    { FIELD(num_heads_q), TO_I64, 0, 5, PLAIN, ARG, NULL },
+    { FIELD(num_heads_kv), TO_I64, 0, 3, PLAIN, ARG, NULL },
+    { FIELD(num_heads_kv), TO_I64, 0, 8, PLAIN, ARG, NULL },
+    { FIELD(num_heads_kv), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(seq_len_q), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(seq_len_kv), TO_I64, 0, -7, PLAIN, ARG, NULL },
+    { FIELD(head_dim), TO_I64, 0, 0, PLAIN, ARG, NULL },
+    { FIELD(head_dim), TO_I64, 0, -8, PLAIN, ARG, NULL },
+    { FIELD(head_dim_v), TO_I64, 0, -6, PLAIN, ARG, NULL },
+    { FIELD(scale), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
+    { FIELD(scale), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL },
+    { FIELD(scale), TO_FLOAT, 0, -INF_, PLAIN, ARG, NULL },
+    { FIELD(q.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
+    { FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL },
+    { FIELD(o.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
+    { FIELD(lse.dtype), TO_INT, 0, 1, PLAIN, ARG, NULL },
+    { FIELD(q.data), TO_NULL, 0, 0, LATE, ARG, "q.data" },
+    { FIELD(k.data), TO_NULL, 0, 0, LATE, ARG, "k.data" },
+    { FIELD(v.data), TO_NULL, 0, 0, LATE, ARG, "v.data" },
+    { FIELD(o.data), TO_NULL, 0, 0, NO_OUTPUT | LATE, ARG, "o.data" },
+    { FIELD(o.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_batch" },
+    { FIELD(o.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_head" },
+    { FIELD(o.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "o.stride_seq" },
+    { FIELD(lse.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_batch" },
+    { FIELD(lse.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_head" },
+    { FIELD(lse.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_seq" },
+    { FIELD(q_len), AT_I32, 1, -1, LENGTHS, ARG, NULL },
+    { FIELD(q_len), AT_I32, 1, 6, LENGTHS, ARG, NULL },
+    { FIELD(kv_len), AT_I32, 1, -1, LENGTHS, ARG, NULL },
+    { FIELD(kv_len), AT_I32, 1, 8, LENGTHS, ARG, NULL },
+    { FIELD(kv_begin), AT_I32, 1, -1, LENGTHS, ARG, NULL },
+    { FIELD(kv_begin), AT_I32, 1, 8, LENGTHS, ARG, NULL },
+    { FIELD(cu_seqlens_q), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_q" },
+    { FIELD(cu_seqlens_kv), TO_NULL, 0, 0, VARLEN, ARG, "cu_seqlens_kv" },
+    { FIELD(part.row_begin), TO_I64, 0, -1, PART_ROWS, ARG, NULL },
+    { FIELD(part.row_begin), TO_I64, 0, 2, PART_ROWS, ARG, "seq_len_q" },
+    { FIELD(part.row_begin), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0" },
+    { FIELD(part.row_count), TO_I64, 0, -1, PART_ROWS, ARG, NULL },
+    { FIELD(part.row_count), TO_I64, 0, SEQ_Q, PART_ROWS, ARG, "seq_len_q" },
+    { FIELD(part.row_count), TO_I64, 0, 1, PLAIN, ARG, "part.rows is 0" },
+    { FIELD(part.key_begin), TO_I64, 0, -1, PART_KEYS, ARG, NULL },
+    { FIELD(part.key_begin), TO_I64, 0, 3, PART_KEYS, ARG, "seq_len_kv" },
+    { FIELD(part.key_count), TO_I64, 0, 2, PLAIN, ARG, "part.keys is 0" },
+    { FIELD(part.key_count), TO_I64, 0, MUCH, PART_KEYS, OVER, NULL },
+    { FIELD(part.continued), TO_INT, 0, 1, PART_KEYS, ARG, NULL },
+    { FIELD(part.continued), TO_INT, 0, 1, PARTIAL, ARG, NULL },
+    { FIELD(key_base), AT_I64, 1, 1020, BASE | PART_KEYS | PARTIAL | CONTINUED, ARG,
+      "n (1022) to 1026 of sequence b (1)" },
+    { FIELD(impl), TO_INT, 0, ATTN_IMPL_NAIVE, PART_ROWS, ATTN_ERR_UNSUPPORTED, NULL },
+    { FIELD(part.rows), TO_INT, 0, 1, VARLEN, ATTN_ERR_UNSUPPORTED, "cu_seqlens_q" },
+    { FIELD(part.rows), TO_INT, 0, 1, RING, ATTN_ERR_UNSUPPORTED, "kv_rows" },
+    { FIELD(part.keys), TO_INT, 0, 1, PAGES, ATTN_ERR_UNSUPPORTED, "kv_rows" },
+    { FIELD(part.keys), TO_INT, 0, 1, LOGITS, ATTN_ERR_UNSUPPORTED, "logits" },
+    { FIELD(kv_rows.ring), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len" },
+    { FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv" },
+    { FIELD(kv_rows.begin), AT_I32, 1, -1, RING | LATE, ARG, NULL },
+    { FIELD(kv_rows.ring), TO_I64, 0, 0, RING, ARG, "kv_rows.begin is given" },
+    { FIELD(kv_rows.begin), AT_I32, 1, SEQ_KV, RING | LATE, ARG, "below kv_rows.ring" },
+    { FIELD(kv_rows.page_size), TO_I64, 0, -1, PAGES, ARG, NULL },
+    { FIELD(kv_rows.page_size), TO_I64, 0, 0, PAGES, ARG, "kv_rows.page_size (0)" },
+    { FIELD(kv_rows.page_size), TO_I64, 0, 3, PLAIN, ARG, "kv_rows.table is NULL" },
+    { FIELD(kv_rows.num_pages), TO_I64, 0, -1, PAGES, ARG, NULL },
+    { FIELD(kv_rows.num_pages), TO_I64, 0, 1, PLAIN, ARG, "kv_rows.page_size is 0" },
+    { FIELD(kv_rows.num_pages), TO_I64, 0, 1, PAGES | LATE, ARG, "kv_rows.table" },
+    { FIELD(kv_rows.table), TO_NULL, 0, 0, PAGES, ARG, "kv_rows.table" },
+    { FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, PLAIN, ARG, "kv_rows.page_size is 0" },
+    { FIELD(kv_rows.table_stride), TO_STRIDE, 0, 0, VARLEN, ARG, "cu_seqlens_kv" },
+    { FIELD(kv_rows.table), AT_I32, 4, -1, PAGES | LATE, ARG, "kv_rows.table[4] (-1)" },
+    { FIELD(kv_rows.table), AT_I32, 2, 4, PAGES | LATE, ARG, "num_pages (4) - 1" },
+    { FIELD(cu_seqlens_q), AT_I32, 0, -1, VARLEN, ARG, NULL },
+    { FIELD(cu_seqlens_q), AT_I32, 1, 6, VARLEN, ARG, "cu_seqlens_q[2] (5)" },
+    { FIELD(cu_seqlens_q), AT_I32, 2, 9, VARLEN, ARG, NULL },
+    { FIELD(cu_seqlens_kv), AT_I32, 1, -2, VARLEN, ARG, NULL },
+    { FIELD(cu_seqlens_kv), AT_I32, 2, 2, VARLEN, ARG, NULL },
+    { FIELD(cu_seqlens_kv), AT_I32, 2, 8, VARLEN, ARG, NULL },
+    { FIELD(key_base), AT_I64, 1, -1, BASE, ARG, NULL },
+    { FIELD(alignment), TO_INT, 0, 3, PLAIN, ARG, NULL },
+    { FIELD(alignment), TO_INT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(q_offset), TO_NULL, 0, 0, OFFSET, ARG, "q_offset" },
+    { FIELD(window), TO_INT, 0, 2, PLAIN, ARG, NULL },
+    { FIELD(window), TO_INT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(window_left), TO_I64, 0, -2, WINDOW, ARG, NULL },
+    { FIELD(window_right), TO_I64, 0, -3, WINDOW, ARG, NULL },
+    { FIELD(chunk_size), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(shared_keys), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(shared_keys), TO_I64, 0, SEQ_KV + 1, PLAIN, ARG, NULL },
+    { FIELD(shared_keys), TO_I64, 0, SEQ_KV + 1, VARLEN, ARG, NULL },
+    { FIELD(q_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "q_segments" },
+    { FIELD(kv_segments), TO_NULL, 0, 0, SEGMENTS, ARG, "kv_segments" },
+    { FIELD(tree_parents), AT_I32, 3, 3, TREE | LATE, ARG, NULL },
+    { FIELD(tree_parents), AT_I32, 7, 4, TREE | LATE, ARG, NULL },
+    { FIELD(tree_parents), AT_I32, 9, -2, TREE | LATE, ARG, NULL },
+    { FIELD(block_mask.block_q), TO_I64, 0, 0, BITMAP, ARG, NULL },
+    { FIELD(block_mask.block_q), TO_I64, 0, -16, CSR, ARG, NULL },
+    { FIELD(block_mask.block_k), TO_I64, 0, 0, CSR, ARG, NULL },
+    { FIELD(block_mask.block_k), TO_I64, 0, -1, BITMAP, ARG, NULL },
+    { FIELD(block_mask.bitmap), TO_NULL, 0, 0, BITMAP, ARG, "block_mask" },
+    { FIELD(block_mask.row_offsets), TO_NULL, 0, 0, CSR, ARG, "block_mask" },
+    { FIELD(block_mask.columns), TO_NULL, 0, 0, CSR, ARG, "block_mask" },
+    { FIELD(softcap), TO_FLOAT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(softcap), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
+    { FIELD(softcap), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL },
+    { FIELD(dropout_p), TO_FLOAT, 0, 1, PLAIN, ARG, NULL },
+    { FIELD(dropout_p), TO_FLOAT, 0, -0.5, PLAIN, ARG, NULL },
+    { FIELD(dropout_p), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
+    { FIELD(state.m), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.m" },
+    { FIELD(state.l), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.l" },
+    { FIELD(state.o), TO_NULL, 0, 0, PARTIAL | LATE, ARG, "state.o" },
+    { FIELD(logits.stage), TO_INT, 0, 4, LOGITS, ARG, NULL },
+    { FIELD(logits.stage), TO_INT, 0, -1, LOGITS, ARG, NULL },
+    { FIELD(logits.num_rows), TO_I64, 0, -1, LOGITS, ARG, NULL },
+    { FIELD(logits.num_rows), TO_I64, 0, 6, LOGITS | LATE, ARG, NULL },
+    { FIELD(logits.rows), AT_I32, 1, 5, LOGITS | ROWS | LATE, ARG, NULL },
+    { FIELD(logits.rows), AT_I32, 0, -1, LOGITS | ROWS | LATE, ARG, NULL },
+    { FIELD(impl), TO_INT, 0, 4, PLAIN, ARG, NULL },
+    { FIELD(impl), TO_INT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(auto_naive_keys), TO_I64, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(tile_keys), TO_INT, 0, 8, PLAIN, ARG, NULL },
+    { FIELD(tile_keys), TO_INT, 0, 24, PLAIN, ARG, NULL },
+    { FIELD(tile_keys), TO_INT, 0, 1040, PLAIN, ARG, NULL },
+    { FIELD(tile_keys), TO_INT, 0, -16, PLAIN, ARG, NULL },
+    { FIELD(num_workers), TO_INT, 0, -1, PLAIN, ARG, NULL },
+    { FIELD(batch), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(num_heads_q), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(seq_len_q), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(seq_len_kv), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(head_dim), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(head_dim_v), TO_I64, 0, MUCH, PLAIN, OVER, "" },
+    { FIELD(q.stride_batch), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(q.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, "" },
+    { FIELD(k.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(k.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(v.stride_batch), TO_STRIDE, 0, -1, PLAIN, OVER, "" },
+    { FIELD(v.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(o.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(lse.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, "" },
 };
 
 /* TO_STRIDE: 0 = broadcast, 1 and -1 = so large that a few steps leave the address space. */
@@ -354,13 +377,29 @@ static void apply(const row *r, attn_params *p)
     int32_t *i32;
     int64_t *i64;
     switch (r->how) {
-    case TO_INT: memcpy(at, &as_int, sizeof as_int); break;
-    case TO_I64: memcpy(at, &as_i64, sizeof as_i64); break;
-    case TO_FLOAT: memcpy(at, &as_float, sizeof as_float); break;
-    case TO_STRIDE: memcpy(at, &as_stride, sizeof as_stride); break;
-    case TO_NULL: memset(at, 0, sizeof(void *)); break;
-    case AT_I32: memcpy(&i32, at, sizeof i32); i32[r->index] = as_int; break;
-    case AT_I64: memcpy(&i64, at, sizeof i64); i64[r->index] = as_i64; break;
+    case TO_INT:
+        memcpy(at, &as_int, sizeof as_int);
+        break;
+    case TO_I64:
+        memcpy(at, &as_i64, sizeof as_i64);
+        break;
+    case TO_FLOAT:
+        memcpy(at, &as_float, sizeof as_float);
+        break;
+    case TO_STRIDE:
+        memcpy(at, &as_stride, sizeof as_stride);
+        break;
+    case TO_NULL:
+        memset(at, 0, sizeof(void *));
+        break;
+    case AT_I32:
+        memcpy(&i32, at, sizeof i32);
+        i32[r->index] = as_int;
+        break;
+    case AT_I64:
+        memcpy(&i64, at, sizeof i64);
+        i64[r->index] = as_i64;
+        break;
     }
 }
 
@@ -382,7 +421,7 @@ static void check_untouched(void)
  * written beyond. */
 static void check_truncation(const attn_params *p, size_t bytes, const char *whole)
 {
-    static const size_t rooms[] = {0, 1, 2, 10, 40};
+    static const size_t rooms[] = { 0, 1, 2, 10, 40 };
     char small[48];
     const char *answer;
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
@@ -458,7 +497,8 @@ static void check_right_calls(void)
         CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "%s",
               attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence));
         CHECK(strcmp(attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence),
-                     "ok") == 0, "'%s'", sentence);
+                     "ok") == 0,
+              "'%s'", sentence);
     }
 }
 
@@ -534,16 +574,16 @@ static void check_large(void)
 {
     static const int64_t sizes[][6] = {
         /* batch, heads, seq_q, seq_kv, dim, dim_v */
-        {1, 1, 1, INT64_MAX, 8, 8},
-        {1, 1, INT64_MAX, 1, 8, 8},
-        {INT64_MAX, 1, 1, 1, 1, 1},
-        {1, INT64_MAX, 1, 1, 1, 1},
-        {1, 1, 1, 1, INT64_MAX, 1},
-        {1, 1, 1, 1, 1, INT64_MAX},
-        {INT64_C(1) << 31, INT64_C(1) << 31, 1, 1, 4, 4},
-        {INT64_C(1) << 32, 1, INT64_C(1) << 32, 1, 1, 1},
-        {1, 1, INT64_C(1) << 31, INT64_C(1) << 31, INT64_C(1) << 31, 1},
-        {3, 5, INT64_C(1) << 59, 1, 1, 1},
+        { 1, 1, 1, INT64_MAX, 8, 8 },
+        { 1, 1, INT64_MAX, 1, 8, 8 },
+        { INT64_MAX, 1, 1, 1, 1, 1 },
+        { 1, INT64_MAX, 1, 1, 1, 1 },
+        { 1, 1, 1, 1, INT64_MAX, 1 },
+        { 1, 1, 1, 1, 1, INT64_MAX },
+        { INT64_C(1) << 31, INT64_C(1) << 31, 1, 1, 4, 4 },
+        { INT64_C(1) << 32, 1, INT64_C(1) << 32, 1, 1, 1 },
+        { 1, 1, INT64_C(1) << 31, INT64_C(1) << 31, INT64_C(1) << 31, 1 },
+        { 3, 5, INT64_C(1) << 59, 1, 1, 1 },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         attn_params p = right_call(PLAIN);
@@ -574,8 +614,7 @@ static void check_large_naive(void)
     p.naive_whole = 1;
     p.seq_len_q = p.seq_len_kv = sizeof(size_t) == 4 ? 1 << 17 : INT64_C(1) << 33;
     if (begin_case("naive: logits beyond the address space"))
-        CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "need %lu",
-              (unsigned long)need);
+        CHECK(attn_workspace_size(&p, &need) == ATTN_ERR_OVERFLOW, "need %lu", (unsigned long)need);
 }
 
 static void check_workspace(void)
@@ -589,7 +628,8 @@ static void check_workspace(void)
     p.num_workers = 3;
     CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain");
     CHECK(info.workspace_bytes_per_worker > 0 &&
-              info.workspace_bytes >= info.workspace_bytes_per_worker, "no workspace is needed?");
+              info.workspace_bytes >= info.workspace_bytes_per_worker,
+          "no workspace is needed?");
     paint_outputs();
     CHECK(attn_forward(&p, NULL, sizeof workspace) == ATTN_ERR_WORKSPACE, "NULL accepted");
     check_untouched();
@@ -610,7 +650,7 @@ static void check_workspace(void)
 /* More room than memory has is still room: only what is needed is used. */
 static void check_endless_workspace(void)
 {
-    static const size_t sizes[] = {(size_t)-1, (size_t)-1 / 2, (size_t)-1 / 2 + 1};
+    static const size_t sizes[] = { (size_t)-1, (size_t)-1 / 2, (size_t)-1 / 2 + 1 };
     for (int n = 0; n < 6; n++) {
         attn_params p = right_call(n % 2 == 0 ? PLAIN : LOGITS);
         outputs first;
@@ -663,8 +703,10 @@ typedef struct stride_row {
     int with;
 } stride_row;
 
-#define STRIDE(words, stride, data, with) \
-    {words, offsetof(attn_params, stride), offsetof(attn_params, data), with}
+#define STRIDE(words, stride, data, with)                                                          \
+    {                                                                                              \
+        words, offsetof(attn_params, stride), offsetof(attn_params, data), with                    \
+    }
 
 static const stride_row stride_rows[] = {
     STRIDE("bias", bias.stride_batch, bias.data, PLAIN),
@@ -694,7 +736,7 @@ static const stride_row stride_rows[] = {
  * guard pages are, any step away from it would be seen. */
 static void check_array_strides(void)
 {
-    static const ptrdiff_t huge[] = {PTRDIFF_MAX, -PTRDIFF_MAX, PTRDIFF_MAX / 2};
+    static const ptrdiff_t huge[] = { PTRDIFF_MAX, -PTRDIFF_MAX, PTRDIFF_MAX / 2 };
     for (size_t i = 0; i < sizeof stride_rows / sizeof *stride_rows; i++)
         for (int n = 0; n < 3; n++) {
             const stride_row *r = &stride_rows[i];
@@ -785,8 +827,10 @@ static void check_small_numbers(void)
     static const struct {
         float value;
         const char *word;
-    } small[] = {{1e-31f, "softcap (1.000000e-31)"}, {2.5e-38f, "softcap (2.500000e-38)"},
-                 {-1e-40f, "softcap (-"},            {3e30f, "softcap (3.000000e30)"}};
+    } small[] = { { 1e-31f, "softcap (1.000000e-31)" },
+                  { 2.5e-38f, "softcap (2.500000e-38)" },
+                  { -1e-40f, "softcap (-" },
+                  { 3e30f, "softcap (3.000000e30)" } };
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         attn_params p = right_call(PLAIN);
         char sentence[300];
@@ -831,13 +875,22 @@ static void check_option_text(void)
     static const struct {
         const char *text, *word;
     } wrong[] = {
-        {"impl=fast", "fast"},          {"imp=naive", "imp"},        {"kernels=mmx9", "mmx9"},
-        {"workers=-1", "workers"},      {"workers=x", "workers"},    {"workers=", "workers"},
-        {"workers=3x", "workers"},      {"tile_keys=1.5", "1.5"},    {"tile_keys=-64x", "-64x"},
-        {"redo=2", "redo"},             {"naive_whole=yes", "naive_whole"},
-        {"auto_naive_keys=-5", "auto_naive_keys"},                   {"impl", "impl"},
-        {"=naive", "="},                {"impl=naive kernels=mmx9", "mmx9"},
-        {"workers=99999999999999999999", "workers"},
+        { "impl=fast", "fast" },
+        { "imp=naive", "imp" },
+        { "kernels=mmx9", "mmx9" },
+        { "workers=-1", "workers" },
+        { "workers=x", "workers" },
+        { "workers=", "workers" },
+        { "workers=3x", "workers" },
+        { "tile_keys=1.5", "1.5" },
+        { "tile_keys=-64x", "-64x" },
+        { "redo=2", "redo" },
+        { "naive_whole=yes", "naive_whole" },
+        { "auto_naive_keys=-5", "auto_naive_keys" },
+        { "impl", "impl" },
+        { "=naive", "=" },
+        { "impl=naive kernels=mmx9", "mmx9" },
+        { "workers=99999999999999999999", "workers" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         attn_params p = right_call(PLAIN), before = p;

@@ -130,8 +130,7 @@ static void check_what_ran(int impl, int tile_keys)
     CHECK(seen.qk_calls > 0, "the table given was not used");
     CHECK(info.items == seen.items, "%lld items, %lld ran", (long long)info.items,
           (long long)seen.items);
-    CHECK(info.tile_rows == table.rows, "tile_rows %d, the set has %d", info.tile_rows,
-          table.rows);
+    CHECK(info.tile_rows == table.rows, "tile_rows %d, the set has %d", info.tile_rows, table.rows);
     if (impl != ATTN_IMPL_NAIVE) {
         CHECK(seen.running_max_calls > 0, "tiled without the online softmax");
         CHECK(tile_keys == 0 || info.tile_keys == tile_keys, "tile_keys %d", info.tile_keys);
@@ -145,8 +144,8 @@ static void check_what_ran(int impl, int tile_keys)
 
 static void check_runs(void)
 {
-    static const int impls[] = {ATTN_IMPL_DEFAULT, ATTN_IMPL_TILED, ATTN_IMPL_NAIVE};
-    static const int tiles[] = {0, 16, 64, 128};
+    static const int impls[] = { ATTN_IMPL_DEFAULT, ATTN_IMPL_TILED, ATTN_IMPL_NAIVE };
+    static const int tiles[] = { 0, 16, 64, 128 };
     for (size_t i = 0; i < sizeof impls / sizeof *impls; i++)
         for (size_t n = 0; n < sizeof tiles / sizeof *tiles; n++)
             if (begin_case("impl %d, tile_keys %d: what ran", impls[i], tiles[n]))
@@ -178,7 +177,7 @@ static void check_workspace(int impl, int workers, int64_t seq_kv)
 
 static void check_workspaces(void)
 {
-    static const int workers[] = {1, 2, 3, 7};
+    static const int workers[] = { 1, 2, 3, 7 };
     for (int impl = ATTN_IMPL_DEFAULT; impl <= ATTN_IMPL_AUTO; impl++)
         for (size_t n = 0; n < sizeof workers / sizeof *workers; n++)
             for (int64_t seq_kv = 1; seq_kv < 4000; seq_kv = seq_kv * 7 + 1)
@@ -190,8 +189,8 @@ static void check_workspaces(void)
 /* The tiled path needs the same for any length, and no pointer to data is needed to ask. */
 static void check_constant(void)
 {
-    attn_params p = {0};
-    size_t need[2] = {0, 1};
+    attn_params p = { 0 };
+    size_t need[2] = { 0, 1 };
     static float there[16];
     if (!begin_case("workspace of the tiled path at 4096 and 1 M keys"))
         return;
@@ -219,7 +218,7 @@ static attn_info planned_as(const char *tuning, int dtype, int64_t keys, int64_t
                             ptrdiff_t stride, int workers)
 {
     static float there[16];
-    attn_params p = {0};
+    attn_params p = { 0 };
     attn_info info;
     p.batch = p.num_heads_q = 1;
     p.seq_len_q = MANY;
@@ -247,9 +246,9 @@ static void check_room(int64_t queries, int64_t keys, int dtype, int64_t dim, in
                        int workers)
 {
     static float there[16];
-    static const int64_t lengths[] = {1, 2, 8, 12, 24, 25, 64, 100, 256, 1024, 2048, 4096};
+    static const int64_t lengths[] = { 1, 2, 8, 12, 24, 25, 64, 100, 256, 1024, 2048, 4096 };
     const int count = (int)(sizeof lengths / sizeof *lengths);
-    attn_params p = {.batch = 1, .num_heads_q = 8, .num_heads_kv = 2};
+    attn_params p = { .batch = 1, .num_heads_q = 8, .num_heads_kv = 2 };
     size_t room = 0;
     char why[200];
     p.head_dim = dim;
@@ -274,7 +273,7 @@ static void check_room(int64_t queries, int64_t keys, int dtype, int64_t dim, in
 /* A workspace for the longest sequences holds every shorter call. */
 static void check_shorter(void)
 {
-    static const int64_t dims[][2] = {{128, 128}, {256, 8}, {8, 256}, {64, 40}};
+    static const int64_t dims[][2] = { { 128, 128 }, { 256, 8 }, { 8, 256 }, { 64, 40 } };
     for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (int64_t queries = 1; queries < 5000; queries += 1 + queries / 3)
@@ -288,7 +287,7 @@ static void check_shorter(void)
  * number of rows. */
 static void check_workers_kept(void)
 {
-    static const int prefills[] = {17, 22, 27};
+    static const int prefills[] = { 17, 22, 27 };
     for (size_t n = 0; n < sizeof prefills / sizeof *prefills; n++) {
         call c;
         attn_info info;
@@ -313,7 +312,7 @@ static void check_query(void)
 {
     static float there[16];
     for (int whole = 0; whole < 2; whole++) {
-        attn_params p = {.batch = 1, .num_heads_q = 4, .num_heads_kv = 4, .head_dim = 64};
+        attn_params p = { .batch = 1, .num_heads_q = 4, .num_heads_kv = 4, .head_dim = 64 };
         size_t before = 0, after = 0;
         p.seq_len_q = p.seq_len_kv = 300;
         p.impl = ATTN_IMPL_NAIVE;
@@ -335,7 +334,7 @@ static void check_choice(void)
     const int both = narrow != NULL && narrow->rows < wide->rows &&
                      strncmp(narrow->name, wide->name, strlen(wide->name)) == 0;
     for (int64_t rows = 1; rows < 100; rows++) {
-        attn_params p = {.batch = 1, .num_heads_q = 1, .seq_len_kv = 8, .head_dim = 8};
+        attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_kv = 8, .head_dim = 8 };
         static float there[16];
         attn_info info;
         const attn_kernels *expected = both && rows <= narrow->rows ? narrow : wide;
@@ -368,7 +367,7 @@ static void check_sharing(void)
 static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int workers)
 {
     static float there[16];
-    attn_params p = {.batch = 1, .num_heads_q = 4 * heads, .num_heads_kv = heads};
+    attn_params p = { .batch = 1, .num_heads_q = 4 * heads, .num_heads_kv = heads };
     p.seq_len_q = 1;
     p.seq_len_kv = keys;
     p.head_dim = dim;
@@ -383,7 +382,7 @@ static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int worker
  * even rounds, nor where there is little to do. Memory stays within 1 MiB a worker. */
 static void check_split(void)
 {
-    static const int64_t lengths[] = {700, 1024, 1500, 3000, 16384, 65536, 1000000};
+    static const int64_t lengths[] = { 700, 1024, 1500, 3000, 16384, 65536, 1000000 };
     for (int workers = 1; workers <= 16; workers++)
         for (int64_t heads = 1; heads <= 8; heads++)
             for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -424,8 +423,8 @@ static void check_large_states(void)
         p.head_dim_v = 512 * 48 / info.tile_rows;
         CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
         CHECK(info.key_parts > 1, "%d workers: %d parts", workers, info.key_parts);
-        CHECK(info.workspace_bytes <= (size_t)workers * (info.workspace_bytes_per_worker +
-                                                        (1 << 20)) + (1 << 14),
+        CHECK(info.workspace_bytes <=
+                  (size_t)workers * (info.workspace_bytes_per_worker + (1 << 20)) + (1 << 14),
               "%d workers: %lu bytes", workers, (unsigned long)info.workspace_bytes);
     }
 }
@@ -463,15 +462,16 @@ static void check_all_items(attn_params *p, size_t bytes, const char *where)
     seen.items = 0;
     CHECK(run_call(p, &info) == ATTN_OK, "%s: attn_forward failed", where);
     CHECK(seen.items == info.items && info.items >= p->num_workers,
-          "%s: %d workers, %d keys: %d items of %d ran", where, p->num_workers,
-          (int)p->seq_len_kv, (int)seen.items, (int)info.items);
+          "%s: %d workers, %d keys: %d items of %d ran", where, p->num_workers, (int)p->seq_len_kv,
+          (int)seen.items, (int)info.items);
 }
 
 /* A call with fewer keys, or of one row after a prompt, is divided in the workspace of the longest,
  * too. */
 static void check_split_kept(void)
 {
-    static const int64_t lengths[] = {600, 1023, 1500, 2048, 3500, 5000}, prompts[] = {1, 9, 6000};
+    static const int64_t lengths[] = { 600, 1023, 1500, 2048, 3500, 5000 },
+                         prompts[] = { 1, 9, 6000 };
     for (int n = 0; n < 8 * 6 * 3; n++) {
         const int workers = 2 + n / 18;
         const int64_t prompt = prompts[n / 6 % 3], keys = lengths[n % 6];
@@ -496,13 +496,13 @@ static void check_split_kept(void)
 /* The least workspace does not grow with the rows: they share nothing in it. */
 static void check_least(void)
 {
-    unsigned long least[2] = {0, 0};
+    unsigned long least[2] = { 0, 0 };
     for (int many = 0; many < 2; many++) {
         attn_params p = decoding(1, 8192, 64, 1);
         static float there[16];
         char why[200];
         p.k.dtype = p.v.dtype = ATTN_F16; /* copied: many rows would like to share them */
-        p.seq_len_q = many ? MANY : 16; /* of 4 heads: the widest set takes both */
+        p.seq_len_q = many ? MANY : 16;   /* of 4 heads: the widest set takes both */
         attn_check(&p, there, 0, why, sizeof why);
         CHECK(sscanf(why, "workspace_bytes (0) must be at least %lu", &least[many]) == 1, "%s",
               why);
@@ -533,7 +533,7 @@ static void check_some_rows(void)
 /* Room is there for all workers where a prefix that the query took for shared is none at last. */
 static void check_prefix_refused(void)
 {
-    const int32_t lengths[] = {900, 4000};
+    const int32_t lengths[] = { 900, 4000 };
     for (int workers = 2; workers <= 9; workers++) {
         call c;
         size_t bytes = 0;
@@ -579,8 +579,8 @@ static void check_copies(void)
     const size_t contiguous = planned(ATTN_F32, 4096, 256, 0, 64).workspace_bytes_per_worker;
     const size_t apart = planned(ATTN_F32, 4096, 256, 272, 64).workspace_bytes_per_worker;
     const size_t aliases = planned(ATTN_F32, 4096, 256, 512, 64).workspace_bytes_per_worker;
-    CHECK(contiguous == apart, "%lu bytes for contiguous rows, %lu else",
-          (unsigned long)contiguous, (unsigned long)apart);
+    CHECK(contiguous == apart, "%lu bytes for contiguous rows, %lu else", (unsigned long)contiguous,
+          (unsigned long)apart);
     CHECK(aliases > apart, "%lu bytes for rows 2 KiB apart, %lu else", (unsigned long)aliases,
           (unsigned long)apart);
 }
@@ -588,7 +588,7 @@ static void check_copies(void)
 /* Shared or not, memory does not depend on the length where nothing is copied. */
 static void check_shared_length(void)
 {
-    static const char *const tunings[] = {NULL, "attn-tuning 1 item_rows 256 end"};
+    static const char *const tunings[] = { NULL, "attn-tuning 1 item_rows 256 end" };
     for (int n = 0; n < 2; n++) {
         const attn_info few = planned_as(tunings[n], ATTN_F32, 1024, 64, 0, 1);
         const attn_info many = planned_as(tunings[n], ATTN_F32, 1 << 20, 64, 0, 1);
@@ -608,7 +608,8 @@ static int sees(const call *c, int64_t b, int64_t i, int64_t j, int64_t rows, in
 {
     const attn_params *p = &c->p;
     const int64_t offset = p->alignment == ATTN_ALIGN_TOP_LEFT ? 0
-                           : p->alignment == ATTN_ALIGN_OFFSET ? p->q_offset[b] : keys - rows;
+                           : p->alignment == ATTN_ALIGN_OFFSET ? p->q_offset[b]
+                                                               : keys - rows;
     const int64_t pos = i + offset, base = p->key_base != NULL ? p->key_base[b] : 0;
     if (p->causal && j > pos && !(p->prefix != NULL && j < p->prefix[b]))
         return 0;
@@ -672,10 +673,11 @@ static void check_counts(void)
     random_ranges(&c);
     pairs = count_pairs(&c);
     CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
-    CHECK(info.pairs == pairs, "pairs %.0f, counted %.0f (causal %d, prefix %d, window %d [%d, %d],"
-          " chunk %d, alignment %d)", info.pairs, pairs, c.p.causal, c.p.prefix != NULL,
-          c.p.window, (int)c.p.window_left, (int)c.p.window_right, (int)c.p.chunk_size,
-          c.p.alignment);
+    CHECK(info.pairs == pairs,
+          "pairs %.0f, counted %.0f (causal %d, prefix %d, window %d [%d, %d],"
+          " chunk %d, alignment %d)",
+          info.pairs, pairs, c.p.causal, c.p.prefix != NULL, c.p.window, (int)c.p.window_left,
+          (int)c.p.window_right, (int)c.p.chunk_size, c.p.alignment);
     CHECK(info.flops == 2 * info.pairs * (8 + 12), "flops %.0f", info.flops);
 }
 
@@ -699,7 +701,7 @@ static void check_bytes(void)
 
 static void check_auto(void)
 {
-    static const int64_t limits[] = {0, 5, 100};
+    static const int64_t limits[] = { 0, 5, 100 };
     for (size_t n = 0; n < sizeof limits / sizeof *limits; n++)
         for (int64_t more = -1; more <= 1; more++) {
             const int64_t limit = limits[n] > 0 ? limits[n] : ATTN_AUTO_NAIVE_KEYS;
@@ -757,8 +759,8 @@ static attn_status write_ones(const attn_backend *self, const attn_params *resol
                               void *workspace, size_t workspace_bytes)
 {
     float *o = resolved->o.data;
-    const int64_t count = resolved->batch * resolved->num_heads_q * resolved->seq_len_q *
-                          resolved->head_dim_v;
+    const int64_t count =
+        resolved->batch * resolved->num_heads_q * resolved->seq_len_q * resolved->head_dim_v;
     (void)workspace;
     door.runs++;
     door.asked = workspace_bytes;
@@ -777,7 +779,7 @@ static void note_log(void *user, int level, const char *text)
 
 static attn_backend make_backend(int accepts)
 {
-    attn_backend b = {0};
+    attn_backend b = { 0 };
     memset(&door, 0, sizeof door);
     b.abi = ATTN_KERNEL_ABI;
     b.name = "imaginary";
@@ -838,7 +840,8 @@ static void check_accepting_backend(void)
     CHECK(door.resolved.scale == 0.25f, "scale %g is not resolved", (double)door.resolved.scale);
     CHECK(door.resolved.head_dim_v == 16, "head_dim_v is not resolved");
     CHECK(door.resolved.q.stride_seq == 16 && door.resolved.k.stride_head == 20 * 16 &&
-              door.resolved.o.stride_batch == 2 * 3 * 16, "strides are not resolved");
+              door.resolved.o.stride_batch == 2 * 3 * 16,
+          "strides are not resolved");
     backend.user = &door;
     CHECK(attn_forward(&c.p, test_alloc(777), 777) == ATTN_ERR_CALLBACK, "its failure is lost");
 }
@@ -849,9 +852,11 @@ static void check_option_text(void)
 {
     char text[200], why[200] = "";
     const char *best = attn_kernels_name(attn_kernels_get(0));
-    attn_params p = {0}, before;
-    snprintf(text, sizeof text, "impl=naive,kernels=%s workers=3 tile_keys=64, redo=1 "
-             "naive_whole=1,auto_naive_keys=256", best);
+    attn_params p = { 0 }, before;
+    snprintf(text, sizeof text,
+             "impl=naive,kernels=%s workers=3 tile_keys=64, redo=1 "
+             "naive_whole=1,auto_naive_keys=256",
+             best);
     CHECK(attn_params_from_string(&p, text, why, sizeof why) == ATTN_OK, "%s", why);
     CHECK(p.impl == ATTN_IMPL_NAIVE, "impl %d", p.impl);
     CHECK(p.kernels == attn_kernels_get(0), "kernels");
@@ -865,7 +870,8 @@ static void check_option_text(void)
     CHECK(attn_params_from_string(&p, "kernels=portable", why, sizeof why) == ATTN_OK, "%s", why);
     CHECK(p.kernels == attn_kernels_find("portable"), "kernels=portable");
     CHECK(attn_params_from_string(&p, "impl=auto", why, sizeof why) == ATTN_OK &&
-              p.impl == ATTN_IMPL_AUTO, "impl=auto");
+              p.impl == ATTN_IMPL_AUTO,
+          "impl=auto");
     before = p;
     CHECK(attn_params_from_string(&p, "", why, sizeof why) == ATTN_OK, "empty text");
     CHECK(attn_params_from_string(&p, "  , ,", why, sizeof why) == ATTN_OK, "separators alone");
@@ -883,14 +889,16 @@ static void check_format(void)
     CHECK(attn_explain(&c.p, &info) == ATTN_OK, "attn_explain failed");
     CHECK(attn_info_format(&info, whole, sizeof whole) == whole, "another pointer comes back");
     CHECK(strstr(whole, info.impl_name) != NULL && strstr(whole, info.kernels_name) != NULL &&
-              strstr(whole, info.backend_name) != NULL, "'%s'", whole);
+              strstr(whole, info.backend_name) != NULL,
+          "'%s'", whole);
     snprintf(number, sizeof number, "%lu", (unsigned long)info.workspace_bytes);
     CHECK(strstr(whole, number) != NULL, "no workspace of %s in '%s'", number, whole);
     for (size_t room = 0; room <= strlen(whole) + 1; room++) {
         memset(cut, '#', sizeof cut);
         attn_info_format(&info, cut, room);
         if (!CHECK(cut[room] == '#' && (room == 0 || (strlen(cut) == room - 1 &&
-                   strncmp(cut, whole, room - 1) == 0)), "room for %d: '%.60s'", (int)room, cut))
+                                                      strncmp(cut, whole, room - 1) == 0)),
+                   "room for %d: '%.60s'", (int)room, cut))
             break;
     }
 }
@@ -901,8 +909,7 @@ static void check_versions(void)
     snprintf(text, sizeof text, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
              ATTN_VERSION_PATCH);
     CHECK(strcmp(attn_version(), ATTN_VERSION_STRING) == 0, "attn_version '%s'", attn_version());
-    CHECK(strcmp(text, ATTN_VERSION_STRING) == 0, "numbers %s, text %s", text,
-          ATTN_VERSION_STRING);
+    CHECK(strcmp(text, ATTN_VERSION_STRING) == 0, "numbers %s, text %s", text, ATTN_VERSION_STRING);
     CHECK(attn_params_size() == sizeof(attn_params), "attn_params_size %lu",
           (unsigned long)attn_params_size());
 }
@@ -924,28 +931,28 @@ void test_explain(void)
         const char *name;
         void (*check)(void);
     } single[] = {
-        {"bytes", check_bytes},
-        {"a backend that refuses", check_refused_backend},
-        {"a backend that accepts", check_accepting_backend},
-        {"options from text", check_option_text},
-        {"attn_info_format", check_format},
-        {"versions", check_versions},
-        {"kernel sets", check_sets},
-        {"row tiles that share copies", check_sharing},
-        {"keys of few heads divided", check_split},
-        {"divided in the workspace of a longer call", check_split_kept},
-        {"1 MiB a worker", check_memory},
-        {"large states are divided, too", check_large_states},
-        {"the least workspace", check_least},
-        {"some rows in the workspace of a prompt", check_some_rows},
-        {"room without the prefix asked for", check_prefix_refused},
-        {"workers without threads", check_alone},
-        {"rows that are copied", check_copies},
-        {"shorter calls in the same workspace", check_shorter},
-        {"workers in the same workspace", check_workers_kept},
-        {"a query before o is known", check_query},
-        {"kernel set by rows", check_choice},
-        {"memory of shared row tiles", check_shared_length},
+        { "bytes", check_bytes },
+        { "a backend that refuses", check_refused_backend },
+        { "a backend that accepts", check_accepting_backend },
+        { "options from text", check_option_text },
+        { "attn_info_format", check_format },
+        { "versions", check_versions },
+        { "kernel sets", check_sets },
+        { "row tiles that share copies", check_sharing },
+        { "keys of few heads divided", check_split },
+        { "divided in the workspace of a longer call", check_split_kept },
+        { "1 MiB a worker", check_memory },
+        { "large states are divided, too", check_large_states },
+        { "the least workspace", check_least },
+        { "some rows in the workspace of a prompt", check_some_rows },
+        { "room without the prefix asked for", check_prefix_refused },
+        { "workers without threads", check_alone },
+        { "rows that are copied", check_copies },
+        { "shorter calls in the same workspace", check_shorter },
+        { "workers in the same workspace", check_workers_kept },
+        { "a query before o is known", check_query },
+        { "kernel set by rows", check_choice },
+        { "memory of shared row tiles", check_shared_length },
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         if (begin_case("%s", single[i].name))

@@ -10,17 +10,50 @@ enum { NO_SUCH = 500 };
 static int now;          /* milliseconds; its address stands for most objects */
 static const int add[1]; /* and this one for the kernel */
 
-int cuInit(unsigned flags) { return (int)flags; }
-int cuDriverGetVersion(int *version) { return *version = 12040, 0; }
-int cuDeviceGet(int *device, int index) { return *device = index, 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &now, device; }
-int cuCtxSetCurrent(void *context) { return context != &now; }
-int cuDeviceGetDefaultMemPool(void **pool, int device) { return *pool = &now, device; }
-int cuStreamCreate(void **stream, unsigned flags) { return *stream = &now, (int)flags; }
-int cuStreamSynchronize(void *stream) { return stream != &now; }
-int cuModuleUnload(void *module) { return module != &now; }
-int cuEventSynchronize(void *event) { return event == NULL; }
-int cuEventDestroy_v2(void *event) { return free(event), 0; }
+int cuInit(unsigned flags)
+{
+    return (int)flags;
+}
+int cuDriverGetVersion(int *version)
+{
+    return *version = 12040, 0;
+}
+int cuDeviceGet(int *device, int index)
+{
+    return *device = index, 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    return *context = &now, device;
+}
+int cuCtxSetCurrent(void *context)
+{
+    return context != &now;
+}
+int cuDeviceGetDefaultMemPool(void **pool, int device)
+{
+    return *pool = &now, device;
+}
+int cuStreamCreate(void **stream, unsigned flags)
+{
+    return *stream = &now, (int)flags;
+}
+int cuStreamSynchronize(void *stream)
+{
+    return stream != &now;
+}
+int cuModuleUnload(void *module)
+{
+    return module != &now;
+}
+int cuEventSynchronize(void *event)
+{
+    return event == NULL;
+}
+int cuEventDestroy_v2(void *event)
+{
+    return free(event), 0;
+}
 
 int cuDeviceGetName(char *name, int room, int device)
 {
@@ -48,7 +81,8 @@ int cuMemPoolSetAttribute(void *pool, int which, void *value)
 int cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream)
 {
     void *const memory = malloc(bytes);
-    if (memory) memset(memory, 0xff, bytes); /* NaN */
+    if (memory)
+        memset(memory, 0xff, bytes); /* NaN */
     *at = (uint64_t)(uintptr_t)memory;
     return !memory || stream != &now;
 }
@@ -81,7 +115,8 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 int cuModuleLoadDataEx(void **module, const void *ptx, unsigned count, int *names, void **values)
 {
     *module = &now;
-    if (strstr(ptx, ".version")) return 0;
+    if (strstr(ptx, ".version"))
+        return 0;
     if (count == 2 && names[0] == 5 && names[1] == 6)
         snprintf(values[0], (size_t)(uintptr_t)values[1], "no .version");
     return NO_SUCH;
@@ -104,12 +139,16 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
                    unsigned bz, unsigned shared, void *stream, void **values, void **more)
 {
     now += 2;
-    if (shared || more || stream != &now || gx * gy * gz == 0) return NO_SUCH;
-    if (function != (void *)(uintptr_t)add) return 0;
-    if (bx != 4 || by != 2 || bz != 1 || gz != 1) return NO_SUCH;
-    int32_t *const to = (int32_t *)(uintptr_t)*(uint64_t *)values[0];
-    const int32_t *const from = (const int32_t *)(uintptr_t)*(uint64_t *)values[1];
-    for (unsigned i = 0; i < gx * bx * gy * by; i++) to[i] = from[i] + *(int32_t *)values[2];
+    if (shared || more || stream != &now || gx * gy * gz == 0)
+        return NO_SUCH;
+    if (function != (void *)(uintptr_t)add)
+        return 0;
+    if (bx != 4 || by != 2 || bz != 1 || gz != 1)
+        return NO_SUCH;
+    int32_t *const to = (int32_t *)(uintptr_t) * (uint64_t *)values[0];
+    const int32_t *const from = (const int32_t *)(uintptr_t) * (uint64_t *)values[1];
+    for (unsigned i = 0; i < gx * bx * gy * by; i++)
+        to[i] = from[i] + *(int32_t *)values[2];
     return 0;
 }
 

@@ -58,7 +58,7 @@ static void set_causal_offset(test_problem *t)
 
 static void set_window(test_problem *t)
 {
-    static const int64_t sizes[] = {-1, 0, 1, 7, 15, 16, 17, 40, 100};
+    static const int64_t sizes[] = { -1, 0, 1, 7, 15, 16, 17, 40, 100 };
     random_alignment(t);
     t->p.window = ATTN_WINDOW;
     t->p.window_left = RNG_PICK(sizes);
@@ -67,7 +67,7 @@ static void set_window(test_problem *t)
 
 static void set_chunked(test_problem *t)
 {
-    static const int64_t sizes[] = {1, 5, 16, 24, 64, 100};
+    static const int64_t sizes[] = { 1, 5, 16, 24, 64, 100 };
     random_alignment(t);
     t->p.chunk_size = RNG_PICK(sizes);
 }
@@ -83,7 +83,7 @@ static void set_prefix(test_problem *t)
 
 static void set_key_base(test_problem *t)
 {
-    static const int64_t bases[] = {1, 3, 15, 16, 1000, 1021, 2048, 5000000000};
+    static const int64_t bases[] = { 1, 3, 15, 16, 1000, 1021, 2048, 5000000000 };
     int64_t *base = test_alloc((size_t)t->p.batch * sizeof *base);
     for (int64_t b = 0; b < t->p.batch; b++)
         base[b] = RNG_PICK(bases);
@@ -135,7 +135,7 @@ static void set_kv_len(test_problem *t)
 
 /* ---- where the keys lie ---------------------------------------------------------------------- */
 
-static const int64_t page_sizes[] = {1, 5, 16, 16, 32, 48, 256};
+static const int64_t page_sizes[] = { 1, 5, 16, 16, 32, 48, 256 };
 
 static void set_paged(test_problem *t)
 {
@@ -211,8 +211,8 @@ static dense random_dense(const attn_params *p, int64_t gap)
     s.column = rng_chance(5) ? 0 : 1;
     s.row = rng_chance(25) ? 0 : (ptrdiff_t)(p->seq_len_kv + gap);
     s.head = rng_chance(30) ? 0 : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q);
-    s.batch = rng_chance(30) ? 0
-                             : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q);
+    s.batch =
+        rng_chance(30) ? 0 : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q);
     s.count = (p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q * p->batch;
     return s;
 }
@@ -258,8 +258,8 @@ static void set_mask_strides(attn_mask *mask, const dense *s)
 
 static void set_bool(test_problem *t)
 {
-    static const int64_t densities[] = {3, 50, 50, 90, 99};
-    static const uint8_t yes[] = {1, 2, 0x80, 0xff};
+    static const int64_t densities[] = { 3, 50, 50, 90, 99 };
+    static const uint8_t yes[] = { 1, 2, 0x80, 0xff };
     const dense s = random_dense(&t->p, rng_int(0, 3));
     const int density = (int)RNG_PICK(densities);
     uint8_t *data = test_alloc((size_t)s.count);
@@ -296,8 +296,8 @@ typedef struct cells {
 
 static cells random_cells(test_problem *t)
 {
-    static const int64_t sizes_q[] = {1, 3, 8, 16, 32, 64}, sizes_k[] = {1, 5, 16, 32, 64, 100};
-    static const int64_t percents[] = {50, 50, 2};
+    static const int64_t sizes_q[] = { 1, 3, 8, 16, 32, 64 }, sizes_k[] = { 1, 5, 16, 32, 64, 100 };
+    static const int64_t percents[] = { 50, 50, 2 };
     attn_block_mask *m = &t->p.block_mask;
     cells c;
     m->block_q = RNG_PICK(sizes_q);
@@ -366,7 +366,7 @@ int features_bad_pairs(void)
 
 static int64_t offset_of(const attn_params *p, int64_t b)
 {
-    return p->alignment == ATTN_ALIGN_OFFSET      ? p->q_offset[b]
+    return p->alignment == ATTN_ALIGN_OFFSET     ? p->q_offset[b]
            : p->alignment == ATTN_ALIGN_TOP_LEFT ? 0
                                                  : oracle_keys(p, b) - oracle_rows(p, b);
 }
@@ -548,14 +548,14 @@ static void shape_negative(test_shape *s)
 
 static void shape_shared(test_shape *s)
 {
-    static const int64_t layouts[] = {LAYOUT_SHARED_HEADS, LAYOUT_SHARED_BATCH, LAYOUT_PADDED};
+    static const int64_t layouts[] = { LAYOUT_SHARED_HEADS, LAYOUT_SHARED_BATCH, LAYOUT_PADDED };
     set_layouts(s, (int)RNG_PICK(layouts), (int)RNG_PICK(layouts), (int)RNG_PICK(layouts),
                 LAYOUT_BHSD);
 }
 
 static void shape_odd(test_shape *s)
 {
-    static const int64_t dims[] = {1, 3, 7, 20, 40, 72, 80, 112, 160, 257};
+    static const int64_t dims[] = { 1, 3, 7, 20, 40, 72, 80, 112, 160, 257 };
     s->dim = RNG_PICK(dims);
     s->dim_v = RNG_PICK(dims);
     if (s->seq_q > 20)
@@ -565,7 +565,7 @@ static void shape_odd(test_shape *s)
 /* More than 1024 keys: chunks are merged. Few rows and small heads keep the oracle quick. */
 static void shape_long(test_shape *s)
 {
-    static const int64_t lengths[] = {1023, 1025, 1500, 2049, 3100};
+    static const int64_t lengths[] = { 1023, 1025, 1500, 2049, 3100 };
     s->batch = s->varlen ? s->batch : 1;
     s->heads_q = s->heads_q / s->heads_kv;
     s->heads_kv = 1;
@@ -601,59 +601,59 @@ static void set_logits(test_problem *t)
     t->p.logits.stage = (int)rng_int(0, t->p.partial ? 2 : 3);
     t->p.logits.num_rows = rows;
     t->p.logits.rows = list;
-    t->p.logits.data = test_alloc((size_t)(t->p.batch * t->p.num_heads_q * stored *
-                                           t->p.seq_len_kv) * sizeof(float));
+    t->p.logits.data = test_alloc(
+        (size_t)(t->p.batch * t->p.num_heads_q * stored * t->p.seq_len_kv) * sizeof(float));
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
 const feature features[] = {
-    {"varlen", "varlen", shape_varlen, NULL},
-    {"gqa", "gqa", shape_gqa, NULL},
-    {"f16", "storage", shape_f16, NULL},
-    {"bf16", "storage", shape_bf16, NULL},
-    {"mixed", "storage", shape_mixed, NULL},
-    {"bshd", "layout", shape_bshd, NULL},
-    {"qkv", "layout", shape_qkv, NULL},
-    {"negative", "layout", shape_negative, NULL},
-    {"shared", "layout", shape_shared, NULL},
-    {"long", "long", shape_long, NULL},
-    {"odd_dims", "dims", shape_odd, NULL},
-    {"q_len", "q_len", NULL, set_q_len},
-    {"kv_begin", "kv_begin", NULL, set_kv_begin},
-    {"kv_len", "kv_len", NULL, set_kv_len},
-    {"key_base", "key_base", NULL, set_key_base},
-    {"paged", "rows", NULL, set_paged},
-    {"ring", "rows", NULL, set_ring},
-    {"paged_ring", "rows", NULL, set_paged_ring},
-    {"causal", "causal", NULL, set_causal},
-    {"causal_top", "causal", NULL, set_causal_top},
-    {"causal_off", "causal", NULL, set_causal_offset},
-    {"prefix", "prefix", NULL, set_prefix},
-    {"window", "window", NULL, set_window},
-    {"chunked", "chunked", NULL, set_chunked},
-    {"segments", "segments", NULL, set_segments},
-    {"tree", "tree", shape_tree, set_tree},
-    {"bool", "bool", NULL, set_bool},
-    {"bool_inv", "bool", NULL, set_bool_inverted},
-    {"bits", "bits", NULL, set_bits},
-    {"bitmap", "bitmap", NULL, set_bitmap},
-    {"csr", "csr", NULL, set_csr},
-    {"mask_fn", "mask_fn", NULL, set_mask},
-    {"mask_tile", "mask_fn", NULL, set_mask_tile},
-    {"scale", "scale", NULL, set_scale},
-    {"softcap", "softcap", NULL, set_softcap},
-    {"bias_f32", "bias", NULL, set_bias_f32},
-    {"bias_f16", "bias", NULL, set_bias_f16},
-    {"bias_bf16", "bias", NULL, set_bias_bf16},
-    {"alibi", "alibi", NULL, set_alibi},
-    {"alibi_bh", "alibi", NULL, set_alibi_batch},
-    {"score_fn", "score_fn", NULL, set_score},
-    {"sinks", "sinks", NULL, set_sinks},
-    {"softmax1", "softmax1", NULL, set_softmax1},
-    {"dropout", "dropout", NULL, set_dropout},
-    {"partial", "partial", NULL, set_partial},
-    {"logits", "logits", NULL, set_logits},
+    { "varlen", "varlen", shape_varlen, NULL },
+    { "gqa", "gqa", shape_gqa, NULL },
+    { "f16", "storage", shape_f16, NULL },
+    { "bf16", "storage", shape_bf16, NULL },
+    { "mixed", "storage", shape_mixed, NULL },
+    { "bshd", "layout", shape_bshd, NULL },
+    { "qkv", "layout", shape_qkv, NULL },
+    { "negative", "layout", shape_negative, NULL },
+    { "shared", "layout", shape_shared, NULL },
+    { "long", "long", shape_long, NULL },
+    { "odd_dims", "dims", shape_odd, NULL },
+    { "q_len", "q_len", NULL, set_q_len },
+    { "kv_begin", "kv_begin", NULL, set_kv_begin },
+    { "kv_len", "kv_len", NULL, set_kv_len },
+    { "key_base", "key_base", NULL, set_key_base },
+    { "paged", "rows", NULL, set_paged },
+    { "ring", "rows", NULL, set_ring },
+    { "paged_ring", "rows", NULL, set_paged_ring },
+    { "causal", "causal", NULL, set_causal },
+    { "causal_top", "causal", NULL, set_causal_top },
+    { "causal_off", "causal", NULL, set_causal_offset },
+    { "prefix", "prefix", NULL, set_prefix },
+    { "window", "window", NULL, set_window },
+    { "chunked", "chunked", NULL, set_chunked },
+    { "segments", "segments", NULL, set_segments },
+    { "tree", "tree", shape_tree, set_tree },
+    { "bool", "bool", NULL, set_bool },
+    { "bool_inv", "bool", NULL, set_bool_inverted },
+    { "bits", "bits", NULL, set_bits },
+    { "bitmap", "bitmap", NULL, set_bitmap },
+    { "csr", "csr", NULL, set_csr },
+    { "mask_fn", "mask_fn", NULL, set_mask },
+    { "mask_tile", "mask_fn", NULL, set_mask_tile },
+    { "scale", "scale", NULL, set_scale },
+    { "softcap", "softcap", NULL, set_softcap },
+    { "bias_f32", "bias", NULL, set_bias_f32 },
+    { "bias_f16", "bias", NULL, set_bias_f16 },
+    { "bias_bf16", "bias", NULL, set_bias_bf16 },
+    { "alibi", "alibi", NULL, set_alibi },
+    { "alibi_bh", "alibi", NULL, set_alibi_batch },
+    { "score_fn", "score_fn", NULL, set_score },
+    { "sinks", "sinks", NULL, set_sinks },
+    { "softmax1", "softmax1", NULL, set_softmax1 },
+    { "dropout", "dropout", NULL, set_dropout },
+    { "partial", "partial", NULL, set_partial },
+    { "logits", "logits", NULL, set_logits },
 };
 const int feature_count = sizeof features / sizeof *features;
 

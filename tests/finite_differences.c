@@ -77,22 +77,27 @@ static float *input_of(const gradients_case *s, int which, const int64_t at[4])
     const attn_bias *bias = &p->bias;
     switch (which) {
     case ORACLE_DQ:
-        return at[2] >= oracle_rows(p, at[0]) ? NULL
-               : writable(p->q.data) + at[3] +
-                     oracle_row_offset(p, &p->q, p->head_dim, at[0], at[1], at[2]);
+        return at[2] >= oracle_rows(p, at[0])
+                   ? NULL
+                   : writable(p->q.data) + at[3] +
+                         oracle_row_offset(p, &p->q, p->head_dim, at[0], at[1], at[2]);
     case ORACLE_DK:
-        return at[2] >= oracle_keys(p, at[0]) ? NULL
-               : writable(p->k.data) + at[3] +
-                     oracle_key_offset(p, &p->k, p->head_dim, at[0], at[1], at[2]);
+        return at[2] >= oracle_keys(p, at[0])
+                   ? NULL
+                   : writable(p->k.data) + at[3] +
+                         oracle_key_offset(p, &p->k, p->head_dim, at[0], at[1], at[2]);
     case ORACLE_DV:
-        return at[2] >= oracle_keys(p, at[0]) ? NULL
-               : writable(p->v.data) + at[3] +
-                     oracle_key_offset(p, &p->v, dim_v, at[0], at[1], at[2]);
+        return at[2] >= oracle_keys(p, at[0])
+                   ? NULL
+                   : writable(p->v.data) + at[3] +
+                         oracle_key_offset(p, &p->v, dim_v, at[0], at[1], at[2]);
     case ORACLE_DBIAS:
         return writable(bias->data) + at[0] * bias->stride_batch + at[1] * bias->stride_head +
                at[2] * bias->stride_q + at[3] * bias->stride_kv;
-    case ORACLE_DSINKS: return writable(p->sinks) + at[1];
-    default: return writable(p->alibi_slopes) + at[0] * p->alibi_stride + at[1];
+    case ORACLE_DSINKS:
+        return writable(p->sinks) + at[1];
+    default:
+        return writable(p->alibi_slopes) + at[0] * p->alibi_stride + at[1];
     }
 }
 
@@ -103,7 +108,7 @@ static float *input_of(const gradients_case *s, int which, const int64_t at[4])
 static const struct {
     float step, slope_step;
     double tolerance; /* times the size of the gradient */
-} exact = {0x1p-10f, 0x1p-12f, 1e-8}, with_callback = {0x1p-5f, 0x1p-8f, 2e-4};
+} exact = { 0x1p-10f, 0x1p-12f, 1e-8 }, with_callback = { 0x1p-5f, 0x1p-8f, 2e-4 };
 
 static double size_of(const oracle_gradient *of)
 {
@@ -119,7 +124,8 @@ static void check_element(const gradients_case *s, const oracle_gradient *of, in
     const int scored = s->t.p.score != NULL;
     const float step = which == ORACLE_DSLOPES
                            ? scored ? with_callback.slope_step : exact.slope_step
-                           : scored ? with_callback.step : exact.step;
+                       : scored ? with_callback.step
+                                : exact.step;
     int64_t at[4], index = 0;
     float *x;
     double found, error, allowed;
@@ -135,8 +141,8 @@ static void check_element(const gradients_case *s, const oracle_gradient *of, in
     }
     found = derivative(s, x, step);
     error = fabs(found - of->value[index]);
-    allowed = (scored ? with_callback.tolerance : exact.tolerance) *
-              (size_of(of) + fabs(found) + 0.05);
+    allowed =
+        (scored ? with_callback.tolerance : exact.tolerance) * (size_of(of) + fabs(found) + 0.05);
     worst_note(error / allowed);
     CHECK(error <= allowed, "%s[%lld, %lld, %lld, %lld]: %.9g, by differences %.9g",
           oracle_gradient_name(which), (long long)at[0], (long long)at[1], (long long)at[2],
@@ -149,8 +155,7 @@ static void check_gradients(const gradients_case *s)
     if (!CHECK(oracle_backward(&s->t.p, &s->g, of) == 0, "no memory"))
         return;
     for (int which = 0; which < ORACLE_GRADIENTS; which++)
-        for (int n = 0; of[which].value != NULL && n < (which == ORACLE_DBIAS ? 16 : 6);
-             n++)
+        for (int n = 0; of[which].value != NULL && n < (which == ORACLE_DBIAS ? 16 : 6); n++)
             check_element(s, &of[which], which);
     oracle_backward_free(of);
 }
@@ -188,14 +193,14 @@ static void make_tiny(gradients_case *s, const int *list, int count)
     if (s->t.p.sinks != NULL)
         to_grid(writable(s->t.p.sinks), s->t.p.num_heads_q);
     if (s->t.p.alibi_slopes != NULL)
-        to_grid(writable(s->t.p.alibi_slopes), (s->t.p.batch - 1) * s->t.p.alibi_stride +
-                                                   s->t.p.num_heads_q);
+        to_grid(writable(s->t.p.alibi_slopes),
+                (s->t.p.batch - 1) * s->t.p.alibi_stride + s->t.p.num_heads_q);
     bias_to_grid(s);
 }
 
 /* Storage types, layouts and long calls are for the library: the oracle only looks numbers up. */
-static const char *const left_out[] = {"storage", "layout", "long", "dims", "bias_f16",
-                                       "bias_bf16", NULL};
+static const char *const left_out[] = { "storage",  "layout",    "long", "dims",
+                                        "bias_f16", "bias_bf16", NULL };
 
 static int is_left_out(int f)
 {
@@ -207,7 +212,7 @@ static int is_left_out(int f)
 }
 
 /* Features that each of the others meets at least once. */
-static const char *const partners[] = {"bias_f32", "alibi", "softcap", "kv_begin"};
+static const char *const partners[] = { "bias_f32", "alibi", "softcap", "kv_begin" };
 enum { PARTNERS = sizeof partners / sizeof *partners, ROUNDS = 12 };
 
 /* Feature f alone, with a partner, and with some others. */

@@ -31,8 +31,22 @@ static float q[ARENA], k[ARENA], v[ARENA], bias[ARENA];
 static uint8_t bytes_mask[ARENA];
 /* Which integer array is which. OFFSETS is last, beyond those that are broken: nobody could check
  * offsets that lead outside of the columns. */
-enum { Q_LEN, KV_LEN, KV_BEGIN, CU_Q, CU_KV, Q_OFFSET, PREFIX, Q_SEG, KV_SEG, TREE, COLUMNS, ROWS,
-       OFFSETS, LISTS };
+enum {
+    Q_LEN,
+    KV_LEN,
+    KV_BEGIN,
+    CU_Q,
+    CU_KV,
+    Q_OFFSET,
+    PREFIX,
+    Q_SEG,
+    KV_SEG,
+    TREE,
+    COLUMNS,
+    ROWS,
+    OFFSETS,
+    LISTS
+};
 
 static int32_t list32[LISTS][LIST];
 static int64_t list64[LIST];
@@ -69,8 +83,6 @@ static void fill_memory(uint64_t number)
 }
 
 /* ---- a right call ---------------------------------------------------------------------------- */
-
-
 
 static int32_t *ints(int list, int64_t low, int64_t high)
 {
@@ -261,7 +273,7 @@ static int wild_loop(void *user, int64_t n, attn_task_fn task, void *arg)
 
 static void set_ways(attn_params *p)
 {
-    static const int64_t tiles[] = {0, 16, 32, 128, 1024};
+    static const int64_t tiles[] = { 0, 16, 32, 128, 1024 };
     p->impl = (int)rng_int(0, 3);
     p->auto_naive_keys = rng_int(0, 20);
     p->naive_whole = rng_chance(20);
@@ -277,63 +289,118 @@ static void set_ways(attn_params *p)
 static int64_t extreme(void)
 {
     static const int64_t values[] = {
-        -1, 0, 1, 2, 3, 13, 16, 127, 128, 1 << 20, -(1 << 20), INT32_MAX, INT64_C(1) << 31,
-        (INT64_C(1) << 31) + 1, INT64_C(1) << 32, INT64_C(1) << 40, INT64_C(1) << 61,
-        INT64_C(1) << 62, INT64_MAX - 1, INT64_MAX, INT64_MIN, INT64_MIN + 1, INT32_MIN,
+        -1,
+        0,
+        1,
+        2,
+        3,
+        13,
+        16,
+        127,
+        128,
+        1 << 20,
+        -(1 << 20),
+        INT32_MAX,
+        INT64_C(1) << 31,
+        (INT64_C(1) << 31) + 1,
+        INT64_C(1) << 32,
+        INT64_C(1) << 40,
+        INT64_C(1) << 61,
+        INT64_C(1) << 62,
+        INT64_MAX - 1,
+        INT64_MAX,
+        INT64_MIN,
+        INT64_MIN + 1,
+        INT32_MIN,
     };
     return RNG_PICK(values);
 }
 
 static int wild_int(void)
 {
-    static const int64_t values[] = {-1, 0, 1, 2, 3, 4, 5, 17, 255, INT_MAX, INT_MIN, 1000000};
+    static const int64_t values[] = { -1, 0, 1, 2, 3, 4, 5, 17, 255, INT_MAX, INT_MIN, 1000000 };
     return (int)RNG_PICK(values);
 }
 
 static float wild_float(void)
 {
-    static const uint32_t values[] = {0,           0x80000000u, 0x7fc00000u, 0xffc00001u,
-                                      0x7f800000u, 0xff800000u, 0x7f7fffffu, 0x00000001u,
-                                      0x3f800000u, 0xbf800000u, 0x3f7fffffu, 0x0da24260u};
+    static const uint32_t values[] = { 0,           0x80000000u, 0x7fc00000u, 0xffc00001u,
+                                       0x7f800000u, 0xff800000u, 0x7f7fffffu, 0x00000001u,
+                                       0x3f800000u, 0xbf800000u, 0x3f7fffffu, 0x0da24260u };
     return float_from_bits(values[rng_int(0, sizeof values / sizeof *values - 1)]);
 }
 
 static ptrdiff_t wild_stride(void)
 {
-    static const ptrdiff_t values[] = {0,  1,  -1, 7, -FURTHEST, FURTHEST, ATTN_STRIDE_BROADCAST,
-                                       PTRDIFF_MAX, PTRDIFF_MAX / 2, ATTN_STRIDE_BROADCAST + 1,
-                                       ATTN_STRIDE_BROADCAST / 2, PTRDIFF_MAX / 3};
+    static const ptrdiff_t values[] = { 0,
+                                        1,
+                                        -1,
+                                        7,
+                                        -FURTHEST,
+                                        FURTHEST,
+                                        ATTN_STRIDE_BROADCAST,
+                                        PTRDIFF_MAX,
+                                        PTRDIFF_MAX / 2,
+                                        ATTN_STRIDE_BROADCAST + 1,
+                                        ATTN_STRIDE_BROADCAST / 2,
+                                        PTRDIFF_MAX / 3 };
     return values[rng_int(0, sizeof values / sizeof *values - 1)];
 }
 
 #define AT(field) offsetof(attn_params, field)
 static const size_t wide_fields[] = {
-    AT(batch), AT(num_heads_q), AT(num_heads_kv), AT(seq_len_q), AT(seq_len_kv), AT(head_dim),
-    AT(head_dim_v), AT(window_left), AT(window_right), AT(chunk_size), AT(block_mask.block_q),
-    AT(block_mask.block_k), AT(logits.num_rows), AT(auto_naive_keys), AT(shared_keys),
-    AT(part.row_begin), AT(part.row_count), AT(part.key_begin), AT(part.key_count),
+    AT(batch),           AT(num_heads_q),     AT(num_heads_kv),       AT(seq_len_q),
+    AT(seq_len_kv),      AT(head_dim),        AT(head_dim_v),         AT(window_left),
+    AT(window_right),    AT(chunk_size),      AT(block_mask.block_q), AT(block_mask.block_k),
+    AT(logits.num_rows), AT(auto_naive_keys), AT(shared_keys),        AT(part.row_begin),
+    AT(part.row_count),  AT(part.key_begin),  AT(part.key_count),
 };
 static const size_t int_fields[] = {
-    AT(q.dtype), AT(k.dtype), AT(v.dtype), AT(o.dtype), AT(lse.dtype), AT(bias.dtype),
-    AT(alignment), AT(causal), AT(window), AT(softmax1), AT(partial), AT(logits.stage), AT(impl),
-    AT(naive_whole), AT(tile_keys), AT(force_redo), AT(num_workers), AT(bool_mask.invert),
-    AT(part.rows), AT(part.keys), AT(part.continued),
+    AT(q.dtype),        AT(k.dtype),          AT(v.dtype),   AT(o.dtype),
+    AT(lse.dtype),      AT(bias.dtype),       AT(alignment), AT(causal),
+    AT(window),         AT(softmax1),         AT(partial),   AT(logits.stage),
+    AT(impl),           AT(naive_whole),      AT(tile_keys), AT(force_redo),
+    AT(num_workers),    AT(bool_mask.invert), AT(part.rows), AT(part.keys),
+    AT(part.continued),
 };
-static const size_t float_fields[] = {AT(scale), AT(softcap), AT(dropout_p)};
+static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
-    AT(q.stride_batch), AT(q.stride_head), AT(q.stride_seq), AT(k.stride_batch), AT(k.stride_head),
-    AT(k.stride_seq), AT(v.stride_batch), AT(v.stride_head), AT(v.stride_seq), AT(o.stride_batch),
-    AT(o.stride_head), AT(o.stride_seq), AT(lse.stride_batch), AT(lse.stride_head),
-    AT(lse.stride_seq), AT(bias.stride_batch), AT(bias.stride_head), AT(bias.stride_q),
-    AT(bias.stride_kv), AT(bool_mask.stride_batch), AT(bool_mask.stride_head),
+    AT(q.stride_batch),     AT(q.stride_head),          AT(q.stride_seq),
+    AT(k.stride_batch),     AT(k.stride_head),          AT(k.stride_seq),
+    AT(v.stride_batch),     AT(v.stride_head),          AT(v.stride_seq),
+    AT(o.stride_batch),     AT(o.stride_head),          AT(o.stride_seq),
+    AT(lse.stride_batch),   AT(lse.stride_head),        AT(lse.stride_seq),
+    AT(bias.stride_batch),  AT(bias.stride_head),       AT(bias.stride_q),
+    AT(bias.stride_kv),     AT(bool_mask.stride_batch), AT(bool_mask.stride_head),
     AT(bool_mask.stride_q), AT(bool_mask.stride_kv),
 };
 static const size_t pointer_fields[] = {
-    AT(q.data), AT(k.data), AT(v.data), AT(o.data), AT(lse.data), AT(q_len), AT(kv_len),
-    AT(kv_begin), AT(cu_seqlens_q), AT(cu_seqlens_kv), AT(key_base), AT(q_offset), AT(prefix),
-    AT(q_segments), AT(kv_segments), AT(tree_parents), AT(bool_mask.data), AT(bit_mask.data),
-    AT(block_mask.bitmap), AT(bias.data), AT(alibi_slopes), AT(sinks), AT(state.m), AT(state.l),
-    AT(state.o), AT(logits.data),
+    AT(q.data),
+    AT(k.data),
+    AT(v.data),
+    AT(o.data),
+    AT(lse.data),
+    AT(q_len),
+    AT(kv_len),
+    AT(kv_begin),
+    AT(cu_seqlens_q),
+    AT(cu_seqlens_kv),
+    AT(key_base),
+    AT(q_offset),
+    AT(prefix),
+    AT(q_segments),
+    AT(kv_segments),
+    AT(tree_parents),
+    AT(bool_mask.data),
+    AT(bit_mask.data),
+    AT(block_mask.bitmap),
+    AT(bias.data),
+    AT(alibi_slopes),
+    AT(sinks),
+    AT(state.m),
+    AT(state.l),
+    AT(state.o),
+    AT(logits.data),
 };
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
@@ -346,19 +413,24 @@ static void break_field(attn_params *p)
     const ptrdiff_t stride = wild_stride();
     int32_t entry = (int32_t)extreme();
     switch (rng_int(0, 5)) {
-    case 0: memcpy(base + wide_fields[rng_int(0, COUNT(wide_fields) - 1)], &wide, sizeof wide);
+    case 0:
+        memcpy(base + wide_fields[rng_int(0, COUNT(wide_fields) - 1)], &wide, sizeof wide);
         break;
-    case 1: memcpy(base + int_fields[rng_int(0, COUNT(int_fields) - 1)], &narrow, sizeof narrow);
+    case 1:
+        memcpy(base + int_fields[rng_int(0, COUNT(int_fields) - 1)], &narrow, sizeof narrow);
         break;
-    case 2: memcpy(base + float_fields[rng_int(0, COUNT(float_fields) - 1)], &real, sizeof real);
+    case 2:
+        memcpy(base + float_fields[rng_int(0, COUNT(float_fields) - 1)], &real, sizeof real);
         break;
-    case 3: memcpy(base + stride_fields[rng_int(0, COUNT(stride_fields) - 1)], &stride,
-                   sizeof stride);
+    case 3:
+        memcpy(base + stride_fields[rng_int(0, COUNT(stride_fields) - 1)], &stride, sizeof stride);
         break;
-    case 4: memset(base + pointer_fields[rng_int(0, COUNT(pointer_fields) - 1)], 0,
-                   sizeof(void *));
+    case 4:
+        memset(base + pointer_fields[rng_int(0, COUNT(pointer_fields) - 1)], 0, sizeof(void *));
         break;
-    default: memcpy(&list32[rng_int(0, ROWS)][rng_int(0, 7)], &entry, sizeof entry); break;
+    default:
+        memcpy(&list32[rng_int(0, ROWS)][rng_int(0, 7)], &entry, sizeof entry);
+        break;
     }
 }
 
@@ -453,7 +525,7 @@ static void name_output(const attn_params *p, const attn_output *t, int64_t dim,
     const size_t size = dtype_size(t->dtype);
     const ptrdiff_t d = (ptrdiff_t)dim, rows = (ptrdiff_t)rows_of(p);
     const ptrdiff_t heads = (ptrdiff_t)p->num_heads_q;
-    ptrdiff_t step[3] = {heads * rows * d, rows * d, d};
+    ptrdiff_t step[3] = { heads * rows * d, rows * d, d };
     if (varlen && !is_lse)
         step[1] = d, step[2] = heads * d;
     step[0] = varlen ? 0 : t->stride_batch != 0 ? t->stride_batch : step[0];

@@ -14,8 +14,8 @@
 
 static int64_t random_length(int64_t most)
 {
-    static const int64_t edges[] = {15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65,
-                                    127, 128, 129};
+    static const int64_t edges[] = { 15, 16, 17, 23, 24, 25, 31,  32,  33,
+                                     47, 48, 49, 63, 64, 65, 127, 128, 129 };
     const int64_t length = rng_chance(30) ? RNG_PICK(edges) : rng_int(1, most);
     return length < most ? length : rng_int(1, most);
 }
@@ -28,7 +28,7 @@ static int64_t work_of(const test_shape *s)
 /* Halves one of the sizes. */
 static void shrink(test_shape *s)
 {
-    int64_t *const sizes[] = {&s->batch, &s->heads_q, &s->seq_q, &s->seq_kv, &s->dim};
+    int64_t *const sizes[] = { &s->batch, &s->heads_q, &s->seq_q, &s->seq_kv, &s->dim };
     int64_t *size = sizes[rng_int(0, 4)];
     *size = (*size + 1) / 2;
     s->heads_kv = s->heads_q;
@@ -37,7 +37,7 @@ static void shrink(test_shape *s)
 
 test_shape gradients_shape(int work)
 {
-    static const int64_t dims[] = {1, 2, 3, 4, 5, 8, 16, 17, 24, 32, 33, 64};
+    static const int64_t dims[] = { 1, 2, 3, 4, 5, 8, 16, 17, 24, 32, 33, 64 };
     test_shape s;
     memset(&s, 0, sizeof s);
     s.batch = rng_int(1, 2);
@@ -52,9 +52,9 @@ test_shape gradients_shape(int work)
 }
 
 /* What attn_backward refuses or does not look at. */
-static const char *const left_out[] = {"rows", "partial", "logits"};
+static const char *const left_out[] = { "rows", "partial", "logits" };
 /* What attn_forward refuses together. */
-static const char *const refused[][2] = {{"sinks", "softmax1"}, {"bitmap", "csr"}};
+static const char *const refused[][2] = { { "sinks", "softmax1" }, { "bitmap", "csr" } };
 
 static int is_named(int f, const char *name)
 {
@@ -137,8 +137,8 @@ static void make_output(gradients_case *s, int which, attn_output *to, int dtype
 static void make_dbias(gradients_case *s, const oracle_gradient *size)
 {
     attn_bias_gradient *to = &s->g.dbias;
-    ptrdiff_t *const strides[] = {&to->stride_batch, &to->stride_head, &to->stride_q,
-                                  &to->stride_kv};
+    ptrdiff_t *const strides[] = { &to->stride_batch, &to->stride_head, &to->stride_q,
+                                   &to->stride_kv };
     const int first = (int)rng_int(0, 3), packed = rng_chance(40);
     ptrdiff_t count = 1, start = 0;
     memset(to, 0, sizeof *to);
@@ -161,10 +161,10 @@ static void spoil_summed(gradients_case *s)
 {
     const attn_bias *bias = &s->t.p.bias;
     attn_bias_gradient *to = &s->g.dbias;
-    const ptrdiff_t from[] = {bias->stride_batch, bias->stride_head, bias->stride_q,
-                              bias->stride_kv};
-    ptrdiff_t *const strides[] = {&to->stride_batch, &to->stride_head, &to->stride_q,
-                                  &to->stride_kv};
+    const ptrdiff_t from[] = { bias->stride_batch, bias->stride_head, bias->stride_q,
+                               bias->stride_kv };
+    ptrdiff_t *const strides[] = { &to->stride_batch, &to->stride_head, &to->stride_q,
+                                   &to->stride_kv };
     for (int axis = 0; axis < 4; axis++)
         if (from[axis] == 0 && rng_chance(50))
             *strides[axis] = 77777;
@@ -285,9 +285,9 @@ static void spoil_unused(gradients_case *s)
     for (int64_t b = 0; b < p->batch; b++) {
         const int32_t *cu_q = p->cu_seqlens_q, *cu_kv = p->cu_seqlens_kv;
         const int64_t begin = p->kv_begin != NULL ? p->kv_begin[b] : 0;
-        const int64_t q[] = {0, oracle_rows(p, b), cu_q ? cu_q[b + 1] - cu_q[b] : p->seq_len_q};
-        const int64_t kv[] = {begin, begin + oracle_keys(p, b),
-                              cu_kv ? cu_kv[b + 1] - cu_kv[b] : p->seq_len_kv};
+        const int64_t q[] = { 0, oracle_rows(p, b), cu_q ? cu_q[b + 1] - cu_q[b] : p->seq_len_q };
+        const int64_t kv[] = { begin, begin + oracle_keys(p, b),
+                               cu_kv ? cu_kv[b + 1] - cu_kv[b] : p->seq_len_kv };
         spoil_rows(&s->t.q, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->t.o, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->t.lse, p, b, cu_q ? cu_q[b] : 0, q);
@@ -433,9 +433,9 @@ static void carry_over(void *user, const int64_t at[4])
 static int only_elements_written(const gradients_case *s, int which)
 {
     oracle_gradient size[ORACLE_GRADIENTS];
-    expected_block e = {s, which, NULL};
+    expected_block e = { s, which, NULL };
     oracle_place place;
-    const int64_t first[4] = {0, 0, 0, 0};
+    const int64_t first[4] = { 0, 0, 0, 0 };
     int same = 1;
     oracle_gradient_sizes(&s->t.p, size);
     oracle_gradient_place(&s->t.p, &s->g, which, first, &place);
@@ -515,7 +515,7 @@ static void compare(void *user, const int64_t at[4])
 
 static double compare_one(const gradients_case *s, const oracle_gradient *expected, int which)
 {
-    const int64_t first[4] = {0, 0, 0, 0};
+    const int64_t first[4] = { 0, 0, 0, 0 };
     oracle_place place;
     comparison c;
     memset(&c, 0, sizeof c);
@@ -524,8 +524,10 @@ static double compare_one(const gradients_case *s, const oracle_gradient *expect
     if (place.data == NULL || expected->value == NULL)
         return 0;
     gradients_each(expected, compare, &c);
-    CHECK(c.worst <= 1, "%s: %.3g times the tolerance at [%lld, %lld, %lld, %lld]: %.9g, expected "
-          "%.9g", oracle_gradient_name(which), c.worst, (long long)c.at[0], (long long)c.at[1],
+    CHECK(c.worst <= 1,
+          "%s: %.3g times the tolerance at [%lld, %lld, %lld, %lld]: %.9g, expected "
+          "%.9g",
+          oracle_gradient_name(which), c.worst, (long long)c.at[0], (long long)c.at[1],
           (long long)c.at[2], (long long)c.at[3], c.value, c.wanted);
     worst_note(c.worst);
     return c.worst;
@@ -570,14 +572,14 @@ static void compare_bits(void *user, const int64_t at[4])
     if (float_bits(x) == float_bits(y) || c->count++ > 0)
         return;
     snprintf(c->first, 200, "%s[%lld, %lld, %lld, %lld]: %.9g and %.9g",
-             oracle_gradient_name(c->which), (long long)at[0], (long long)at[1],
-             (long long)at[2], (long long)at[3], (double)x, (double)y);
+             oracle_gradient_name(c->which), (long long)at[0], (long long)at[1], (long long)at[2],
+             (long long)at[3], (double)x, (double)y);
 }
 
 int64_t gradients_differences(const gradients_case *a, const gradients_case *b, char first[200])
 {
     oracle_gradient size[ORACLE_GRADIENTS], other[ORACLE_GRADIENTS];
-    bit_comparison c = {a, b, 0, 0, first};
+    bit_comparison c = { a, b, 0, 0, first };
     oracle_gradient_sizes(&a->t.p, size);
     oracle_gradient_sizes(&b->t.p, other);
     for (c.which = 0; c.which < ORACLE_GRADIENTS; c.which++)

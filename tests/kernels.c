@@ -52,7 +52,7 @@ static float infinity(void)
 /* Logits: normal, with some dead keys, and rarely a NaN or +inf. */
 static float *logit_matrix(int64_t count)
 {
-    static const int64_t factors[] = {1, 8, 30, 200};
+    static const int64_t factors[] = { 1, 8, 30, 200 };
     const float factor = (float)RNG_PICK(factors);
     const int dead = rng_chance(50) ? 30 : 0, strange = rng_chance(20);
     float *p = normal_matrix(count, factor);
@@ -90,8 +90,8 @@ static void check_lanes(const char *what, const float *large, const float *small
             const float a = large[i * rows + (first + r) % rows];
             const float b = small[i * portable->rows + r];
             if (!same_number(a, b)) {
-                CHECK(0, "%s[%d][lane %d] is %08x, portable %08x", what, (int)i,
-                      (first + r) % rows, (unsigned)float_bits(a), (unsigned)float_bits(b));
+                CHECK(0, "%s[%d][lane %d] is %08x, portable %08x", what, (int)i, (first + r) % rows,
+                      (unsigned)float_bits(a), (unsigned)float_bits(b));
                 return;
             }
         }
@@ -109,8 +109,8 @@ typedef struct sizes {
 
 static sizes random_sizes(void)
 {
-    static const int64_t keys[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 100, 128, 200};
-    static const int64_t dims[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33, 64, 80, 96, 128, 130};
+    static const int64_t keys[] = { 1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 100, 128, 200 };
+    static const int64_t dims[] = { 1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 33, 64, 80, 96, 128, 130 };
     sizes z;
     z.n = (int)(rng_chance(50) ? RNG_PICK(keys) : rng_int(1, 130));
     z.first = (int)rng_int(0, tested->rows - 1);
@@ -195,7 +195,7 @@ static void check_pack(const sizes *z)
 /* A range of lanes of the tested set, often all of them, and whether a lane is in it. */
 static attn_lanes random_lanes(void)
 {
-    attn_lanes lanes = {0, tested->rows};
+    attn_lanes lanes = { 0, tested->rows };
     if (rng_chance(60)) {
         lanes.begin = (int)rng_int(0, tested->rows - 1);
         lanes.end = (int)rng_int(lanes.begin + 1, tested->rows);
@@ -219,7 +219,7 @@ static void forget_lanes(float *large, float *small, int64_t n, int first, attn_
 static void check_qk(const sizes *z)
 {
     const int rows = tested->rows;
-    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
+    const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *some = take_lanes(qt, z->dim, rows, z->first);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
@@ -301,8 +301,8 @@ static void running_state(float **m, float **l)
 static float *block_matrix(int n)
 {
     const int rows = tested->rows, dead = rng_chance(50) ? 10 : 0;
-    float *s = rng_chance(50) ? normal_matrix((int64_t)n * rows, 8)
-                              : logit_matrix((int64_t)n * rows);
+    float *s =
+        rng_chance(50) ? normal_matrix((int64_t)n * rows, 8) : logit_matrix((int64_t)n * rows);
     for (int r = 0; r < rows; r++)
         if (rng_chance(dead))
             for (int i = 0; i < n; i++)
@@ -326,13 +326,13 @@ static int is_calm(const float *s, int64_t n, const float *m)
 static void check_exponentials(const sizes *z)
 {
     const int rows = tested->rows, n = (int)rng_int(1, 16);
-    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
+    const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
     float *s = block_matrix(n), *s_few = take_lanes(s, n, rows, z->first), *m, *l;
     float *alpha = matrix(rows), *alpha_few = matrix(portable->rows), *m_few, *l_few;
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    attn_exp beside = {s, n, NULL, NULL, {0, rows}, 0};
-    attn_exp beside_few = {s_few, n, NULL, NULL, {0, portable->rows}, 0};
+    attn_exp beside = { s, n, NULL, NULL, { 0, rows }, 0 };
+    attn_exp beside_few = { s_few, n, NULL, NULL, { 0, portable->rows }, 0 };
     int found, found_few;
     running_state(&m, &l);
     for (int r = 0; r < rows; r++) /* so that few lanes decide on a rise */
@@ -410,7 +410,7 @@ static void check_finite(const sizes *z)
 {
     const int64_t n = 1 + rng_int(0, 100);
     float *x = vector(n), *at = x + rng_int(0, n - 1);
-    static const uint32_t strange[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u};
+    static const uint32_t strange[] = { 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u };
     (void)z;
     *at = float_from_bits(rng_chance(50) ? 0x7f7fffffu : 0xff7fffffu);
     CHECK(tested->finite(x, n), "%d numbers, one the largest, are not finite", (int)n);
@@ -424,7 +424,7 @@ static void check_finite(const sizes *z)
 static void check_pv(const sizes *z)
 {
     const int rows = tested->rows;
-    const attn_lanes lanes = random_lanes(), all = {0, portable->rows};
+    const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
     float *p = normal_matrix((int64_t)z->n * rows, 1), *v = key_rows(z), *p_few, *o_few;
     float *o = normal_matrix(z->dim * rows, 1), *alpha = normal_matrix(rows, 1);
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
@@ -491,7 +491,7 @@ static void check_few_dead(const sizes *z)
     float *s = normal_matrix((int64_t)n * rows, 4), *m = normal_matrix(rows, 4);
     float *l = normal_matrix(rows, 4), *v = normal_matrix(n * z->dim, 1);
     float *o = normal_matrix(z->dim * rows, 1), *before = matrix(z->dim * rows);
-    const attn_exp e = {s, n, m, l, lanes, 0};
+    const attn_exp e = { s, n, m, l, lanes, 0 };
     memcpy(before, o, (size_t)(z->dim * rows) * sizeof *o);
     for (int64_t i = 0; i < (int64_t)n * rows; i++)
         s[i] = is_in(lanes, (int)(i % rows)) ? s[i] : -infinity();
@@ -511,7 +511,7 @@ static attn_runs scatter_rows(const void *rows, int dtype, int count, int64_t st
                               int64_t first, int64_t each)
 {
     const char **run = test_alloc((size_t)(count + 2) * sizeof *run);
-    attn_runs runs = {0};
+    attn_runs runs = { 0 };
     int64_t done = 0, length = first, n;
     int made = 0;
     for (; done < count; done += n, length = each) {
@@ -532,7 +532,7 @@ static attn_runs scatter_rows(const void *rows, int dtype, int count, int64_t st
 /* Rows as they lie, in several places and of any type, against the same rows widened. */
 static void check_few_runs(const sizes *z)
 {
-    static const int types[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+    static const int types[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
     const int rows = tested->rows, dtype = types[rng_int(0, 2)];
     const int64_t size = (int64_t)dtype_size(dtype);
     const int n = (z->n + 15) / 16 * 16, block = (int)rng_int(1, 16);
@@ -546,8 +546,8 @@ static void check_few_runs(const sizes *z)
     float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
     float *e_s = normal_matrix(block * rows, 4), *right_e_s = matrix(block * rows);
     float *m = normal_matrix(rows, 4), *l = normal_matrix(rows, 4), *right_l = matrix(rows);
-    const attn_exp e = {e_s, block, m, l, lanes, 0};
-    const attn_exp right_e = {right_e_s, block, m, right_l, lanes, 0};
+    const attn_exp e = { e_s, block, m, l, lanes, 0 };
+    const attn_exp right_e = { right_e_s, block, m, right_l, lanes, 0 };
     memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
     memcpy(right_e_s, e_s, (size_t)(block * rows) * sizeof *o);
     memcpy(right_l, l, (size_t)rows * sizeof *o);
@@ -572,7 +572,8 @@ static void check_few_runs(const sizes *z)
 static void check_few(const sizes *z)
 {
     CHECK(tested->few < tested->rows && !tested->qk_runs == !tested->few &&
-              !tested->pv_runs == !tested->few, "few is %d", tested->few);
+              !tested->pv_runs == !tested->few,
+          "few is %d", tested->few);
     if (!tested->few)
         return;
     check_few_dead(z);
@@ -653,8 +654,8 @@ static void check_result(const sizes *z)
     portable->result(b, take_lanes(o, z->dim, rows, z->first), take_lanes(l, 1, rows, z->first),
                      factor, z->dim);
     for (int lane = 0; lane < few; lane++)
-        same = same && memcmp(a[(z->first + lane) % rows], b[lane],
-                              (size_t)z->dim * sizeof **a) == 0;
+        same =
+            same && memcmp(a[(z->first + lane) % rows], b[lane], (size_t)z->dim * sizeof **a) == 0;
     CHECK(same, "result");
     for (int64_t i = 0; i < rows * z->dim; i++)
         if (!is_output(a[i / z->dim][i % z->dim])) {
@@ -667,13 +668,22 @@ static const struct {
     const char *name;
     void (*check)(const sizes *z);
 } functions[] = {
-    {"storage types", check_storage}, {"pack", check_pack},       {"qk", check_qk},
-    {"softcap", check_softcap},       {"add_scaled", check_add_scaled},
-    {"sums midway", check_add_midway},
-    {"clip and hide", check_masks},   {"a block", check_block},   {"pv", check_pv},
-    {"other lanes", check_other_lanes}, {"few lanes", check_few},
-    {"maximum", check_maximum},       {"finite", check_finite},   {"exp_sum", check_exp_sum},
-    {"merge", check_merge},           {"result", check_result},
+    { "storage types", check_storage },
+    { "pack", check_pack },
+    { "qk", check_qk },
+    { "softcap", check_softcap },
+    { "add_scaled", check_add_scaled },
+    { "sums midway", check_add_midway },
+    { "clip and hide", check_masks },
+    { "a block", check_block },
+    { "pv", check_pv },
+    { "other lanes", check_other_lanes },
+    { "few lanes", check_few },
+    { "maximum", check_maximum },
+    { "finite", check_finite },
+    { "exp_sum", check_exp_sum },
+    { "merge", check_merge },
+    { "result", check_result },
 };
 
 static void check_functions(void)
@@ -712,7 +722,7 @@ static const float NUMBER_SCALE = 0.0009765625f; /* 2^-10 keeps the products sma
 
 static struct {
     attn_kernels table;
-    float c;          /* what a packed query number was multiplied by */
+    float c; /* what a packed query number was multiplied by */
     const attn_params *p;
     int (*visible)(const attn_params *p, int64_t i, int64_t j); /* brute force */
     int visits[HEADS][SEQ_Q][SEQ_KV];
@@ -765,7 +775,7 @@ static int serial(void *user, int64_t n, attn_task_fn task, void *arg)
 static attn_params watched_call(void)
 {
     const int64_t rows = HEADS * SEQ_Q;
-    attn_params p = {0};
+    attn_params p = { 0 };
     float *q = normal_matrix(rows * DIM, 1), *k = normal_matrix(SEQ_KV * DIM, 1);
     for (int64_t i = 0; i < rows; i++)
         q[i * DIM] = (float)(i + 1);
@@ -892,7 +902,8 @@ static void watch_causal(void)
 
 static void watch_windows(void)
 {
-    static const int64_t sides[][2] = {{0, 0}, {5, 0}, {20, 3}, {-1, 2}, {2, -1}, {-1, -1}};
+    static const int64_t sides[][2] = { { 0, 0 },  { 5, 0 },  { 20, 3 },
+                                        { -1, 2 }, { 2, -1 }, { -1, -1 } };
     for (size_t n = 0; n < sizeof sides / sizeof *sides; n++) {
         attn_params p;
         if (!begin_case("tiles of window %d, %d", (int)sides[n][0], (int)sides[n][1]))
@@ -964,8 +975,7 @@ static void watch_cells(void)
             for (int n = 0; n < 2; n++) {
                 const int column = n == 0 ? 0 : 1 + r % (columns - 1);
                 list[2 * r + n] = column;
-                bitmap[(r * columns + column) / 8] |=
-                    (uint8_t)(1 << (r * columns + column) % 8);
+                bitmap[(r * columns + column) / 8] |= (uint8_t)(1 << (r * columns + column) % 8);
             }
         p.block_mask.block_q = p.block_mask.block_k = block;
         p.block_mask.bitmap = form ? NULL : bitmap;

@@ -17,14 +17,14 @@
 /* ---- backgrounds ----------------------------------------------------------------------------- */
 
 /* What any slice can carry. */
-static const char *const sliceable[] = {"gqa",   "mixed",   "shared",   "negative", "qkv",
-                                        "q_len", "kv_len",  "key_base", "causal",   "causal_off",
-                                        "window", "chunked", "segments", "bool",     "softcap",
-                                        "bias_f32", "bias_bf16", "alibi", "sinks",   "odd_dims",
-                                        "prefix", "scale",  "alibi_bh", NULL};
+static const char *const sliceable[] = {
+    "gqa",       "mixed",      "shared", "negative", "qkv",      "q_len", "kv_len",   "key_base",
+    "causal",    "causal_off", "window", "chunked",  "segments", "bool",  "softcap",  "bias_f32",
+    "bias_bf16", "alibi",      "sinks",  "odd_dims", "prefix",   "scale", "alibi_bh", NULL
+};
 /* What besides only needs the same i, j and numbers. */
-static const char *const others[] = {"bits", "bitmap", "csr", "tree", "mask_tile", "score_fn",
-                                     "dropout", "kv_begin", "varlen", NULL};
+static const char *const others[] = { "bits",     "bitmap",  "csr",      "tree",   "mask_tile",
+                                      "score_fn", "dropout", "kv_begin", "varlen", NULL };
 
 /* The slot of a feature; bitmap and csr share one here, since the API refuses them together. */
 static const char *slot_of(int f)
@@ -65,8 +65,7 @@ int pick_background(int *list, const char *first, int with_others, const char *c
     return count;
 }
 
-void make_background(test_problem *t, const char *first, int with_others,
-                     const char *const *banned)
+void make_background(test_problem *t, const char *first, int with_others, const char *const *banned)
 {
     int list[MAX_BACKGROUND];
     const int count = pick_background(list, first, with_others, banned);
@@ -172,16 +171,17 @@ void as_bias(attn_params *p, const uint8_t *shown)
     p->bias.stride_batch = (ptrdiff_t)(p->seq_len_kv * p->seq_len_q * p->num_heads_q);
 }
 
-static const char *const mask_names[] = {"causal", "causal_top", "causal_off", "prefix", "window",
-                                         "chunked", "segments", "tree", "bool", "bool_inv", "bits",
-                                         "bitmap", "csr", "mask_fn", "mask_tile"};
+static const char *const mask_names[] = { "causal", "causal_top", "causal_off", "prefix",
+                                          "window", "chunked",    "segments",   "tree",
+                                          "bool",   "bool_inv",   "bits",       "bitmap",
+                                          "csr",    "mask_fn",    "mask_tile" };
 
 /* A bitmap's columns count from the first key present, a dense array's from column 0. */
 static void law_masks(int round)
 {
-    static void (*const ways[])(attn_params *, const uint8_t *) = {as_bool, as_bits, as_bias,
-                                                                   as_bitmap};
-    static const char *const no_bias[] = {"bias", NULL}, *const no_begin[] = {"kv_begin", NULL};
+    static void (*const ways[])(attn_params *, const uint8_t *) = { as_bool, as_bits, as_bias,
+                                                                    as_bitmap };
+    static const char *const no_bias[] = { "bias", NULL }, *const no_begin[] = { "kv_begin", NULL };
     const int way = (int)rng_int(0, 3);
     const char *name = mask_names[round % (int)(sizeof mask_names / sizeof *mask_names)];
     test_problem a, b;
@@ -225,8 +225,7 @@ static void law_csr(int round)
     bits = test_alloc((size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
     memset(bits, 0, (size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
     for (int64_t n = 0; n < a.p.batch * a.p.num_heads_q * rows; n++) {
-        const int32_t *list = m->row_offsets +
-                              n / rows / a.p.num_heads_q * m->csr_stride_batch +
+        const int32_t *list = m->row_offsets + n / rows / a.p.num_heads_q * m->csr_stride_batch +
                               n / rows % a.p.num_heads_q * m->csr_stride_head + n % rows;
         for (int32_t e = list[0]; e < list[1]; e++)
             bits[(n * columns + m->columns[e]) / 8] =
@@ -264,7 +263,7 @@ static int all_empty(void *user, const attn_rect *at)
 
 static void law_classifier(int round)
 {
-    static const char *const no_mask[] = {"mask_fn", "score_fn", NULL};
+    static const char *const no_mask[] = { "mask_fn", "score_fn", NULL };
     test_problem a, b;
     make_background(&a, NULL, 1, no_mask);
     twin(&a, &b);
@@ -291,7 +290,7 @@ static void law_classifier(int round)
 /* The bits lie on both sides of the pointer: strides of either sign, offsets of any remainder. */
 static void law_negative_bits(int round)
 {
-    static const char *const no_masks[] = {"bool", "bits", NULL};
+    static const char *const no_masks[] = { "bool", "bits", NULL };
     const int negative = round % 4 == 1 ? 2 : round % 4 == 2 ? 1 : 3; /* 1: kv, 2: q */
     test_problem a, b;
     attn_mask *m = &b.p.bit_mask;
@@ -330,8 +329,8 @@ static void law_negative_bits(int round)
 /* Far beyond all keys is unbounded, at any position. */
 static void law_wide_window(int round)
 {
-    static const int64_t wide[] = {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 4 + 1,
-                                   INT64_MAX / 4};
+    static const int64_t wide[] = { INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 4 + 1,
+                                    INT64_MAX / 4 };
     test_problem a, b;
     test_shape s = shape_random();
     int32_t offsets[2];
@@ -367,7 +366,7 @@ static void set_broadcast(ptrdiff_t stride[4], int short_axes, const attn_params
 
 static void law_broadcast(int round)
 {
-    static const char *const banned[] = {"bias", "bool", "bits", "alibi", NULL};
+    static const char *const banned[] = { "bias", "bool", "bits", "alibi", NULL };
     const int axes = (int)rng_int(1, 15);
     test_problem t[2];
     float *bias, slopes[4];
@@ -412,7 +411,7 @@ static void law_broadcast(int round)
 
 static void law_neutral(int round)
 {
-    static const char *const no_terms[] = {"alibi", "sinks", "bias", NULL};
+    static const char *const no_terms[] = { "alibi", "sinks", "bias", NULL };
     static float zeros[16], minus_infinity[16];
     test_problem a, b;
     make_background(&a, NULL, 1, no_terms);
@@ -466,7 +465,7 @@ void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout)
 
 static void law_layouts(int round)
 {
-    static const char *const no_varlen[] = {"varlen", NULL};
+    static const char *const no_varlen[] = { "varlen", NULL };
     test_problem a, b;
     (void)round;
     make_background(&a, NULL, 1, no_varlen);
@@ -486,15 +485,17 @@ static void law_layouts(int round)
 }
 
 /* 0 = none. */
-static const int64_t page_sizes[] = {0, 1, 5, 16, 48, 256};
+static const int64_t page_sizes[] = { 0, 1, 5, 16, 48, 256 };
 
 /* Pages, a ring or both instead of one row after the other. */
 static void law_elsewhere(int round)
 {
-    static const char *const no_varlen[] = {"varlen", NULL}, *const no_ids[] = {"segments", NULL};
+    static const char *const no_varlen[] = { "varlen", NULL }, *const no_ids[] = { "segments",
+                                                                                   NULL };
     const int varlen = round % 3 == 0;
     test_problem a, b;
-    make_background(&a, varlen ? "varlen" : NULL, 1, !varlen && round % 2 != 0 ? no_varlen : no_ids);
+    make_background(&a, varlen ? "varlen" : NULL, 1,
+                    !varlen && round % 2 != 0 ? no_varlen : no_ids);
     twin(&a, &b);
     problem_scatter(&b, page_sizes[round % 6], round / 6 % 2);
     same(&a, &b, "keys elsewhere");
@@ -503,8 +504,8 @@ static void law_elsewhere(int round)
 /* The same of a few rows, which read keys in place, with one worker and with five. */
 static void law_few_elsewhere(int round)
 {
-    static const int64_t dims[] = {16, 64, 80, 128}, bases[] = {0, 0, 3, 1021};
-    test_shape s = {.batch = rng_int(1, 2), .heads_kv = 2, .dtype_k = round % 3};
+    static const int64_t dims[] = { 16, 64, 80, 128 }, bases[] = { 0, 0, 3, 1021 };
+    test_shape s = { .batch = rng_int(1, 2), .heads_kv = 2, .dtype_k = round % 3 };
     int64_t *base = test_alloc(2 * sizeof *base);
     pool workers = pool_of(5, POOL_SHUFFLED, 0);
     test_problem a, b;
@@ -534,8 +535,14 @@ static void law_few_elsewhere(int round)
  * at. */
 static void law_table_begin(int round)
 {
-    test_shape s = {.batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 1, .seq_kv = 2000,
-                    .dim = 256, .dtype_k = round % 2, .dtype_v = round % 2};
+    test_shape s = { .batch = 1,
+                     .heads_q = 1,
+                     .heads_kv = 1,
+                     .seq_q = 1,
+                     .seq_kv = 2000,
+                     .dim = 256,
+                     .dtype_k = round % 2,
+                     .dtype_v = round % 2 };
     const size_t bytes = (size_t)(s.seq_kv / 16) * sizeof(int32_t);
     int64_t *base = test_alloc(sizeof *base);
     int32_t *table = test_alloc_at(bytes, PLACE_PAGE_BEFORE);
@@ -556,7 +563,7 @@ static void law_table_begin(int round)
 
 static void law_gqa(int round)
 {
-    static const char *const no_varlen[] = {"varlen", "layout", NULL};
+    static const char *const no_varlen[] = { "varlen", "layout", NULL };
     test_problem a, b;
     (void)round;
     make_background(&a, "gqa", 1, no_varlen);
@@ -573,7 +580,8 @@ static void law_storage(int round)
     test_problem a, b;
     test_tensor *tensors[3];
     attn_tensor *inputs[3];
-    make_background(&a, round % 2 == 0 ? "f16" : "bf16", 1, (const char *const[]){"varlen", NULL});
+    make_background(&a, round % 2 == 0 ? "f16" : "bf16", 1,
+                    (const char *const[]){ "varlen", NULL });
     a.o.dtype = ATTN_F32;
     twin(&a, &b);
     a.o = b.o;
@@ -620,9 +628,9 @@ static attn_tensor copied_form(const test_tensor *from, int dtype)
  * share. Lengths of whole chunks fill the merge tree, and key_base cuts it where it is fullest. */
 static void law_copies(int round)
 {
-    static const int64_t dims[] = {1, 16, 17, 31, 33}, chunks[] = {1, 2, 4};
+    static const int64_t dims[] = { 1, 16, 17, 31, 33 }, chunks[] = { 1, 2, 4 };
     const int dtype = round % 3, shape = round / 3 % 3; /* ATTN_F32, F16, BF16 */
-    test_shape s = {.batch = 1, .heads_q = 8, .heads_kv = 2, .dtype_k = dtype, .dtype_v = dtype};
+    test_shape s = { .batch = 1, .heads_q = 8, .heads_kv = 2, .dtype_k = dtype, .dtype_v = dtype };
     const int one_more = round / 3 % 2; /* chunks than the keys alone would need */
     test_problem a, b;
     int64_t *base = test_alloc(sizeof *base);
@@ -663,8 +671,8 @@ int run_part(const attn_params *p, const char *what)
 
 static void law_batch(int round)
 {
-    static const char *const banned[] = {"dropout", "mask_fn", "score_fn", "bits", "bitmap", "csr",
-                                         "tree", NULL};
+    static const char *const banned[] = { "dropout", "mask_fn", "score_fn", "bits",
+                                          "bitmap",  "csr",     "tree",     NULL };
     test_problem a, b;
     make_background(&a, round % 2 == 0 ? "varlen" : NULL, 1, banned);
     twin(&a, &b);
@@ -720,7 +728,7 @@ static void law_rows(int round)
 /* A prompt as a model feeds it: each piece sees the keys known so far, by kv_len. */
 static void law_prompt(int round)
 {
-    static const char *const banned[] = {"kv_len", "q_len", "causal", "prefix", "long", NULL};
+    static const char *const banned[] = { "kv_len", "q_len", "causal", "prefix", "long", NULL };
     test_problem a, b;
     int32_t *lengths;
     (void)round;
@@ -753,7 +761,7 @@ static void law_prompt(int round)
 /* kv_begin against pointers moved; key numbers restart at the first key present. */
 static void law_begin(int round)
 {
-    static const char *const banned[] = {"kv_len", "key_base", "kv_begin", NULL};
+    static const char *const banned[] = { "kv_len", "key_base", "kv_begin", NULL };
     test_problem a, b;
     int32_t *begin;
     int64_t first;
@@ -784,7 +792,7 @@ static void law_begin(int round)
 
 static void law_tiles(int round)
 {
-    static const int tiles[] = {16, 32, 64, 128, 256, 512, 1024};
+    static const int tiles[] = { 16, 32, 64, 128, 256, 512, 1024 };
     test_problem a, b;
     make_background(&a, round % 2 == 0 ? "long" : NULL, 1, NULL);
     if (!problem_run(&a))
@@ -801,7 +809,7 @@ static void law_tiles(int round)
 
 static void law_least_workspace(int round)
 {
-    static const char *const first[] = {"long", "f16", "bf16", NULL};
+    static const char *const first[] = { "long", "f16", "bf16", NULL };
     test_problem a, b;
     make_background(&a, first[round % 4], 1, NULL);
     twin(&a, &b);
@@ -823,7 +831,7 @@ static void law_naive_whole(int round)
 /* A sequence that starts at a chunk number beyond its own chunks meets the same tree. */
 static void law_key_base(int round)
 {
-    static const char *const banned[] = {"key_base", "chunked", NULL};
+    static const char *const banned[] = { "key_base", "chunked", NULL };
     test_problem a, b;
     int64_t *base;
     make_background(&a, round % 2 == 0 ? "long" : NULL, 0, banned);
@@ -883,8 +891,8 @@ static int64_t most_keys(const attn_params *p, int64_t rows)
 
 static void law_work(int round)
 {
-    static const char *const names[] = {"causal", "causal_off", "window", "chunked", "bitmap",
-                                        "csr", "segments", "kv_len", "mask_tile"};
+    static const char *const names[] = { "causal", "causal_off", "window", "chunked",  "bitmap",
+                                         "csr",    "segments",   "kv_len", "mask_tile" };
     const int one = feature_find(names[round % (int)(sizeof names / sizeof *names)]);
     attn_kernels table;
     test_problem t;
@@ -918,10 +926,17 @@ static void law_work(int round)
  * tiles begin with any head of a group. */
 static void law_late_start(int round)
 {
-    static const int64_t groups[] = {5, 7, 64, 100};
-    static const int32_t cuts_q[] = {1, 4, 9}, cuts_kv[] = {2, 7, 19};
-    const test_shape s = {.batch = 2, .heads_q = 2 * groups[round % 4], .heads_kv = 2, .seq_q = 9,
-                          .seq_kv = 19, .dim = 8, .dim_v = 4, .varlen = 1, .dtype_o = round % 3};
+    static const int64_t groups[] = { 5, 7, 64, 100 };
+    static const int32_t cuts_q[] = { 1, 4, 9 }, cuts_kv[] = { 2, 7, 19 };
+    const test_shape s = { .batch = 2,
+                           .heads_q = 2 * groups[round % 4],
+                           .heads_kv = 2,
+                           .seq_q = 9,
+                           .seq_kv = 19,
+                           .dim = 8,
+                           .dim_v = 4,
+                           .varlen = 1,
+                           .dtype_o = round % 3 };
     test_problem t;
     problem_make(&t, &s);
     t.p.cu_seqlens_q = cuts_q;
@@ -936,42 +951,42 @@ static const struct {
     void (*run)(int round);
     int rounds;
 } laws[] = {
-    {"a mask said in another way", law_masks, 150},
-    {"cells chunks apart", law_far_cells, 40},
-    {"CSR and bitmap", law_csr, 15},
-    {"bits with negative strides", law_negative_bits, 24},
-    {"a window wider than all", law_wide_window, 30},
-    {"strides of ATTN_STRIDE_BROADCAST", law_broadcast, 40},
-    {"full and empty tiles ask no mask", law_classifier, 20},
-    {"neutral terms", law_neutral, 40},
-    {"layouts", law_layouts, 30},
-    {"keys elsewhere", law_elsewhere, 96},
-    {"keys elsewhere, few rows", law_few_elsewhere, 96},
-    {"a table behind nothing", law_table_begin, 4},
-    {"GQA and repeated heads", law_gqa, 20},
-    {"storage types and f32", law_storage, 20},
-    {"row tiles that share copies", law_copies, 18},
-    {"batch entries one by one", law_batch, 40},
-    {"heads one by one", law_heads, 20},
-    {"rows in pieces", law_rows, 40},
-    {"prompt in pieces", law_prompt, 30},
-    {"kv_begin and moved pointers", law_begin, 30},
-    {"tiles and redo", law_tiles, 50},
-    {"the least workspace", law_least_workspace, 40},
-    {"naive_whole", law_naive_whole, 20},
-    {"key_base of whole chunks", law_key_base, 20},
-    {"empty tiles are not visited", law_work, 36},
-    {"rows before the first sequence", law_late_start, 8},
-    {"partial states merged", law_merge, 24},
-    {"the sign of a zero in a state", law_zero_sign, 4},
-    {"attn_lse_merge", law_lse_merge, 24},
-    {"empty parts merged", law_empty_parts, 12},
-    {"parts of the rows", law_row_parts, 60},
-    {"parts of the keys", law_key_parts, 100},
-    {"a range of keys", law_key_range, 40},
-    {"dropout as told", law_dropout, 40},
-    {"Philox known answers", law_philox, 1},
-    {"probabilities beyond the range", law_keep_range, 4},
+    { "a mask said in another way", law_masks, 150 },
+    { "cells chunks apart", law_far_cells, 40 },
+    { "CSR and bitmap", law_csr, 15 },
+    { "bits with negative strides", law_negative_bits, 24 },
+    { "a window wider than all", law_wide_window, 30 },
+    { "strides of ATTN_STRIDE_BROADCAST", law_broadcast, 40 },
+    { "full and empty tiles ask no mask", law_classifier, 20 },
+    { "neutral terms", law_neutral, 40 },
+    { "layouts", law_layouts, 30 },
+    { "keys elsewhere", law_elsewhere, 96 },
+    { "keys elsewhere, few rows", law_few_elsewhere, 96 },
+    { "a table behind nothing", law_table_begin, 4 },
+    { "GQA and repeated heads", law_gqa, 20 },
+    { "storage types and f32", law_storage, 20 },
+    { "row tiles that share copies", law_copies, 18 },
+    { "batch entries one by one", law_batch, 40 },
+    { "heads one by one", law_heads, 20 },
+    { "rows in pieces", law_rows, 40 },
+    { "prompt in pieces", law_prompt, 30 },
+    { "kv_begin and moved pointers", law_begin, 30 },
+    { "tiles and redo", law_tiles, 50 },
+    { "the least workspace", law_least_workspace, 40 },
+    { "naive_whole", law_naive_whole, 20 },
+    { "key_base of whole chunks", law_key_base, 20 },
+    { "empty tiles are not visited", law_work, 36 },
+    { "rows before the first sequence", law_late_start, 8 },
+    { "partial states merged", law_merge, 24 },
+    { "the sign of a zero in a state", law_zero_sign, 4 },
+    { "attn_lse_merge", law_lse_merge, 24 },
+    { "empty parts merged", law_empty_parts, 12 },
+    { "parts of the rows", law_row_parts, 60 },
+    { "parts of the keys", law_key_parts, 100 },
+    { "a range of keys", law_key_range, 40 },
+    { "dropout as told", law_dropout, 40 },
+    { "Philox known answers", law_philox, 1 },
+    { "probabilities beyond the range", law_keep_range, 4 },
 };
 
 void test_laws(void)

@@ -39,14 +39,14 @@ void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout);
 /* Raw states of so many rows, NaN everywhere. */
 attn_state states_alloc(int64_t rows, int64_t dim_v); /* tests/merge.c */
 
-void law_merge(int round);     /* tests/merge.c */
+void law_merge(int round); /* tests/merge.c */
 void law_zero_sign(int round);
 void law_lse_merge(int round);
 void law_empty_parts(int round);
 void law_row_parts(int round); /* tests/parts.c */
 void law_key_parts(int round);
 void law_key_range(int round);
-void law_dropout(int round);   /* tests/dropout.c */
+void law_dropout(int round); /* tests/dropout.c */
 void law_philox(int round);
 void law_keep_range(int round);
 

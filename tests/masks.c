@@ -16,31 +16,31 @@ enum { SHAPES = 3, OTHER_SETS_PERCENT = 12 };
 static const struct {
     const char *a, *b, *why;
 } refused[] = {
-    {"sinks", "softmax1", "both are the sink"},
-    {"bitmap", "csr", "two forms of one block mask"},
+    { "sinks", "softmax1", "both are the sink" },
+    { "bitmap", "csr", "two forms of one block mask" },
 };
 
 static const struct {
     const char *names[3];
     int64_t dim; /* 0 = random */
 } triples[] = {
-    {{"softcap", "window", "scale"}, 256},
-    {{"softcap", "window", "causal"}, 256},
-    {{"varlen", "segments", "sinks"}, 0},
-    {{"gqa", "bias_f32", "kv_len"}, 0}, /* lengths of 0: empty rows */
-    {{"gqa", "bias_f16", "bool"}, 0},
-    {{"varlen", "causal", "alibi"}, 0},
-    {{"kv_begin", "bias_f32", "bits"}, 0},
-    {{"kv_begin", "segments", "key_base"}, 0},
-    {{"key_base", "chunked", "causal_off"}, 0},
-    {{"long", "kv_begin", "key_base"}, 0},
-    {{"long", "key_base", "window"}, 0},
-    {{"prefix", "window", "kv_len"}, 0},
-    {{"tree", "kv_len", "gqa"}, 0},
-    {{"dropout", "key_base", "gqa"}, 0},
-    {{"sinks", "dropout", "partial"}, 0},
-    {{"mixed", "negative", "q_len"}, 0},
-    {{"logits", "kv_begin", "sinks"}, 0},
+    { { "softcap", "window", "scale" }, 256 },
+    { { "softcap", "window", "causal" }, 256 },
+    { { "varlen", "segments", "sinks" }, 0 },
+    { { "gqa", "bias_f32", "kv_len" }, 0 }, /* lengths of 0: empty rows */
+    { { "gqa", "bias_f16", "bool" }, 0 },
+    { { "varlen", "causal", "alibi" }, 0 },
+    { { "kv_begin", "bias_f32", "bits" }, 0 },
+    { { "kv_begin", "segments", "key_base" }, 0 },
+    { { "key_base", "chunked", "causal_off" }, 0 },
+    { { "long", "kv_begin", "key_base" }, 0 },
+    { { "long", "key_base", "window" }, 0 },
+    { { "prefix", "window", "kv_len" }, 0 },
+    { { "tree", "kv_len", "gqa" }, 0 },
+    { { "dropout", "key_base", "gqa" }, 0 },
+    { { "sinks", "dropout", "partial" }, 0 },
+    { { "mixed", "negative", "q_len" }, 0 },
+    { { "logits", "kv_begin", "sinks" }, 0 },
 };
 
 enum { MAX_FEATURES = 64 };
@@ -64,7 +64,7 @@ static int is_same_slot(int a, int b)
 
 static void random_plan(attn_params *p)
 {
-    static const int64_t tiles[] = {0, 16, 32, 64, 128};
+    static const int64_t tiles[] = { 0, 16, 32, 64, 128 };
     p->tile_keys = (int)RNG_PICK(tiles);
     p->naive_whole = rng_chance(30);
     p->force_redo = rng_chance(15);

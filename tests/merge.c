@@ -105,8 +105,8 @@ static void check_states(const tree *c, const attn_state *root)
 /* One batch entry of 1000 to 6000 keys with key_base, masks and modifiers. */
 static void make_long(test_problem *t, int64_t *base)
 {
-    static const char *const banned[] = {"q_len", "kv_len", "key_base", "long", "layout",
-                                         "odd_dims", NULL};
+    static const char *const banned[] = { "q_len",  "kv_len",   "key_base", "long",
+                                          "layout", "odd_dims", NULL };
     test_problem some;
     test_shape s;
     attn_params p;
@@ -172,9 +172,11 @@ void law_merge(int round)
  * -0 or +0, as the key takes part with p = +0 or not at all. It does not show. */
 void law_zero_sign(int round)
 {
-    float q = 1, k[17] = {0}, v[17], m, l, o[2];
-    attn_params p = {.batch = 1, .num_heads_q = 1, .seq_len_q = 1, .seq_len_kv = 17, .head_dim = 1};
-    attn_pair last = {.j = 16, .n = 16};
+    float q = 1, k[17] = { 0 }, v[17], m, l, o[2];
+    attn_params p = {
+        .batch = 1, .num_heads_q = 1, .seq_len_q = 1, .seq_len_kv = 17, .head_dim = 1
+    };
+    attn_pair last = { .j = 16, .n = 16 };
     p.scale = 1;
     p.alignment = ATTN_ALIGN_TOP_LEFT;
     p.q.data = &q;
@@ -235,8 +237,7 @@ void law_lse_merge(int round)
         lse[n] = test_alloc((size_t)rows * sizeof(float));
     }
     cut = round % 6 == 0 ? 0 : round % 6 == 1 ? t.p.seq_len_kv : rng_int(0, t.p.seq_len_kv);
-    if (!part(&t, 0, cut, 0, o[0], lse[0]) ||
-        !part(&t, cut, t.p.seq_len_kv - cut, 1, o[1], lse[1]))
+    if (!part(&t, 0, cut, 0, o[0], lse[0]) || !part(&t, cut, t.p.seq_len_kv - cut, 1, o[1], lse[1]))
         return;
     status = attn_lse_merge(rows, t.p.head_dim_v, o[0], lse[0], o[1], lse[1], o[round % 2],
                             lse[round % 2]);
@@ -257,7 +258,7 @@ static void fill_part(float *m, float *l, float *o, int side)
         m[r] = empty ? r < 4 ? float_from_bits(0x7fc00000u) : 3e38f : rng_normal();
         l[r] = empty ? 0 : 1 + rng_unit();
         for (int d = 0; d < PART_DIM; d++)
-            o[r * PART_DIM + d] = !empty   ? rng_normal()
+            o[r * PART_DIM + d] = !empty  ? rng_normal()
                                   : r < 4 ? float_from_bits(0xffc00001u)
                                           : HUGE_VALF;
     }
@@ -310,7 +311,8 @@ static void check_empty_results(int where)
     memcpy(lse_before, lse, sizeof lse);
     memcpy(o_before, o, sizeof o);
     CHECK(attn_lse_merge(PART_ROWS, PART_DIM, o[0], lse[0], o[1], lse[1], o_out, lse_out) ==
-              ATTN_OK, "attn_lse_merge");
+              ATTN_OK,
+          "attn_lse_merge");
     for (int r = 0; r < PART_ROWS; r++)
         if ((r & 3) != 0 && r != 7)
             CHECK(same_floats(lse_out + r, lse_before[r & 1] + r, 1) &&

@@ -65,7 +65,7 @@ static void run_faults(tally *n, int backward)
             const int by_exchange = kind == RING_FAULT_BEGIN || kind == RING_FAULT_END;
             const int exchanges = !by_exchange ? 1 : backward && size > 1 ? size + 1 : size - 1;
             for (int at = 0; at < exchanges; at++) {
-                const ring_fault fault = {kind, rank, at, backward};
+                const ring_fault fault = { kind, rank, at, backward };
                 ring_case c;
                 ring_outcome out;
                 if (ring_case_make(&c, 7 + (uint64_t)rank, size, RING_FAULTY)) {

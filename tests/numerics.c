@@ -29,7 +29,7 @@ static void check_bits(void *user, const char *name, const error_cell *at, int64
 
 void test_numerics(void)
 {
-    const error_sink sink = {NULL, check_cell, check_bits};
+    const error_sink sink = { NULL, check_cell, check_bits };
     const char *failed = error_table_measure(3, &sink);
     if (begin_case("all of them"))
         CHECK(failed == NULL, "%s", failed);

@@ -24,7 +24,7 @@ static void refuses(attn_opencl *gpu, const attn_opencl_options *o, attn_status 
 
 static void check_opening(attn_opencl *gpu)
 {
-    attn_opencl_options o = {0};
+    attn_opencl_options o = { 0 };
     attn_opencl_info info;
     if (!begin_case("opening what is not there"))
         return;
@@ -41,7 +41,7 @@ static void check_opening(attn_opencl *gpu)
 
 static void check_choosing(attn_opencl *gpu)
 {
-    attn_opencl_options o = {0};
+    attn_opencl_options o = { 0 };
     char letters[101];
     if (!begin_case("devices that cannot be chosen"))
         return;
@@ -60,7 +60,7 @@ static void check_choosing(attn_opencl *gpu)
 /* What attn_opencl_open takes is in the list, which agrees with it on why there is nothing. */
 static void check_list(attn_opencl *gpu)
 {
-    attn_opencl_options o = {0};
+    attn_opencl_options o = { 0 };
     attn_opencl_device list[32];
     attn_opencl_info info;
     char why[256];
@@ -115,7 +115,7 @@ static void make_window(test_problem *t)
 
 static void make_ragged(test_problem *t)
 {
-    static const int32_t rows[] = {3, 20}, keys[] = {40, 33}, from[] = {5, 0};
+    static const int32_t rows[] = { 3, 20 }, keys[] = { 40, 33 }, from[] = { 5, 0 };
     t->p.q_len = rows;
     t->p.kv_len = keys;
     t->p.kv_begin = from;
@@ -142,37 +142,44 @@ static void make_redo(test_problem *t)
 
 static void make_modified(test_problem *t)
 {
-    static const float slopes[] = {0.5f, 0.25f};
+    static const float slopes[] = { 0.5f, 0.25f };
     t->p.softcap = 5;
     t->p.alibi_slopes = slopes;
     t->p.dropout_p = 0.25f;
 }
 
 static const small_case small_cases[] = {
-    {"prefill", 2, 20, 70, 24, ATTN_F32, 0, NULL},
-    {"prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, NULL},
-    {"causal", 2, 20, 50, 24, ATTN_BF16, 0, make_causal},
-    {"window", 2, 20, 70, 8, ATTN_F32, 0, make_window},
-    {"ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged},
-    {"paged", 2, 20, 50, 8, ATTN_F32, 0, make_paged},
-    {"ring", 2, 9, 50, 8, ATTN_F32, 0, make_ring},
-    {"redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo},
-    {"softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified},
-    {"decode", 4, 1, 100, 24, ATTN_F32, 0, NULL},
-    {"decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, NULL},
-    {"decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, NULL},
-    {"chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, make_causal},
-    {"columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, NULL},
+    { "prefill", 2, 20, 70, 24, ATTN_F32, 0, NULL },
+    { "prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, NULL },
+    { "causal", 2, 20, 50, 24, ATTN_BF16, 0, make_causal },
+    { "window", 2, 20, 70, 8, ATTN_F32, 0, make_window },
+    { "ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged },
+    { "paged", 2, 20, 50, 8, ATTN_F32, 0, make_paged },
+    { "ring", 2, 9, 50, 8, ATTN_F32, 0, make_ring },
+    { "redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo },
+    { "softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified },
+    { "decode", 4, 1, 100, 24, ATTN_F32, 0, NULL },
+    { "decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, NULL },
+    { "decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, NULL },
+    { "chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, make_causal },
+    { "columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, NULL },
 };
 
 /* The case and its problem; 0 = it is left out. */
 static int begin_small(const small_case *c, test_problem *t)
 {
     const int dtype = c->dtype;
-    const test_shape shape = {
-        .batch = 2, .heads_q = c->heads_q, .heads_kv = 1, .seq_q = c->rows, .seq_kv = c->keys,
-        .dim = c->dim, .dim_v = c->dim,
-        .dtype_q = dtype, .dtype_k = dtype, .dtype_v = dtype, .dtype_o = dtype};
+    const test_shape shape = { .batch = 2,
+                               .heads_q = c->heads_q,
+                               .heads_kv = 1,
+                               .seq_q = c->rows,
+                               .seq_kv = c->keys,
+                               .dim = c->dim,
+                               .dim_v = c->dim,
+                               .dtype_q = dtype,
+                               .dtype_k = dtype,
+                               .dtype_v = dtype,
+                               .dtype_o = dtype };
     if (!begin_case("%s", c->name) || (c->large && getenv("ATTN_TEST_QUICK") != NULL))
         return 0;
     problem_make(t, &shape);
@@ -210,7 +217,7 @@ static void make_bias_of_keys(test_problem *t)
 
 static void make_bias_of_rows(test_problem *t)
 {
-    static const float sinks[] = {0.5f, -1.0f};
+    static const float sinks[] = { 0.5f, -1.0f };
     static float bias[2 * 20];
     for (int i = 0; i < 2 * 20; i++)
         bias[i] = (float)(i % 5) * 0.5f;
@@ -222,16 +229,16 @@ static void make_bias_of_rows(test_problem *t)
 }
 
 static const small_case small_gradients[] = {
-    {"gradients", 2, 20, 70, 24, ATTN_F32, 0, NULL},
-    {"gradients, causal, f16", 2, 20, 50, 24, ATTN_F16, 0, make_causal},
-    {"gradients, window, bf16", 2, 20, 70, 8, ATTN_BF16, 0, make_window},
-    {"gradients, ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged},
-    {"gradients, redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo},
-    {"gradients, softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified},
-    {"gradients, dbias of keys", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_keys},
-    {"gradients, dbias of rows, dsinks", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_rows},
-    {"gradients, chunks of rows and keys", 2, 1100, 1100, 72, ATTN_F32, 1, make_causal},
-    {"gradients, slices", 2, 70, 130, 300, ATTN_F32, 1, NULL},
+    { "gradients", 2, 20, 70, 24, ATTN_F32, 0, NULL },
+    { "gradients, causal, f16", 2, 20, 50, 24, ATTN_F16, 0, make_causal },
+    { "gradients, window, bf16", 2, 20, 70, 8, ATTN_BF16, 0, make_window },
+    { "gradients, ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged },
+    { "gradients, redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo },
+    { "gradients, softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified },
+    { "gradients, dbias of keys", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_keys },
+    { "gradients, dbias of rows, dsinks", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_rows },
+    { "gradients, chunks of rows and keys", 2, 1100, 1100, 72, ATTN_F32, 1, make_causal },
+    { "gradients, slices", 2, 70, 130, 300, ATTN_F32, 1, NULL },
 };
 
 /* attn_backward on the device and on the CPU. */
@@ -249,8 +256,8 @@ static void check_small_gradients(attn_opencl *gpu)
         gradients_twin(&cpu, &device);
         device.t.p.backend = &backend;
         CHECK(attn_backward_explain(&device.t.p, &device.g, &info) == ATTN_OK &&
-                  strcmp(info.backend_name, "opencl") == 0, "it runs on %s: %s", info.backend_name,
-              info.reasons);
+                  strcmp(info.backend_name, "opencl") == 0,
+              "it runs on %s: %s", info.backend_name, info.reasons);
         if (gradients_run(&cpu) && gradients_run(&device))
             gradients_same(&cpu, &device, "the device");
     }
@@ -261,8 +268,8 @@ static void check_small_gradients(attn_opencl *gpu)
 
 enum { HEADS = 4, KV_HEADS = 2, ROWS = 37, KEYS = 150, DIM = 40 };
 enum { Q, K, V, O, TENSORS };
-static const size_t lengths[TENSORS] = {HEADS * ROWS * DIM, KV_HEADS * KEYS * DIM,
-                                        KV_HEADS * KEYS * DIM, HEADS * ROWS * DIM};
+static const size_t lengths[TENSORS] = { HEADS * ROWS * DIM, KV_HEADS *KEYS *DIM,
+                                         KV_HEADS *KEYS *DIM, HEADS *ROWS *DIM };
 
 /* The few functions of OpenCL that a program needs for arrays of its own. */
 typedef struct driver {
@@ -359,7 +366,8 @@ static void send(const subject *s, on_device *d, size_t shift)
         CHECK(error == 0, "clCreateBuffer: %d", (int)error);
         if (t != O)
             CHECK(s->cl.write(s->info.queue, d->memory[t], 1, before, bytes, s->data[t], 0, NULL,
-                              NULL) == 0, "clEnqueueWriteBuffer");
+                              NULL) == 0,
+                  "clEnqueueWriteBuffer");
         d->named[t].address = (const void *)(uintptr_t)(0x10000000u * (unsigned)(t + 1));
         d->named[t].bytes = bytes;
         d->named[t].mem = d->memory[t];
@@ -385,14 +393,15 @@ static float *fetch(const subject *s, const on_device *d)
 {
     float *o = test_alloc(lengths[O] * sizeof *o);
     CHECK(s->cl.read(s->info.queue, d->memory[O], 1, d->named[O].offset, lengths[O] * sizeof *o, o,
-                     0, NULL, NULL) == 0, "clEnqueueReadBuffer");
+                     0, NULL, NULL) == 0,
+          "clEnqueueReadBuffer");
     return o;
 }
 
 static void check_buffers(subject *s)
 {
     for (size_t shift = 0; shift < 12; shift += 11) {
-        attn_opencl_call call = {0};
+        attn_opencl_call call = { 0 };
         const attn_backend backend = attn_opencl_backend(s->gpu, &call);
         on_device d;
         attn_params p;
@@ -437,9 +446,9 @@ static int load_shared_memory(shared_memory *m, const attn_opencl_info *info)
 /* All tensors in one piece of shared memory, under their own addresses. */
 static void check_shared_memory(subject *s)
 {
-    attn_opencl_call call = {0};
+    attn_opencl_call call = { 0 };
     const attn_backend backend = attn_opencl_backend(s->gpu, &call);
-    attn_opencl_buffer all = {0};
+    attn_opencl_buffer all = { 0 };
     shared_memory m;
     attn_params p;
     size_t floats = 0, from[TENSORS];
@@ -497,7 +506,7 @@ static void copy_queries(const subject *s, attn_params *p)
  * arrays do not wait for it. */
 static void check_events(subject *s, int copied)
 {
-    attn_opencl_call call = {0};
+    attn_opencl_call call = { 0 };
     const attn_backend backend = attn_opencl_backend(s->gpu, &call);
     void *before, *end = NULL;
     const int early = getenv("ATTN_TEST_QUICK") != NULL; /* simulators run what is flushed */
@@ -536,7 +545,7 @@ static void check_events(subject *s, int copied)
 static void check_event_of_host(subject *s)
 {
     void *end = NULL;
-    attn_opencl_call call = {0};
+    attn_opencl_call call = { 0 };
     attn_backend backend = attn_opencl_backend(s->gpu, &call);
     attn_params p;
     attn_info info;
@@ -555,7 +564,7 @@ static void check_event_of_host(subject *s)
 /* What the device refuses must not run on the CPU where arrays are the device's. */
 static void check_bound(subject *s, attn_score_fn score)
 {
-    attn_opencl_call call = {0};
+    attn_opencl_call call = { 0 };
     const attn_backend backend = attn_opencl_backend(s->gpu, &call);
     on_device d;
     attn_params p;
@@ -595,15 +604,15 @@ static void check_wrong_buffers(subject *s)
         size_t offset, bytes;
         int tensor, no_memory;
     } faults[] = {
-        {"mem is NULL", 0, 0, O, 1},
-        {"an array exceeds the bytes of its buffer", 0, 64, O, 0},
-        {"an array exceeds the bytes of its buffer", 0, 64, K, 0},
-        {"offset is no multiple of an array's element", 2, 0, Q, 0},
-        {"offset + bytes exceed the cl_mem", (size_t)1 << 20, 0, V, 0},
-        {"offset + bytes exceed the cl_mem", SIZE_MAX - 3, 0, O, 0},
+        { "mem is NULL", 0, 0, O, 1 },
+        { "an array exceeds the bytes of its buffer", 0, 64, O, 0 },
+        { "an array exceeds the bytes of its buffer", 0, 64, K, 0 },
+        { "offset is no multiple of an array's element", 2, 0, Q, 0 },
+        { "offset + bytes exceed the cl_mem", (size_t)1 << 20, 0, V, 0 },
+        { "offset + bytes exceed the cl_mem", SIZE_MAX - 3, 0, O, 0 },
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        attn_opencl_call call = {0};
+        attn_opencl_call call = { 0 };
         const attn_backend backend = attn_opencl_backend(s->gpu, &call);
         attn_opencl_buffer *named;
         on_device d;
@@ -706,7 +715,7 @@ static void check_times(subject *s, const attn_opencl_options *o)
     attn_opencl_options options = *o;
     attn_opencl *gpu = malloc(attn_opencl_size());
     attn_opencl_times times;
-    attn_opencl_call call = {0};
+    attn_opencl_call call = { 0 };
     attn_backend backend;
     attn_params p;
     attn_info info;
@@ -724,10 +733,12 @@ static void check_times(subject *s, const attn_opencl_options *o)
         CHECK(times.kernels >= 1 && times.kernels <= 2, "%d kernels", times.kernels);
         CHECK(times.compute > 0 && times.compute < 100, "%g s for the kernels", times.compute);
         CHECK(times.to_device >= 0 && times.to_device < 100 && times.to_host >= 0 &&
-                  times.to_host < 100, "%g s in, %g s out", times.to_device, times.to_host);
+                  times.to_host < 100,
+              "%g s in, %g s out", times.to_device, times.to_host);
         call.event = &end;
         CHECK(attn_explain(&p, &info) == ATTN_ERR_UNSUPPORTED &&
-                  strstr(info.reasons, "not in call.buffers") != NULL, "%s", info.reasons);
+                  strstr(info.reasons, "not in call.buffers") != NULL,
+              "%s", info.reasons);
         attn_opencl_close(gpu);
     }
     free(gpu);
@@ -752,7 +763,8 @@ static void check_least_flops(subject *s, const attn_opencl_options *o)
         p = s->p;
         p.backend = &backend;
         CHECK(attn_explain(&p, &info) == ATTN_OK &&
-                  strcmp(info.backend_name, below ? "cpu" : "opencl") == 0, "%s", info.reasons);
+                  strcmp(info.backend_name, below ? "cpu" : "opencl") == 0,
+              "%s", info.reasons);
         CHECK((strstr(info.reasons, "least_flops") != NULL) == below, "%s", info.reasons);
         CHECK(run(&p) == ATTN_OK, "refused");
         attn_opencl_close(gpu);
@@ -763,7 +775,7 @@ static void check_least_flops(subject *s, const attn_opencl_options *o)
 static void check_device(void)
 {
     static subject s;
-    attn_opencl_options o = {0};
+    attn_opencl_options o = { 0 };
     attn_opencl *gpu = malloc(attn_opencl_size());
     o.exact = 1;
     o.unchecked = getenv("ATTN_TEST_UNCHECKED") != NULL;

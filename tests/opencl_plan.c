@@ -48,12 +48,12 @@ typedef struct example {
 /* 132 units with 48 KiB are what OpenCL shows of an H100 or H200; 32 KiB is the least that
  * OpenCL 1.2 asks for. */
 static const example examples[] = {
-    {"prefill, 132 units", 132, 48, 0, 1, 32, 8, 4096, 4096, 128, 64, 128, 256, 1, 1, 0, 2048},
-    {"decode, 132 units", 132, 48, 0, 1, 32, 8, 1, 8192, 128, 16, 128, 1, 1, 32, 256, 256},
-    {"decode, exact", 132, 48, 1, 1, 32, 8, 1, 65536, 128, 16, 128, 1, 1, 64, 1024, 512},
-    {"wide heads, 48 KiB", 96, 48, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 2, 256, 256},
-    {"wide heads, 32 KiB", 16, 32, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 1, 0, 128},
-    {"slices of V", 16, 64, 0, 1, 8, 8, 512, 512, 576, 32, 256, 16, 3, 1, 0, 384},
+    { "prefill, 132 units", 132, 48, 0, 1, 32, 8, 4096, 4096, 128, 64, 128, 256, 1, 1, 0, 2048 },
+    { "decode, 132 units", 132, 48, 0, 1, 32, 8, 1, 8192, 128, 16, 128, 1, 1, 32, 256, 256 },
+    { "decode, exact", 132, 48, 1, 1, 32, 8, 1, 65536, 128, 16, 128, 1, 1, 64, 1024, 512 },
+    { "wide heads, 48 KiB", 96, 48, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 2, 256, 256 },
+    { "wide heads, 32 KiB", 16, 32, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 1, 0, 128 },
+    { "slices of V", 16, 64, 0, 1, 8, 8, 512, 512, 576, 32, 256, 16, 3, 1, 0, 384 },
 };
 
 static void check_example(const example *e)
@@ -118,8 +118,8 @@ static void count_parts(const attn_params *p, int64_t part_keys, int64_t *parts,
         *parts = larger(*parts, (end - 1) / part_keys - base / part_keys + 1);
         for (int64_t from = base / part_keys * part_keys; from < end; from += part_keys) {
             const int64_t to = from + part_keys < end ? from + part_keys : end;
-            *waiting = larger(*waiting, waiting_states(larger(from, base) / CHUNK,
-                                                       (to + CHUNK - 1) / CHUNK));
+            *waiting = larger(*waiting,
+                              waiting_states(larger(from, base) / CHUNK, (to + CHUNK - 1) / CHUNK));
         }
     }
 }
@@ -134,17 +134,17 @@ static void check_memory(const attn_opencl_info *info, const attn_params *p,
                          const attn_opencl_plan_info *plan)
 {
     const int64_t one = plan->tile_rows * (plan->tile_columns + 2) * 4;
-    const int64_t between = plan->parts == 1 ? 0 : plan->tiles * p->num_heads_kv *
-                                                       plan->tile_rows * plan->parts *
-                                                       (p->head_dim_v + 2) * 4;
+    const int64_t between = plan->parts == 1 ? 0
+                                             : plan->tiles * p->num_heads_kv * plan->tile_rows *
+                                                   plan->parts * (p->head_dim_v + 2) * 4;
     int64_t parts, waiting;
     count_parts(p, plan->part_keys ? plan->part_keys : (int64_t)1 << 40, &parts, &waiting);
     CHECK(plan->parts == parts, "%lld parts of %lld keys", (long long)plan->parts,
           (long long)plan->part_keys);
     CHECK(between <= (int64_t)info->allocation_bytes, "%lld bytes of parts", (long long)between);
     CHECK((int64_t)plan->device_bytes >= between + (info->exact ? waiting * one * plan->groups : 0),
-          "%zu bytes where %lld states wait in %lld groups", plan->device_bytes,
-          (long long)waiting, (long long)plan->groups);
+          "%zu bytes where %lld states wait in %lld groups", plan->device_bytes, (long long)waiting,
+          (long long)plan->groups);
     CHECK((int64_t)plan->local_bytes == local_memory(plan->tile_rows, plan->tile_columns),
           "%zu bytes local", plan->local_bytes);
 }
@@ -162,8 +162,8 @@ static void check_properties(const attn_opencl_info *info, const attn_params *p,
           (long long)plan->groups, (long long)plan->items);
     CHECK(plan->items == plan->tiles * p->num_heads_kv * plan->parts * plan->slices, "items");
     CHECK(plan->tiles >= p->batch && plan->tiles * plan->tile_rows >= p->batch * rows &&
-              (plan->tiles - p->batch) * plan->tile_rows < p->batch * rows, "%lld tiles of %d rows",
-          (long long)plan->tiles, plan->tile_rows);
+              (plan->tiles - p->batch) * plan->tile_rows < p->batch * rows,
+          "%lld tiles of %d rows", (long long)plan->tiles, plan->tile_rows);
     CHECK(plan->slices * plan->tile_columns >= p->head_dim_v, "columns are missing");
     CHECK(plan->parts >= 1 && plan->parts <= MOST_PARTS, "%lld parts", (long long)plan->parts);
     if (plan->parts == 1) {
@@ -191,13 +191,13 @@ static void check_more_memory(const attn_opencl_info *info, const attn_params *p
 
 static void check_shapes(void)
 {
-    static const int kib[] = {16, 32, 32, 48, 64, 128, 1024};
+    static const int kib[] = { 16, 32, 32, 48, 64, 128, 1024 };
     int ran = 0, refused = 0, divided = 0;
     if (!begin_case("any shape on any device"))
         return;
     for (int i = 0; i < SHAPES; i++) {
-        attn_opencl_info info = device_of((int)rng_int(1, 200), kib[rng_int(0, 6)],
-                                          (int)rng_int(0, 1));
+        attn_opencl_info info =
+            device_of((int)rng_int(1, 200), kib[rng_int(0, 6)], (int)rng_int(0, 1));
         const int64_t heads_kv = up_to(16);
         const int64_t rows = up_to(3000), keys = up_to(200000), dim = up_to(700);
         attn_params p = shape_of(up_to(8), heads_kv * up_to(8), heads_kv, rows, keys, dim);
@@ -213,7 +213,8 @@ static void check_shapes(void)
         refused += !plan.runs;
         CHECK(plan.runs == (strcmp(plan.why, "ok") == 0), "%s", plan.why);
         CHECK(plan.runs || info.local_bytes < 24 << 10 ||
-                  strstr(plan.why, "exceed an array of the device") != NULL, "%s", plan.why);
+                  strstr(plan.why, "exceed an array of the device") != NULL,
+              "%s", plan.why);
         if (!plan.runs)
             continue;
         ran++;
@@ -250,7 +251,8 @@ static void check_refusals(void)
     refuses(&small, &p, "too little local memory");
     p.impl = ATTN_IMPL_NAIVE; /* needs none */
     CHECK(attn_opencl_plan(&small, &p, &plan) == ATTN_OK && plan.runs && plan.naive &&
-              !plan.forward && plan.device_bytes == 4 * (100 * 100 + 100), "%s", plan.why);
+              !plan.forward && plan.device_bytes == 4 * (100 * 100 + 100),
+          "%s", plan.why);
     p.seq_len_q = p.seq_len_kv = 20000;
     refuses(&small, &p, "the logits of a head exceed");
     p = shape_of(1, 2, 2, 100, 100, 64);

@@ -32,7 +32,7 @@ static void hear(void *user, int level, const char *sentence)
 
 static attn_opencl_info info_of(const attn_opencl *gpu)
 {
-    attn_opencl_info info = {0};
+    attn_opencl_info info = { 0 };
     CHECK(attn_opencl_info_get(gpu, &info) == ATTN_OK, "no device");
     return info;
 }
@@ -61,8 +61,9 @@ static void runs_right(const subject *s, attn_opencl *gpu)
 
 static void make_subject(subject *s)
 {
-    const test_shape shape = {.batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 5, .seq_kv = 40,
-                              .dim = 8, .dim_v = 8};
+    const test_shape shape = {
+        .batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 5, .seq_kv = 40, .dim = 8, .dim_v = 8
+    };
     attn_opencl *gpu = opened(s, NULL, 0);
     problem_make(&s->on_cpu, &shape);
     CHECK(problem_run(&s->on_cpu), "the CPU refuses");
@@ -109,8 +110,8 @@ static void check_set(subject *s)
     memset(s->kept, 0, s->bytes); /* they are copied */
     runs_right(s, gpu);
     info = info_of(gpu);
-    CHECK(info.built == 1 && info.taken == s->programs - 1, "%d built, %d taken, of %d",
-          info.built, info.taken, s->programs);
+    CHECK(info.built == 1 && info.taken == s->programs - 1, "%d built, %d taken, of %d", info.built,
+          info.taken, s->programs);
     attn_opencl_close(gpu);
 }
 
@@ -221,16 +222,16 @@ static void check_lies(subject *s)
         uint64_t add;
         const char *sentence;
     } lies[] = {
-        {MARK, 1, "of another format"},
-        {KEY, 1, "of another device, driver or kernels.cl"},
-        {PROGRAMS, 1, "damaged"},
-        {PROGRAMS, (uint64_t)-1, "damaged"},
-        {NUMBER, (uint64_t)1 << 32, "damaged"},
-        {NUMBER, (uint64_t)1 << 63, "damaged"},
-        {LENGTH, 8, "damaged"},
-        {LENGTH, (uint64_t)-16, "damaged"},
-        {LENGTH, (uint64_t)1 << 40, "damaged"},
-        {LENGTH, (uint64_t)1 << 63, "damaged"},
+        { MARK, 1, "of another format" },
+        { KEY, 1, "of another device, driver or kernels.cl" },
+        { PROGRAMS, 1, "damaged" },
+        { PROGRAMS, (uint64_t)-1, "damaged" },
+        { NUMBER, (uint64_t)1 << 32, "damaged" },
+        { NUMBER, (uint64_t)1 << 63, "damaged" },
+        { LENGTH, 8, "damaged" },
+        { LENGTH, (uint64_t)-16, "damaged" },
+        { LENGTH, (uint64_t)1 << 40, "damaged" },
+        { LENGTH, (uint64_t)1 << 63, "damaged" },
     };
     attn_opencl *gpu;
     if (!begin_case("kept programs that lie"))
@@ -278,12 +279,12 @@ typedef struct first_use {
 } first_use;
 
 static const first_use first_uses[] = {
-    {"few rows", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 0, 0},
-    {"many rows", 40, 40, 100, ATTN_F16, ATTN_F16, ATTN_IMPL_TILED, 0, 0},
-    {"wide values, modified", 40, 40, 200, ATTN_BF16, ATTN_BF16, ATTN_IMPL_TILED, 0, 5},
-    {"mixed storage, parts", 1, 2100, 8, ATTN_F16, ATTN_F32, ATTN_IMPL_TILED, 0, 5},
-    {"logits", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 1, 0},
-    {"naive", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_NAIVE, 0, 0},
+    { "few rows", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 0, 0 },
+    { "many rows", 40, 40, 100, ATTN_F16, ATTN_F16, ATTN_IMPL_TILED, 0, 0 },
+    { "wide values, modified", 40, 40, 200, ATTN_BF16, ATTN_BF16, ATTN_IMPL_TILED, 0, 5 },
+    { "mixed storage, parts", 1, 2100, 8, ATTN_F16, ATTN_F32, ATTN_IMPL_TILED, 0, 5 },
+    { "logits", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 1, 0 },
+    { "naive", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_NAIVE, 0, 0 },
 };
 
 /* All that must be tried is, at once and only once, and nothing is dropped. */
@@ -292,7 +293,7 @@ static void check_first_use(subject *s, const first_use *f, int exact)
     attn_backend backend;
     attn_opencl *gpu;
     test_problem t;
-    test_shape shape = {.batch = 1, .heads_q = 2, .heads_kv = 1, .dim = 8};
+    test_shape shape = { .batch = 1, .heads_q = 2, .heads_kv = 1, .dim = 8 };
     int built;
     if (!begin_case("first use%s: %s", exact ? ", exact" : "", f->name))
         return;
@@ -323,8 +324,9 @@ static void check_first_use(subject *s, const first_use *f, int exact)
 /* Likewise of gradients: with what is asked pair by pair and without. */
 static void check_first_gradients(subject *s, int pairs, int exact)
 {
-    const test_shape shape = {.batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 30, .seq_kv = 40,
-                              .dim = 8, .dim_v = 70};
+    const test_shape shape = {
+        .batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 30, .seq_kv = 40, .dim = 8, .dim_v = 70
+    };
     attn_backend backend;
     attn_opencl *gpu;
     attn_backward_info about;
@@ -343,7 +345,8 @@ static void check_first_gradients(subject *s, int pairs, int exact)
     backend = attn_opencl_backend(gpu, NULL);
     c.t.p.backend = &backend;
     CHECK(attn_backward_explain(&c.t.p, &c.g, &about) == ATTN_OK &&
-              strcmp(about.backend_name, "opencl") == 0, "refused: %s", about.reasons);
+              strcmp(about.backend_name, "opencl") == 0,
+          "refused: %s", about.reasons);
     built = info_of(gpu).built;
     CHECK(built == 1 + exact, "%d programs", built);
     CHECK(gradients_run(&c) && info_of(gpu).built == built, "built again");

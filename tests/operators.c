@@ -63,7 +63,7 @@ static int run_call(test_case *c, const case_call *a)
 
 static int run_attention(test_case *c)
 {
-    case_call a = {0};
+    case_call a = { 0 };
     const int64_t heads_q = case_integer(c, "q_num_heads", 0);
     const int64_t heads_kv = case_integer(c, "kv_num_heads", 0);
     const int64_t stage = case_integer(c, "qk_matmul_output_mode", 0);
@@ -148,13 +148,13 @@ static const struct {
     const char *attribute, *word;
     int (*apply)(case_call *a, double x);
 } modifiers[] = {
-    {"score_mod", "none", score_none},
-    {"score_mod", "add_constant", score_add_constant},
-    {"score_mod", "softcap", score_softcap},
-    {"score_mod", "causal_top_left", score_causal},
-    {"score_mod", "add_q_minus_k", score_distance},
-    {"prob_mod", "none", score_none},
-    {"prob_mod", "multiply_constant", prob_multiply},
+    { "score_mod", "none", score_none },
+    { "score_mod", "add_constant", score_add_constant },
+    { "score_mod", "softcap", score_softcap },
+    { "score_mod", "causal_top_left", score_causal },
+    { "score_mod", "add_q_minus_k", score_distance },
+    { "prob_mod", "none", score_none },
+    { "prob_mod", "multiply_constant", prob_multiply },
 };
 
 static int modify(test_case *c, case_call *a, const char *which)
@@ -165,16 +165,15 @@ static int modify(test_case *c, case_call *a, const char *which)
     if (text[length] == ':' && !case_to_number(c, text + length + 1, &x))
         return 0;
     for (size_t i = 0; i < sizeof modifiers / sizeof *modifiers; i++)
-        if (strcmp(modifiers[i].attribute, which) == 0 &&
-            strlen(modifiers[i].word) == length && strncmp(modifiers[i].word, text, length) == 0 &&
-            modifiers[i].apply(a, x))
+        if (strcmp(modifiers[i].attribute, which) == 0 && strlen(modifiers[i].word) == length &&
+            strncmp(modifiers[i].word, text, length) == 0 && modifiers[i].apply(a, x))
             return 1;
     return case_fail(c, "unknown %s '%s'", which, text);
 }
 
 static int run_flex_attention(test_case *c)
 {
-    case_call a = {0};
+    case_call a = { 0 };
     char text[80];
     a.y = case_output(c, "Y");
     if (!open_call(c, &a, 0, 0))
@@ -195,13 +194,13 @@ static const struct {
     const char *name;
     int (*run)(test_case *c);
 } operators[] = {
-    {"Attention", run_attention},
-    {"FlexAttention", run_flex_attention},
-    {"SdpaGrad", case_run_sdpa_grad},
-    {"RotaryEmbedding", case_run_rotary},
-    {"TensorScatter", case_run_scatter},
-    {"GroupQueryAttention", case_run_group_query},
-    {"MultiHeadAttention", case_run_multi_head},
+    { "Attention", run_attention },
+    { "FlexAttention", run_flex_attention },
+    { "SdpaGrad", case_run_sdpa_grad },
+    { "RotaryEmbedding", case_run_rotary },
+    { "TensorScatter", case_run_scatter },
+    { "GroupQueryAttention", case_run_group_query },
+    { "MultiHeadAttention", case_run_multi_head },
 };
 
 int case_run(test_case *c)

@@ -32,7 +32,7 @@ static int set_tables(test_case *c, const case_view *x, attn_rope *rope, attn_ro
     const case_tensor *cosines = case_input(c, "cos_cache"), *sines = case_input(c, "sin_cache");
     const case_tensor *ids = case_input(c, "position_ids");
     const int64_t half = (rope->dim > 0 ? rope->dim : x->dim) / 2;
-    int64_t dim[3] = {x->batch, x->seq, half};
+    int64_t dim[3] = { x->batch, x->seq, half };
     if (cosines == NULL || sines == NULL)
         return case_fail(c, "cos_cache or sin_cache is missing");
     if (ids != NULL)
@@ -47,8 +47,7 @@ static int set_tables(test_case *c, const case_view *x, attn_rope *rope, attn_ro
 }
 
 /* Turned into another buffer, then in place: the same bits. */
-static int turn(test_case *c, const attn_rope *rope, attn_rope_rows *rows, int type,
-                case_tensor *y)
+static int turn(test_case *c, const attn_rope *rope, attn_rope_rows *rows, int type, case_tensor *y)
 {
     const size_t bytes = (size_t)y->count * case_types[type].size;
     char why[CASE_WHY] = "";
@@ -66,7 +65,7 @@ static int turn(test_case *c, const attn_rope *rope, attn_rope_rows *rows, int t
 
 static attn_rope_rows rows_of(const case_view *x)
 {
-    attn_rope_rows rows = {0};
+    attn_rope_rows rows = { 0 };
     rows.batch = x->batch;
     rows.num_heads = x->heads;
     rows.seq_len = x->seq;
@@ -81,7 +80,7 @@ static attn_rope_rows rows_of(const case_view *x)
 
 int case_run_rotary(test_case *c)
 {
-    attn_rope rope = {0};
+    attn_rope rope = { 0 };
     attn_rope_rows rows;
     case_view x;
     const case_tensor *input = case_input(c, "X");
@@ -97,9 +96,8 @@ int case_run_rotary(test_case *c)
         return case_fail(c, "X has %lld heads, num_heads is %lld", (long long)x.heads,
                          (long long)heads);
     rows = rows_of(&x);
-    return set_tables(c, &x, &rope, &rows) &&
-           case_has_shape(c, y, input->rank, input->dim) && case_all_known(c) &&
-           turn(c, &rope, &rows, x.type, y);
+    return set_tables(c, &x, &rope, &rows) && case_has_shape(c, y, input->rank, input->dim) &&
+           case_all_known(c) && turn(c, &rope, &rows, x.type, y);
 }
 
 /* ---- TensorScatter --------------------------------------------------------------------------- */
@@ -165,11 +163,11 @@ static int open_scatter(test_case *c, const case_view *past, int ring, attn_cach
     return case_status(c, attn_cache_init(cache, test_alloc(need), need, why, sizeof why), why);
 }
 
-static int scatter(test_case *c, attn_cache *cache, const case_view *update,
-                   const int32_t *length, int64_t rows)
+static int scatter(test_case *c, attn_cache *cache, const case_view *update, const int32_t *length,
+                   int64_t rows)
 {
     char why[CASE_WHY] = "";
-    attn_cache_step before = {0}, s = {0};
+    attn_cache_step before = { 0 }, s = { 0 };
     before.batch = s.batch = update->batch;
     before.seq_len = rows;
     before.len = length;
@@ -188,9 +186,8 @@ static int open_views(test_case *c, case_view *past, case_view *update)
         return case_fail(c, "past_cache or update is missing");
     if (!scatter_view(c, old, axis, past) || !scatter_view(c, rows, axis, update))
         return 0;
-    return (rows->rank == old->rank && update->type == past->type &&
-            update->batch == past->batch && update->heads == past->heads &&
-            update->dim == past->dim) ||
+    return (rows->rank == old->rank && update->type == past->type && update->batch == past->batch &&
+            update->heads == past->heads && update->dim == past->dim) ||
            case_fail(c, "update does not fit past_cache");
 }
 
@@ -211,9 +208,8 @@ int case_run_scatter(test_case *c)
     if (want == NULL || want->type != past.type)
         return case_fail(c, "there is no present_cache of the type of past_cache");
     length = test_alloc((size_t)past.batch * sizeof *length);
-    if (!case_has_shape(c, want, old->rank, old->dim) ||
-        !scatter_lengths(c, &past, ring, length) || !case_all_known(c) ||
-        !open_scatter(c, &past, ring, &cache) ||
+    if (!case_has_shape(c, want, old->rank, old->dim) || !scatter_lengths(c, &past, ring, length) ||
+        !case_all_known(c) || !open_scatter(c, &past, ring, &cache) ||
         !scatter(c, &cache, &update, length, past.seq))
         return 0;
     c->cached = 1;

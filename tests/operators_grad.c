@@ -25,8 +25,8 @@ static const struct {
     int impl;
     int gemms[3], runs;
 } ways[] = {
-    {"tiled", "tiled, gemms 0, 5 and 7: same bits", ATTN_IMPL_TILED, {0, 5, 7}, 3},
-    {"naive", "naive", ATTN_IMPL_NAIVE, {0, 0, 0}, 1},
+    { "tiled", "tiled, gemms 0, 5 and 7: same bits", ATTN_IMPL_TILED, { 0, 5, 7 }, 3 },
+    { "naive", "naive", ATTN_IMPL_NAIVE, { 0, 0, 0 }, 1 },
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
@@ -47,7 +47,7 @@ static int open_tensors(test_case *c, gradient_case *g)
 
 static int open_outputs(test_case *c, gradient_case *g)
 {
-    static const char *const names[GRADIENTS] = {"dQ", "dK", "dV", "dMask"};
+    static const char *const names[GRADIENTS] = { "dQ", "dK", "dV", "dMask" };
     g->a.y = case_output(c, "Y");
     g->a.lse = case_output(c, "lse");
     for (int n = 0; n < GRADIENTS; n++) {
@@ -61,11 +61,11 @@ static int open_outputs(test_case *c, gradient_case *g)
 static int check_shapes(test_case *c, const gradient_case *g)
 {
     const case_view *q = &g->a.q, *k = &g->a.k, *v = &g->a.v, *dy = &g->dy;
-    const int64_t dim[DMASK][4] = {{q->batch, q->heads, q->seq, q->dim},
-                                   {k->batch, k->heads, k->seq, k->dim},
-                                   {v->batch, v->heads, v->seq, v->dim}};
-    if (dy->data != NULL && (dy->batch != q->batch || dy->heads != q->heads ||
-                             dy->seq != q->seq || dy->dim != v->dim))
+    const int64_t dim[DMASK][4] = { { q->batch, q->heads, q->seq, q->dim },
+                                    { k->batch, k->heads, k->seq, k->dim },
+                                    { v->batch, v->heads, v->seq, v->dim } };
+    if (dy->data != NULL &&
+        (dy->batch != q->batch || dy->heads != q->heads || dy->seq != q->seq || dy->dim != v->dim))
         return case_fail(c, "dY has another shape than Y");
     for (int n = 0; n < DMASK; n++)
         if (g->want[n] != NULL && !case_has_shape(c, g->want[n], 4, dim[n]))
@@ -124,8 +124,7 @@ static int run_backward(test_case *c, const attn_params *p, const attn_gradients
                             info.kernels_name);
         return device_refused(info.reasons) || case_fail(c, "%s", info.reasons);
     }
-    case_count_executed(info.gemms == 7 ? "gradients by 7 products"
-                                        : "gradients by 5 products",
+    case_count_executed(info.gemms == 7 ? "gradients by 7 products" : "gradients by 5 products",
                         attn_impl_name(info.impl),
                         T.backend != NULL ? T.backend->name : info.kernels_name);
     return 1;
@@ -145,8 +144,8 @@ static size_t gradient_bytes(const gradient_case *g, int n)
 static int compute(test_case *c, const gradient_case *g, const attn_params *p, int gemms,
                    void **got)
 {
-    attn_gradients all = {0};
-    attn_output *const outputs[DMASK] = {&all.dq, &all.dk, &all.dv};
+    attn_gradients all = { 0 };
+    attn_output *const outputs[DMASK] = { &all.dq, &all.dk, &all.dv };
     for (int n = 0; n < GRADIENTS; n++)
         got[n] = g->want[n] != NULL ? test_alloc(gradient_bytes(g, n)) : NULL;
     for (int n = 0; n < DMASK; n++) {
@@ -182,8 +181,7 @@ static int run_way(test_case *c, gradient_case *g, int way)
     if (!compute(c, g, &r.p, ways[way].gemms[0], first))
         return 0;
     for (int n = 0; n < GRADIENTS; n++)
-        if (g->want[n] != NULL &&
-            !case_compare(c, g->want[n], is_half(g, n) ? F16 : F32, first[n]))
+        if (g->want[n] != NULL && !case_compare(c, g->want[n], is_half(g, n) ? F16 : F32, first[n]))
             return 0;
     for (int i = 1; i < ways[way].runs; i++)
         if (!compute(c, g, &r.p, ways[way].gemms[i], other) ||
@@ -195,7 +193,7 @@ static int run_way(test_case *c, gradient_case *g, int way)
 
 int case_run_sdpa_grad(test_case *c)
 {
-    gradient_case g = {0};
+    gradient_case g = { 0 };
     g.a.backward = 1;
     if (!open_tensors(c, &g) || !open_outputs(c, &g) || !check_shapes(c, &g) || !set_mask(c, &g))
         return 0;

@@ -31,8 +31,8 @@ static int set_attention_bias(test_case *c, case_call *a)
 static float dtype_at(const case_view *v, int64_t i)
 {
     const attn_tensor t = case_view_input(v);
-    return dtype_load(t.dtype, (const unsigned char *)v->data +
-                                   (size_t)i * case_types[v->type].size);
+    return dtype_load(t.dtype,
+                      (const unsigned char *)v->data + (size_t)i * case_types[v->type].size);
 }
 
 /* ---- GroupQueryAttention --------------------------------------------------------------------- */
@@ -68,8 +68,7 @@ static int check_lengths(test_case *c, const case_call *a, const case_tensor *en
     if (total == NULL || total->type != I32 || total->count != 1)
         return case_fail(c, "total_sequence_length must be one i32");
     if (a->k.seq != a->q.seq)
-        return case_fail(c, "%lld queries and %lld keys", (long long)a->q.seq,
-                         (long long)a->k.seq);
+        return case_fail(c, "%lld queries and %lld keys", (long long)a->q.seq, (long long)a->k.seq);
     return 1;
 }
 
@@ -112,8 +111,7 @@ static int set_positions(test_case *c, case_call *a)
     int64_t *positions;
     if (ids == NULL)
         return 1;
-    if (ids->type != I64 || ids->rank != 2 || ids->dim[0] != a->q.batch ||
-        ids->dim[1] != a->q.seq)
+    if (ids->type != I64 || ids->rank != 2 || ids->dim[0] != a->q.batch || ids->dim[1] != a->q.seq)
         return case_fail(c, "position_ids must be i64 [batch, sequence]");
     positions = test_alloc((size_t)ids->count * sizeof *positions);
     for (int64_t i = 0; i < ids->count; i++)
@@ -127,7 +125,7 @@ static int set_positions(test_case *c, case_call *a)
 static int turn_queries(test_case *c, case_call *a)
 {
     char why[CASE_WHY] = "";
-    attn_rope_rows rows = {0};
+    attn_rope_rows rows = { 0 };
     int64_t *first = test_alloc((size_t)a->q.batch * sizeof *first);
     for (int64_t b = 0; b < a->q.batch; b++)
         first[b] = a->past_len[b];
@@ -138,8 +136,8 @@ static int turn_queries(test_case *c, case_call *a)
     rows.x = a->p.q;
     rows.positions = a->positions;
     rows.first = a->positions != NULL ? NULL : first;
-    rows.y.data = test_alloc((size_t)(a->q.batch * a->q.heads * a->q.seq * a->q.dim) *
-                             sizeof(float));
+    rows.y.data =
+        test_alloc((size_t)(a->q.batch * a->q.heads * a->q.seq * a->q.dim) * sizeof(float));
     memset(&a->p.q, 0, sizeof a->p.q);
     a->p.q.data = rows.y.data;
     return case_status(c, attn_rope_apply(a->rope, &rows, why, sizeof why), why);
@@ -219,9 +217,9 @@ static void clear_hidden(const case_call *a, float *logits)
 
 int case_run_group_query(test_case *c)
 {
-    case_call a = {0};
+    case_call a = { 0 };
     case_results r;
-    attn_rope rope = {0};
+    attn_rope rope = { 0 };
     const double softcap = case_number(c, "softcap", 0);
     a.y = case_output(c, "output");
     a.present_k = case_output(c, "present_key");
@@ -233,9 +231,8 @@ int case_run_group_query(test_case *c)
     a.p.causal = case_integer(c, "causal", 1) != 0;
     a.p.scale = (float)case_number(c, "scale", 0);
     a.p.softcap = softcap > 0 ? (float)softcap : 0;
-    if (!set_rotary(c, &a, &rope) || !set_window(c, &a) || !set_sink(c, &a) ||
-        !set_logits(c, &a) || !set_attention_bias(c, &a) || !case_all_known(c) ||
-        !case_compute(c, &a, &r))
+    if (!set_rotary(c, &a, &rope) || !set_window(c, &a) || !set_sink(c, &a) || !set_logits(c, &a) ||
+        !set_attention_bias(c, &a) || !case_all_known(c) || !case_compute(c, &a, &r))
         return 0;
     if (a.logits != NULL)
         clear_hidden(&a, r.logits);
@@ -257,8 +254,7 @@ static int packed_part(test_case *c, const case_tensor *t, int64_t parts, int64_
     v->stride_head = (ptrdiff_t)(parts * v->dim);
     v->stride_seq = v->stride_head * (ptrdiff_t)v->heads;
     v->stride_batch = v->stride_seq * (ptrdiff_t)v->seq;
-    v->data = (const unsigned char *)t->data +
-              (size_t)(part * v->dim) * case_types[t->type].size;
+    v->data = (const unsigned char *)t->data + (size_t)(part * v->dim) * case_types[t->type].size;
     return 1;
 }
 
@@ -300,9 +296,10 @@ static void add_to(case_view *v, const float *numbers)
         for (int64_t h = 0; h < v->heads; h++)
             for (int64_t s = 0; s < v->seq; s++)
                 for (int64_t d = 0; d < v->dim; d++, at += size)
-                    dtype_store(case_view_input(v).dtype, at, numbers[h * v->dim + d] +
-                                dtype_at(v, b * v->stride_batch + h * v->stride_head +
-                                                s * v->stride_seq + d));
+                    dtype_store(case_view_input(v).dtype, at,
+                                numbers[h * v->dim + d] +
+                                    dtype_at(v, b * v->stride_batch + h * v->stride_head +
+                                                    s * v->stride_seq + d));
     v->data = sum;
     v->stride_seq = (ptrdiff_t)v->dim;
     v->stride_head = v->stride_seq * (ptrdiff_t)v->seq;
@@ -345,14 +342,16 @@ static int check_padding(test_case *c, const case_call *a, const case_tensor *m)
         ((m->rank == 1 && (m->dim[0] == batch || m->dim[0] == 3 * batch + 2)) ||
          (m->rank == 2 && m->dim[0] == batch && m->dim[1] == a->keys) ||
          (m->rank == 3 && m->dim[0] == batch && m->dim[1] == a->q.seq && m->dim[2] == a->keys));
-    return held || case_fail(c, "key_padding_mask of rank %d has another shape or type than "
-                             "the others give", m->rank);
+    return held || case_fail(c,
+                             "key_padding_mask of rank %d has another shape or type than "
+                             "the others give",
+                             m->rank);
 }
 
 static float bias_at(const attn_bias *bias, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const int64_t at = b * bias->stride_batch + h * bias->stride_head + i * bias->stride_q +
-                       j * bias->stride_kv;
+    const int64_t at =
+        b * bias->stride_batch + h * bias->stride_head + i * bias->stride_q + j * bias->stride_kv;
     return bias->data == NULL ? 0
                               : dtype_load(bias->dtype, (const unsigned char *)bias->data +
                                                             (size_t)at * dtype_size(bias->dtype));
@@ -376,14 +375,16 @@ static int set_padding(test_case *c, case_call *a)
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t j = 0; j < keys; j++)
                     *at++ = bias_at(&old, b, h, i, j) + (is_padding(a, m, b, i, j) ? filter : 0);
-    a->p.bias = (attn_bias){ATTN_F32, (ptrdiff_t)(heads * rows * keys), (ptrdiff_t)(rows * keys),
-                            (ptrdiff_t)keys, 1, sum};
+    a->p.bias = (attn_bias){
+        ATTN_F32, (ptrdiff_t)(heads * rows * keys), (ptrdiff_t)(rows * keys), (ptrdiff_t)keys, 1,
+        sum
+    };
     return 1;
 }
 
 int case_run_multi_head(test_case *c)
 {
-    case_call a = {0};
+    case_call a = { 0 };
     case_results r;
     a.y = case_output(c, "output");
     a.present_k = case_output(c, "present_key");

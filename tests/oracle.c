@@ -45,7 +45,7 @@ static double load_bf16(const void *data, ptrdiff_t index)
 
 double oracle_load(int dtype, const void *data, ptrdiff_t index)
 {
-    static double (*const loaders[])(const void *, ptrdiff_t) = {load_f32, load_f16, load_bf16};
+    static double (*const loaders[])(const void *, ptrdiff_t) = { load_f32, load_f16, load_bf16 };
     return loaders[dtype](data, index);
 }
 
@@ -53,7 +53,7 @@ double oracle_storage_error(int dtype, double value)
 {
     static const struct {
         int digits, lowest; /* of the significand; exponent of the smallest subnormal */
-    } formats[] = {{24, -149}, {11, -24}, {8, -133}};
+    } formats[] = { { 24, -149 }, { 11, -24 }, { 8, -133 } };
     int exponent = 0;
     double ulp;
     if (!(fabs(value) < INFINITY))
@@ -307,7 +307,7 @@ static int callback_shows(const attn_params *p, const pair_at *a)
 int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     static int (*const masks[])(const attn_params *, const pair_at *) = {
-        causal_shows, window_shows, chunk_shows, segment_shows, tree_shows,
+        causal_shows, window_shows, chunk_shows, segment_shows,  tree_shows,
         bool_shows,   bit_shows,    block_shows, callback_shows,
     };
     pair_at a;
@@ -439,10 +439,10 @@ typedef struct row_state {
     double *logits, *errors; /* of every key; row_weights turns the logits into weights */
     double *strict;          /* E of every key; NULL = not wanted */
     int64_t keys;
-    double maximum; /* of logits and sink */
-    double sum;     /* of exp(logit - maximum) */
+    double maximum;    /* of logits and sink */
+    double sum;        /* of exp(logit - maximum) */
     double mean_error; /* sum of p e */
-    double sink;    /* -inf = none */
+    double sink;       /* -inf = none */
 } row_state;
 
 double oracle_sink(const attn_params *p, int64_t h)

@@ -36,11 +36,11 @@ typedef struct oracle_result {
     double *o_abs;       /* sum of p |v| */
     double *o_tolerance; /* binary32 error allowed, without that of the storage type */
     double lse, lse_tolerance;
-    double maximum;      /* largest logit of the row, without the sink; -inf when empty */
-    double *o_strict;    /* sum of p E |v|; NULL leaves out the next three, too */
+    double maximum;   /* largest logit of the row, without the sink; -inf when empty */
+    double *o_strict; /* sum of p E |v|; NULL leaves out the next three, too */
     double strict_mean, strict_most; /* sum of p E; largest E */
-    double logit_most;   /* largest |logit| */
-    int64_t alive;       /* keys that count: visible and not -inf */
+    double logit_most;               /* largest |logit| */
+    int64_t alive;                   /* keys that count: visible and not -inf */
 } oracle_result;
 
 /* Rows and keys in use by batch entry b, and pos(i) - i. */

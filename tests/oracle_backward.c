@@ -99,27 +99,27 @@ static double square(double x)
 typedef struct pair_of {
     int alive;
     double logit, logit_error;
-    double p, p_error;     /* the latter relative, without that of the LSE */
-    double keep;           /* factor of dropout */
+    double p, p_error; /* the latter relative, without that of the LSE */
+    double keep;       /* factor of dropout */
     double dp, dp_error;
-    double ds, ds_error;   /* without the errors of delta and LSE */
-    double weight;         /* of an error of delta in ds */
+    double ds, ds_error; /* without the errors of delta and LSE */
+    double weight;       /* of an error of delta in ds */
 } pair_of;
 
 typedef struct row_pass {
     const attn_params *p;
     const attn_gradients *g;
     oracle_gradient *out;
-    attn_params unscored;  /* *p without its callback */
+    attn_params unscored; /* *p without its callback */
     int64_t b, h, i, kv_head, keys;
-    double *k, *v;         /* of the kv head, [keys][dim] */
-    double *q, *dout;      /* of the row */
-    double *partial;       /* [dim or dim_v] sums */
-    quantity *sum;         /* likewise */
-    pair_of *pairs;        /* [keys] */
-    double maximum;        /* of logits and sink */
+    double *k, *v;    /* of the kv head, [keys][dim] */
+    double *q, *dout; /* of the row */
+    double *partial;  /* [dim or dim_v] sums */
+    quantity *sum;    /* likewise */
+    pair_of *pairs;   /* [keys] */
+    double maximum;   /* of logits and sink */
     double lse, lse_error;
-    double sum_variance;   /* relative, of the sum of the exponentials */
+    double sum_variance;       /* relative, of the sum of the exponentials */
     double delta, delta_error; /* the dlse taken off */
 } row_pass;
 
@@ -184,7 +184,7 @@ static void find_logits(row_pass *r)
 static void find_probabilities(row_pass *r)
 {
     const double sink = oracle_sink(r->p, r->h);
-    quantity sum = {0, 0};
+    quantity sum = { 0, 0 };
     double errors = 0;
     if (sink != -INFINITY)
         add(&sum, exp(sink - r->maximum), 0);
@@ -211,7 +211,7 @@ static void find_values(row_pass *r)
     const attn_params *p = r->p;
     for (int64_t j = 0; j < r->keys; j++) {
         pair_of *a = &r->pairs[j];
-        quantity dp = {0, 0};
+        quantity dp = { 0, 0 };
         if (!a->alive)
             continue;
         a->keep = 1;
@@ -229,10 +229,10 @@ static void find_values(row_pass *r)
 static double o_variance(const row_pass *r)
 {
     const attn_params *p = r->p;
-    quantity dot = {0, 0};
+    quantity dot = { 0, 0 };
     double variance = 0;
     for (int64_t d = 0; d < oracle_dim_v(p); d++) {
-        quantity o = {0, 0};
+        quantity o = { 0, 0 };
         for (int64_t j = 0; j < r->keys; j++) {
             const pair_of *a = &r->pairs[j];
             if (a->keep != 0)
@@ -249,15 +249,14 @@ static double o_variance(const row_pass *r)
 /* The naive way adds P dP instead. */
 static void find_delta(row_pass *r)
 {
-    quantity dot = {0, 0};
+    quantity dot = { 0, 0 };
     double variance = 0;
     for (int64_t j = 0; j < r->keys; j++)
         if (r->pairs[j].alive)
             add(&dot, r->pairs[j].p * r->pairs[j].dp, square(r->pairs[j].p * r->pairs[j].dp_error));
     for (int64_t j = 0; j < r->keys; j++)
         if (r->pairs[j].alive)
-            variance +=
-                square(r->pairs[j].p * (r->pairs[j].dp - dot.value) * r->pairs[j].p_error);
+            variance += square(r->pairs[j].p * (r->pairs[j].dp - dot.value) * r->pairs[j].p_error);
     variance += r->p->impl == ATTN_IMPL_NAIVE ? dot.variance : o_variance(r);
     r->delta = dot.value - dlse_of(r);
     r->delta_error = sqrt(variance + square(dot.value) * (1 + r->sum_variance) + square(r->delta));
@@ -272,16 +271,16 @@ static void find_ds(row_pass *r)
             continue;
         a->p_error = a->logit_error + fabs(a->logit - r->lse) + 2;
         a->ds = a->p * difference;
-        a->ds_error = sqrt(square(a->ds * a->p_error) + square(a->p * a->dp_error) +
-                           2 * square(a->ds));
+        a->ds_error =
+            sqrt(square(a->ds * a->p_error) + square(a->p * a->dp_error) + 2 * square(a->ds));
         a->weight = a->p;
     }
 }
 
 static void scale_ds(pair_of *a, double factor, double error)
 {
-    a->ds_error = sqrt(square(a->ds_error * factor) + square(a->ds * error) +
-                       square(a->ds * factor));
+    a->ds_error =
+        sqrt(square(a->ds_error * factor) + square(a->ds * error) + square(a->ds * factor));
     a->ds *= factor;
     a->weight *= factor;
 }
@@ -323,7 +322,7 @@ typedef struct key_sums {
     int64_t row;     /* index of its first element */
     int64_t columns; /* 1: the row is summed */
     quantity sum;
-    double weight;   /* of an error of delta in the sum */
+    double weight; /* of an error of delta in the sum */
 } key_sums;
 
 static void add_sum(const row_pass *r, key_sums *s, int64_t column)
@@ -349,7 +348,7 @@ static void add_pair(const row_pass *r, key_sums *s, int64_t column, const pair_
 static void add_bias(row_pass *r)
 {
     oracle_gradient *to = &r->out[ORACLE_DBIAS];
-    key_sums s = {to, 0, to->size[3], {0, 0}, 0};
+    key_sums s = { to, 0, to->size[3], { 0, 0 }, 0 };
     int some = 0;
     if (to->value == NULL)
         return;
@@ -368,7 +367,7 @@ static void add_slopes(row_pass *r)
 {
     oracle_gradient *to = &r->out[ORACLE_DSLOPES];
     const int64_t pos = r->i + oracle_offset(r->p, r->b);
-    key_sums s = {to, 0, 1, {0, 0}, 0};
+    key_sums s = { to, 0, 1, { 0, 0 }, 0 };
     int some = 0;
     if (to->value == NULL)
         return;
@@ -390,8 +389,8 @@ static void add_sink(row_pass *r)
         return;
     add_to(to, r->h, -p * r->delta,
            square(p * r->delta_error) +
-               square(p * r->delta) * (square(fabs(sink) + fabs(sink - r->lse) + 2) +
-                                       square(r->lse_error)));
+               square(p * r->delta) *
+                   (square(fabs(sink) + fabs(sink - r->lse) + 2) + square(r->lse_error)));
 }
 
 static void add_dq(row_pass *r)
@@ -423,10 +422,9 @@ static void add_dk_dv(row_pass *r)
     for (int64_t j = 0; j < r->keys; j++) {
         const pair_of *a = &r->pairs[j];
         const double kept = a->p * a->keep;
-        const double ds_variance = square(a->ds_error) + square(a->weight * r->delta_error) +
-                                   square(a->ds * r->lse_error);
-        const double p_variance =
-            square(kept) * (square(a->p_error) + square(r->lse_error) + 1);
+        const double ds_variance =
+            square(a->ds_error) + square(a->weight * r->delta_error) + square(a->ds * r->lse_error);
+        const double p_variance = square(kept) * (square(a->p_error) + square(r->lse_error) + 1);
         if (!a->alive)
             continue;
         for (int64_t d = 0; d < dk->size[3]; d++)
@@ -560,7 +558,7 @@ void oracle_backward_free(oracle_gradient out[ORACLE_GRADIENTS])
 
 const char *oracle_gradient_name(int which)
 {
-    static const char *const names[] = {"dq", "dk", "dv", "dbias", "dsinks", "dslopes"};
+    static const char *const names[] = { "dq", "dk", "dv", "dbias", "dsinks", "dslopes" };
     return names[which];
 }
 
@@ -578,7 +576,7 @@ static attn_tensor addressed_as(const attn_output *o)
 static ptrdiff_t bias_offset(const attn_params *p, const attn_bias_gradient *to,
                              const int64_t at[4])
 {
-    const ptrdiff_t given[4] = {to->stride_batch, to->stride_head, to->stride_q, to->stride_kv};
+    const ptrdiff_t given[4] = { to->stride_batch, to->stride_head, to->stride_q, to->stride_kv };
     oracle_gradient of;
     ptrdiff_t packed = 1, offset = 0;
     bias_size(p, &of);
@@ -619,9 +617,12 @@ int oracle_gradient_place(const attn_params *p, const attn_gradients *g, int whi
 {
     memset(place, 0, sizeof *place);
     switch (which) {
-    case ORACLE_DQ: return row_place(p, &g->dq, at, place);
-    case ORACLE_DK: return key_place(p, &g->dk, p->head_dim, at, place);
-    case ORACLE_DV: return key_place(p, &g->dv, oracle_dim_v(p), at, place);
+    case ORACLE_DQ:
+        return row_place(p, &g->dq, at, place);
+    case ORACLE_DK:
+        return key_place(p, &g->dk, p->head_dim, at, place);
+    case ORACLE_DV:
+        return key_place(p, &g->dv, oracle_dim_v(p), at, place);
     case ORACLE_DBIAS:
         place->data = g->dbias.data;
         place->offset = bias_offset(p, &g->dbias, at);

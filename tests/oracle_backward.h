@@ -42,7 +42,13 @@
 #define ORACLE_GRADIENT_FACTOR 5.0
 
 enum {
-    ORACLE_DQ, ORACLE_DK, ORACLE_DV, ORACLE_DBIAS, ORACLE_DSINKS, ORACLE_DSLOPES, ORACLE_GRADIENTS
+    ORACLE_DQ,
+    ORACLE_DK,
+    ORACLE_DV,
+    ORACLE_DBIAS,
+    ORACLE_DSINKS,
+    ORACLE_DSLOPES,
+    ORACLE_GRADIENTS
 };
 
 /* One gradient, packed: size[0] x size[1] x size[2] x size[3] values. */

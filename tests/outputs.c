@@ -13,7 +13,7 @@
 
 static void check_alone(int round)
 {
-    static const char *const banned[] = {"partial", "logits", NULL};
+    static const char *const banned[] = { "partial", "logits", NULL };
     test_problem both, alone;
     make_background(&both, NULL, 1, banned);
     both.p.impl = round % 2 == 0 ? ATTN_IMPL_DEFAULT : ATTN_IMPL_NAIVE;
@@ -35,7 +35,7 @@ static void check_alone(int round)
 
 static void check_stage(int round)
 {
-    static const int32_t some[] = {0, 3, 3, 1};
+    static const int32_t some[] = { 0, 3, 3, 1 };
     test_problem t;
     test_shape s = shape_random();
     int64_t rows;
@@ -50,8 +50,7 @@ static void check_stage(int round)
     t.p.logits.num_rows = round % 3 == 0 ? 0 : round % 3 == 1 ? 2 : 4;
     t.p.logits.rows = round % 3 == 2 ? some : NULL;
     rows = t.p.logits.num_rows != 0 ? t.p.logits.num_rows : s.seq_q;
-    t.p.logits.data =
-        test_alloc((size_t)(s.batch * s.heads_q * rows * s.seq_kv) * sizeof(float));
+    t.p.logits.data = test_alloc((size_t)(s.batch * s.heads_q * rows * s.seq_kv) * sizeof(float));
     if (round % 5 == 0) { /* nothing else asked for */
         memset(&t.p.o, 0, sizeof t.p.o);
         memset(&t.p.lse, 0, sizeof t.p.lse);
@@ -107,7 +106,9 @@ static void give_state(test_problem *t)
 
 static void check_partial(int round)
 {
-    static const char *const banned[] = {"partial", "logits", "varlen", "sinks", "softmax1", NULL};
+    static const char *const banned[] = {
+        "partial", "logits", "varlen", "sinks", "softmax1", NULL
+    };
     test_problem a, b;
     size_t rows;
     make_background(&a, round % 2 == 0 ? "kv_len" : "dropout", 1, banned);
@@ -171,7 +172,7 @@ static void check_partial_zero(int round)
 /* O in 16 bits is the f32 result, rounded once; -0 becomes +0. */
 static void check_rounded(int round)
 {
-    static const float factors[] = {1.0f, 1e-6f, 2e-8f, 3e4f, 1e5f, 1e-38f, 1e30f};
+    static const float factors[] = { 1.0f, 1e-6f, 2e-8f, 3e4f, 1e5f, 1e-38f, 1e30f };
     const int dtype = round % 2 == 0 ? ATTN_F16 : ATTN_BF16;
     test_problem wide, narrow;
     test_shape s = shape_random();
@@ -225,12 +226,16 @@ static void check_zero(int round)
 
 static void check_empty_rows(int round)
 {
-    const float sinks[] = {-2.5f, 0.0f, -3e38f, 1e-30f, /* -3e38 * log2(e): -inf */
-                           float_from_bits(0xffc01234u), -0.0f};
+    const float sinks[] = { -2.5f,
+                            0.0f,
+                            -3e38f,
+                            1e-30f, /* -3e38 * log2(e): -inf */
+                            float_from_bits(0xffc01234u),
+                            -0.0f };
     const int first = round / 2 % 2 == 1 ? 4 : (int)rng_int(0, 3);
     test_problem t;
     test_shape s = shape_random();
-    int32_t lengths[2] = {0, 0};
+    int32_t lengths[2] = { 0, 0 };
     int wrong = 0;
     s.heads_q = s.heads_kv = first == 4 ? 2 : rng_int(1, 6 - first);
     s.dtype_o = round % 3;
@@ -245,12 +250,10 @@ static void check_empty_rows(int round)
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t h = 0; h < s.heads_q; h++)
             for (int64_t i = 0; i < s.seq_q; i++) {
-                const float lse = t.p.sinks != NULL  ? t.p.sinks[h]
+                const float lse = t.p.sinks != NULL   ? t.p.sinks[h]
                                   : t.p.softmax1 != 0 ? 0.0f
                                                       : -HUGE_VALF;
-                const uint32_t bits = lse != lse  ? 0x7fc00000u
-                                      : lse == 0 ? 0
-                                                 : float_bits(lse);
+                const uint32_t bits = lse != lse ? 0x7fc00000u : lse == 0 ? 0 : float_bits(lse);
                 wrong += float_bits(tensor_get(&t.lse, b, h, i, 0)) != bits;
                 for (int64_t d = 0; d < s.dim_v; d++)
                     wrong += float_bits(tensor_get(&t.o, b, h, i, d)) != 0;
@@ -427,13 +430,19 @@ static const struct {
     void (*run)(int round);
     int rounds;
 } checks[] = {
-    {"one output alone", check_alone, 40},   {"logits", check_stage, 48},
-    {"rows of logits", check_logits_rows, 20}, {"raw states", check_partial, 30},
-    {"maxima of -0", check_partial_zero, 8}, {"NaN sink", check_nan_sink, 24},
-    {"probabilities of a part", check_refused, 1}, {"O in 16 bits", check_rounded, 42},
-    {"minus zero", check_zero, 12},          {"empty rows", check_empty_rows, 24},
-    {"empty sizes", check_empty_sizes, 8},   {"conversion", check_convert, 5},
-    {"ALiBi slopes", check_slopes, 50},
+    { "one output alone", check_alone, 40 },
+    { "logits", check_stage, 48 },
+    { "rows of logits", check_logits_rows, 20 },
+    { "raw states", check_partial, 30 },
+    { "maxima of -0", check_partial_zero, 8 },
+    { "NaN sink", check_nan_sink, 24 },
+    { "probabilities of a part", check_refused, 1 },
+    { "O in 16 bits", check_rounded, 42 },
+    { "minus zero", check_zero, 12 },
+    { "empty rows", check_empty_rows, 24 },
+    { "empty sizes", check_empty_sizes, 8 },
+    { "conversion", check_convert, 5 },
+    { "ALiBi slopes", check_slopes, 50 },
 };
 
 void test_outputs(void)

@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* What takes no part of a call, or writes what a part would write elsewhere. */
-static const char *const banned[] = {"varlen", "paged", "ring", "paged_ring", "partial", "logits",
-                                     NULL};
+static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
+                                      "partial", "logits", NULL };
 
 static int is_naive(void)
 {
@@ -51,7 +51,7 @@ void law_row_parts(int round)
 /* A call whose keys are cut, rows 0 .. rows-1 of it in states. */
 typedef struct key_cut {
     const test_problem *t;
-    int64_t shift;     /* n of column 0, the same for all entries */
+    int64_t shift; /* n of column 0, the same for all entries */
     int64_t row_begin, row_count, rows, dim_v;
     int failed;
 } key_cut;
@@ -140,7 +140,7 @@ static attn_state root_of(key_cut *c)
 /* A few rows and thousands of keys. */
 static void make_long(test_problem *t)
 {
-    test_shape s = {.batch = 1, .heads_kv = 1};
+    test_shape s = { .batch = 1, .heads_kv = 1 };
     s.heads_q = rng_int(1, 3);
     s.seq_q = rng_int(1, 5);
     s.seq_kv = rng_int(1500, 7000);
@@ -155,9 +155,9 @@ static void make_long(test_problem *t)
 /* A call whose entries number their columns alike, so that one cut suits all. */
 static void make_alike(test_problem *t, key_cut *c, int round)
 {
-    static const char *const none[] = {"varlen", "paged", "ring", "paged_ring", "partial",
-                                       "logits", "key_base", NULL};
-    static const int64_t shifts[] = {0, 1000, 1021, 2040, 3000, 16, 1};
+    static const char *const none[] = { "varlen",  "paged",  "ring",     "paged_ring",
+                                        "partial", "logits", "key_base", NULL };
+    static const int64_t shifts[] = { 0, 1000, 1021, 2040, 3000, 16, 1 };
     static int64_t base[8];
     if (round % 4 == 2)
         make_long(t);

@@ -14,7 +14,7 @@ enum { ROUNDS = 1500, CALLS = 200 };
 
 static attn_pattern random_pattern(void)
 {
-    static const int64_t sizes[] = {0, 1, 2, 3, 7, 16, 64};
+    static const int64_t sizes[] = { 0, 1, 2, 3, 7, 16, 64 };
     attn_pattern t;
     memset(&t, 0, sizeof t);
     t.seq_len_q = rng_int(0, 150);
@@ -49,7 +49,7 @@ typedef struct band {
 static band band_of(const attn_pattern *t, int64_t row)
 {
     const int64_t size = size_or(t->block_q), cell = size_or(t->block_k);
-    band at = {1000000, -1000000, 0};
+    band at = { 1000000, -1000000, 0 };
     for (int64_t i = row * size; i < (row + 1) * size && i < t->seq_len_q; i++) {
         const int64_t position = i + t->seq_len_kv - t->seq_len_q;
         int64_t column = 0;
@@ -75,8 +75,8 @@ static int expected(const attn_pattern *t, const band *at, int64_t row, int64_t 
     if (in_future(t, at, column))
         return 0;
     for (int64_t middle = at->first; middle <= at->last; middle++) { /* of the diagonal */
-        shown |= t->local && column >= middle - t->local_before &&
-                 column <= middle + t->local_after;
+        shown |=
+            t->local && column >= middle - t->local_before && column <= middle + t->local_after;
         shown |= t->stride != 0 && column == middle;
     }
     if (t->stride != 0 && column > at->last)
@@ -126,8 +126,8 @@ static int build(const attn_pattern *t, built *b)
         return 0;
     b->offsets = test_alloc((size_t)b->info.num_offsets * sizeof(int32_t));
     b->columns = test_alloc((size_t)b->info.num_columns * sizeof(int32_t));
-    status = attn_pattern_build(t, b->offsets, b->info.num_offsets, b->columns,
-                                b->info.num_columns, why, sizeof why);
+    status = attn_pattern_build(t, b->offsets, b->info.num_offsets, b->columns, b->info.num_columns,
+                                why, sizeof why);
     return CHECK(status == ATTN_OK && test_margins() == 0, "%s", why);
 }
 
@@ -156,7 +156,9 @@ static void run_definition(void)
         CHECK(visible == b.info.num_columns, "entries");
         if (b.info.rows * b.info.columns > 0)
             CHECK(b.info.density * (double)(b.info.heads * b.info.rows * b.info.columns) -
-                          (double)visible < 0.5, "density %g", b.info.density);
+                          (double)visible <
+                      0.5,
+                  "density %g", b.info.density);
     }
 }
 
@@ -167,8 +169,7 @@ static void show_pairs(const attn_pattern *t, const built *b, int64_t heads, uin
     for (int64_t h = 0; h < heads; h++)
         for (int64_t i = 0; i < t->seq_len_q; i++) {
             const int64_t pattern = t->num_heads != 0 ? h : 0;
-            const int32_t *at =
-                b->offsets + pattern * (b->info.rows + 1) + i / size_or(t->block_q);
+            const int32_t *at = b->offsets + pattern * (b->info.rows + 1) + i / size_or(t->block_q);
             for (int32_t c = at[0]; c < at[1]; c++)
                 for (int64_t x = 0; x < size_or(t->block_k); x++) {
                     const int64_t j = b->columns[c] * size_or(t->block_k) + x;
@@ -269,7 +270,7 @@ static void run_even(void)
 {
     attn_pattern t = attn_pattern_random(5, 99);
     built b;
-    int count[50] = {0};
+    int count[50] = { 0 };
     if (!begin_case("random cells are spread evenly"))
         return;
     t.local = 0;
@@ -295,19 +296,24 @@ static void run_errors(void)
     t.seq_len_q = t.seq_len_kv = 100;
     memset(columns, 0x55, sizeof columns);
     CHECK(attn_pattern_measure(&t, NULL, why, sizeof why) == ATTN_ERR_ARG &&
-              strcmp(why, "info is NULL") == 0, "%s", why);
+              strcmp(why, "info is NULL") == 0,
+          "%s", why);
     CHECK(attn_pattern_measure(NULL, &info, why, sizeof why) == ATTN_ERR_ARG &&
-              strcmp(why, "pattern is NULL") == 0, "%s", why);
+              strcmp(why, "pattern is NULL") == 0,
+          "%s", why);
     CHECK(attn_pattern_build(&t, offsets, 2, columns, 4, why, sizeof why) == ATTN_ERR_WORKSPACE &&
               strcmp(why, "num_offsets (2) must be at least 3; attn_pattern_measure says how "
-                          "many") == 0, "%s", why);
+                          "many") == 0,
+          "%s", why);
     CHECK(attn_pattern_build(&t, offsets, 4, columns, 3, why, sizeof why) == ATTN_ERR_WORKSPACE &&
               strcmp(why, "num_columns (3) must be at least 4; attn_pattern_measure says how "
-                          "many") == 0, "%s", why);
+                          "many") == 0,
+          "%s", why);
     CHECK(columns[0] == 0x55555555, "written");
     t.stride = -1;
     CHECK(attn_pattern_measure(&t, &info, why, sizeof why) == ATTN_ERR_ARG &&
-              strcmp(why, "stride (-1) must be at least 0") == 0, "%s", why);
+              strcmp(why, "stride (-1) must be at least 0") == 0,
+          "%s", why);
     memset(&p, 0, sizeof p);
     CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "used");
     t.stride = 0;
@@ -328,7 +334,8 @@ static void run_errors(void)
     t.block_q = 1;
     t.seq_len_q = (int64_t)1 << 40;
     CHECK(attn_pattern_measure(&t, &info, why, sizeof why) == ATTN_ERR_OVERFLOW &&
-              strcmp(why, "the pattern has more cells than int32_t counts") == 0, "%s", why);
+              strcmp(why, "the pattern has more cells than int32_t counts") == 0,
+          "%s", why);
 }
 
 void test_patterns(void)

@@ -30,7 +30,7 @@ static float *numbers(int64_t rows)
 
 int main(int argc, char **argv)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     size_t need;
     int64_t before;
     void *workspace;

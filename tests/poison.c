@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const float poisons[] = {NAN, HUGE_VALF, -HUGE_VALF};
+static const float poisons[] = { NAN, HUGE_VALF, -HUGE_VALF };
 
 static float any_poison(void)
 {
@@ -82,7 +82,7 @@ static void find_alive(expectation *e, int64_t b, int64_t h, int64_t i)
 
 static void make_expectation(expectation *e, const char *first)
 {
-    static const char *const banned[] = {"long", NULL};
+    static const char *const banned[] = { "long", NULL };
     const attn_params *p = &e->clean.p;
     size_t rows;
     memset(e, 0, sizeof *e);
@@ -102,8 +102,7 @@ static void expect_row(expectation *e, int64_t b, int64_t h, int64_t i)
 {
     const attn_params *p = &e->dirty.p;
     const int64_t row = row_of(e, b, h, i), dim_v = e->clean.o.dim;
-    const ptrdiff_t q =
-        oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
+    const ptrdiff_t q = oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
     const uint8_t q_kinds = kinds_in(p->q.dtype, p->q.data, q, p->head_dim);
     for (int64_t j = 0; j < oracle_keys(p, b); j++) {
         ptrdiff_t v;
@@ -201,8 +200,8 @@ static int is_dead_everywhere(const expectation *e, const test_tensor *t, int64_
                               int64_t ts)
 {
     const attn_params *p = &e->clean.p;
-    const ptrdiff_t here = (ptrdiff_t)tb * t->step_batch + (ptrdiff_t)th * t->step_head +
-                           (ptrdiff_t)ts * t->step_seq;
+    const ptrdiff_t here =
+        (ptrdiff_t)tb * t->step_batch + (ptrdiff_t)th * t->step_head + (ptrdiff_t)ts * t->step_seq;
     const attn_tensor *a = t == &e->dirty.k ? &e->dirty.p.k : &e->dirty.p.v;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
@@ -305,9 +304,10 @@ static void poison_bias(expectation *e, int live)
                     const int64_t row = row_of(e, b, h, i);
                     const int is_alive = e->alive[row * p->seq_len_kv + j];
                     const int hit = live && is_alive && rng_chance(1);
-                    bias[row * p->seq_len_kv + j +
-                         (p->kv_begin != NULL ? p->kv_begin[b] : 0)] =
-                        hit ? poisons[rng_int(0, 1)] : is_alive ? 0.0f : any_poison();
+                    bias[row * p->seq_len_kv + j + (p->kv_begin != NULL ? p->kv_begin[b] : 0)] =
+                        hit        ? poisons[rng_int(0, 1)]
+                        : is_alive ? 0.0f
+                                   : any_poison();
                     e->row[row] = (uint8_t)(e->row[row] | hit);
                 }
     p->bias.data = bias;
@@ -335,22 +335,22 @@ static const struct {
     const char *name;
     void (*place)(expectation *e);
 } places[] = {
-    {"K of keys that no row sees", dead_k},
-    {"V of keys that no row sees", dead_v},
-    {"K and V of keys that no row sees", dead_both},
-    {"K of some keys", some_k},
-    {"V of some keys", some_v},
-    {"queries, used and unused", some_q},
-    {"bias of hidden pairs", hidden_bias},
-    {"bias of visible pairs", live_bias},
+    { "K of keys that no row sees", dead_k },
+    { "V of keys that no row sees", dead_v },
+    { "K and V of keys that no row sees", dead_both },
+    { "K of some keys", some_k },
+    { "V of some keys", some_v },
+    { "queries, used and unused", some_q },
+    { "bias of hidden pairs", hidden_bias },
+    { "bias of visible pairs", live_bias },
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
 static const char *const maskers[] = {
-    "causal",   "causal_top", "causal_off", "prefix",   "window",  "chunked",   "segments",
-    "tree",     "bool",       "bool_inv",   "bits",     "bitmap",  "csr",       "mask_fn",
-    "mask_tile", "bias_f32",  "bias_f16",   "score_fn", "q_len",   "kv_len",    "kv_begin",
-    "varlen",   "dropout",    "softcap",    "sinks",    "f16",     "bf16",
+    "causal",    "causal_top", "causal_off", "prefix",   "window", "chunked", "segments",
+    "tree",      "bool",       "bool_inv",   "bits",     "bitmap", "csr",     "mask_fn",
+    "mask_tile", "bias_f32",   "bias_f16",   "score_fn", "q_len",  "kv_len",  "kv_begin",
+    "varlen",    "dropout",    "softcap",    "sinks",    "f16",    "bf16",
 };
 
 /* In every masker and place, once with each implementation. */

@@ -15,8 +15,8 @@ const int pool_has_threads = 0;
 /* The loop that runs. */
 static struct {
     int64_t n, next;
-    int64_t index[POOL_MAX_ITEMS];      /* in the order in which they are handed out */
-    unsigned char ran[POOL_MAX_ITEMS];  /* how often each index has run */
+    int64_t index[POOL_MAX_ITEMS];     /* in the order in which they are handed out */
+    unsigned char ran[POOL_MAX_ITEMS]; /* how often each index has run */
     attn_task_fn task;
     void *arg;
 } loop;
@@ -111,7 +111,7 @@ static void put_in_order(int order)
 
 pool pool_of(int workers, int order, int threads)
 {
-    pool p = {0};
+    pool p = { 0 };
     p.workers = workers;
     p.order = order;
     p.threads = threads && pool_has_threads;

@@ -18,13 +18,13 @@ enum { POOL_MAX_WORKERS = 16, POOL_MAX_ITEMS = 1 << 16 };
 
 typedef struct pool {
     int workers, order;
-    int threads;       /* nonzero: real ones, where there are any; else the caller plays each */
-    int fail_at;       /* the loop of this number returns nonzero; -1 = none */
-    int fail_percent;  /* and runs this share of its indices first */
+    int threads;      /* nonzero: real ones, where there are any; else the caller plays each */
+    int fail_at;      /* the loop of this number returns nonzero; -1 = none */
+    int fail_percent; /* and runs this share of its indices first */
     /* what happened */
-    int loops;         /* calls of pool_for */
-    int64_t items;     /* indices run, in all loops */
-    int wrong;         /* loops of which an index did not run exactly once */
+    int loops;     /* calls of pool_for */
+    int64_t items; /* indices run, in all loops */
+    int wrong;     /* loops of which an index did not run exactly once */
 } pool;
 
 extern const int pool_has_threads;

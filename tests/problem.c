@@ -98,14 +98,16 @@ attn_status test_run_least(const attn_params *p)
 
 static int64_t random_length(int64_t most)
 {
-    static const int64_t edges[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128};
+    static const int64_t edges[] = {
+        1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128
+    };
     const int64_t length = rng_chance(40) ? RNG_PICK(edges) : rng_int(1, most);
     return length < most ? length : rng_int(1, most);
 }
 
 test_shape shape_random(void)
 {
-    static const int64_t dims[] = {1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 40, 64, 80, 96, 128};
+    static const int64_t dims[] = { 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 40, 64, 80, 96, 128 };
     test_shape s;
     memset(&s, 0, sizeof s);
     s.batch = rng_int(1, 2);
@@ -210,8 +212,8 @@ static int check_after(const test_problem *t, attn_status status)
     char text[300];
     const int inputs =
         tensor_unchanged(&t->q) && tensor_unchanged(&t->k) && tensor_unchanged(&t->v);
-    const int gaps = tensor_gaps_unchanged(&t->o) &&
-                     (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse));
+    const int gaps =
+        tensor_gaps_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse));
     if (status != ATTN_OK)
         return CHECK(0, "%s: %s", attn_status_string(status),
                      attn_check(&t->p, text, 0, text, sizeof text));
@@ -284,7 +286,7 @@ double tolerance_units(double value, double expected, double tolerance)
 
 int is_stored_form(int dtype, const void *data, ptrdiff_t index)
 {
-    static const uint32_t nans[] = {0x7fc00000u, 0x7e00u, 0x7fc0u};
+    static const uint32_t nans[] = { 0x7fc00000u, 0x7e00u, 0x7fc0u };
     const double value = oracle_load(dtype, data, index);
     uint32_t bits = 0;
     uint16_t half;
@@ -431,8 +433,8 @@ static void compare_logits_row(comparison *c, const float *row)
         const int64_t j = column - begin;
         double expected = -HUGE_VAL, error = 0, units;
         if (j >= 0 && j < oracle_keys(p, c->b))
-            expected = oracle_logit(p, c->b, c->h, c->i, j, is_softmax ? ATTN_LOGITS_BIAS : stage,
-                                    &error);
+            expected =
+                oracle_logit(p, c->b, c->h, c->i, j, is_softmax ? ATTN_LOGITS_BIAS : stage, &error);
         error *= ORACLE_LOGIT_FACTOR / 16777216.0;
         if (is_softmax) {
             expected = expected > -HUGE_VAL ? exp(expected - c->expected.lse) : 0;
@@ -465,8 +467,8 @@ double compare_logits(const attn_params *p)
     CHECK(c.worst.units <= 1,
           "logits, stage %d: %.3g times the tolerance at b=%lld h=%lld i=%lld column %lld: %.9g, "
           "expected %.9g",
-          l->stage, c.worst.units, (long long)c.worst.b, (long long)c.worst.h,
-          (long long)c.worst.i, (long long)c.worst.d, c.worst.value, c.worst.expected);
+          l->stage, c.worst.units, (long long)c.worst.b, (long long)c.worst.h, (long long)c.worst.i,
+          (long long)c.worst.d, c.worst.value, c.worst.expected);
     return c.worst.units;
 }
 
@@ -474,7 +476,7 @@ double compare_logits(const attn_params *p)
 static int is_row_untouched(const test_tensor *t, int64_t b, int64_t h, int64_t s)
 {
     for (int64_t d = 0; d < t->dim; d++)
-        if (float_bits(tensor_get(t, b, h, s, d)) != (t->dtype == ATTN_BF16   ? 0xffff0000u
+        if (float_bits(tensor_get(t, b, h, s, d)) != (t->dtype == ATTN_BF16  ? 0xffff0000u
                                                       : t->dtype == ATTN_F16 ? 0xffffe000u
                                                                              : 0xffffffffu))
             return 0;

@@ -101,7 +101,7 @@ static size_t least_memory(const steps *s)
 
 static int begin_steps(steps *s, const test_problem *t, int least)
 {
-    static const int64_t sizes[] = {0, 16, 32, 64, 128, 256, 512, 1024};
+    static const int64_t sizes[] = { 0, 16, 32, 64, 128, 256, 512, 1024 };
     char text[300];
     attn_status status;
     memset(s, 0, sizeof *s);
@@ -119,9 +119,9 @@ static int begin_steps(steps *s, const test_problem *t, int least)
     s->from.batch = s->from.kv_head = -1;
     status = attn_resume_begin(&s->r, &s->p, s->tile_keys, fetch, &s->from, s->memory, s->bytes);
     s->from.tile_keys = s->r.tile_keys;
-    return CHECK(status == ATTN_OK, "attn_resume_begin: %s: %s", attn_status_string(status),
-                 attn_resume_check(&s->p, s->tile_keys, fetch, s->memory, s->bytes, text,
-                                   sizeof text));
+    return CHECK(
+        status == ATTN_OK, "attn_resume_begin: %s: %s", attn_status_string(status),
+        attn_resume_check(&s->p, s->tile_keys, fetch, s->memory, s->bytes, text, sizeof text));
 }
 
 /* Nonzero: nothing of o and lse has been written. */
@@ -143,8 +143,8 @@ static int run_steps(steps *s, const test_problem *t)
         if (!CHECK(status == ATTN_OK || (fails && status == ATTN_ERR_CALLBACK), "step: %s",
                    attn_status_string(status)))
             return 0;
-        if (!CHECK(s->r.done <= before + most && (status || s->r.done == before + most ||
-                                                  s->r.done == s->r.total),
+        if (!CHECK(s->r.done <= before + most &&
+                       (status || s->r.done == before + most || s->r.done == s->r.total),
                    "%lld tiles in a step of %lld", (long long)(s->r.done - before),
                    (long long)most))
             return 0;
@@ -177,10 +177,10 @@ static void compare_steps(test_problem *a)
 /* Every feature that a resumable takes. */
 static void law_features(int round)
 {
-    static const char *const banned[] = {"varlen", "paged", "ring", "paged_ring", "partial",
-                                         "logits", NULL};
-    static const char *const first[] = {"dropout", "tree", "key_base", "kv_begin", "score_fn",
-                                        "csr", "window", NULL};
+    static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
+                                          "partial", "logits", NULL };
+    static const char *const first[] = { "dropout",  "tree", "key_base", "kv_begin",
+                                         "score_fn", "csr",  "window",   NULL };
     test_problem a;
     make_background(&a, first[round % 8], 1, banned);
     compare_steps(&a);
@@ -189,7 +189,7 @@ static void law_features(int round)
 /* Thousands of keys: many chunks, levels of the tree, a key_base inside one. */
 static void law_lengths(int round)
 {
-    test_shape s = {.batch = 1 + round % 2, .heads_kv = 1 + round % 3 / 2};
+    test_shape s = { .batch = 1 + round % 2, .heads_kv = 1 + round % 3 / 2 };
     static int64_t base[2];
     test_problem a;
     s.heads_q = s.heads_kv * rng_int(1, 2);
@@ -213,8 +213,8 @@ static void law_lengths(int round)
 /* Rows of a call, one part after the other, and workers within each tile. */
 static void law_row_parts_in_steps(int round)
 {
-    static const char *const banned[] = {"varlen", "paged", "ring", "paged_ring", "partial",
-                                         "logits", NULL};
+    static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
+                                          "partial", "logits", NULL };
     pool workers = pool_of(1 + round % 4, (int)rng_int(0, POOL_ORDERS - 1), round % 8 == 0);
     test_problem a, b;
     make_background(&a, NULL, 1, banned);
@@ -233,7 +233,8 @@ static void law_row_parts_in_steps(int round)
             return;
         s.from.fail_at = -1;
         if (!CHECK(attn_resume_step(&s.r, INT64_MAX) == ATTN_OK && s.r.done == s.r.total &&
-                   attn_resume_end(&s.r) == ATTN_OK, "all tiles in one step"))
+                       attn_resume_end(&s.r) == ATTN_OK,
+                   "all tiles in one step"))
             return;
     }
     CHECK(problem_same_bits(&a, &b), "parts of the rows in steps");
@@ -242,8 +243,9 @@ static void law_row_parts_in_steps(int round)
 /* Tiles that no row sees are not fetched: only a window's keys are. */
 static void law_window(int round)
 {
-    const test_shape s = {.batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 3, .seq_kv = 5000,
-                          .dim = 2, .dim_v = 2};
+    const test_shape s = {
+        .batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 3, .seq_kv = 5000, .dim = 2, .dim_v = 2
+    };
     test_problem a;
     steps st;
     problem_make(&a, &s);
@@ -270,8 +272,9 @@ static int failing_loop(void *user, int64_t n, attn_task_fn task, void *arg)
 /* No going on after a failure inside a tile. */
 static void check_broken(void)
 {
-    const test_shape s = {.batch = 1, .heads_q = 8, .heads_kv = 8, .seq_q = 2, .seq_kv = 600,
-                          .dim = 4, .dim_v = 4};
+    const test_shape s = {
+        .batch = 1, .heads_q = 8, .heads_kv = 8, .seq_q = 2, .seq_kv = 600, .dim = 4, .dim_v = 4
+    };
     test_problem a;
     steps st;
     int calls = 1;
@@ -295,13 +298,13 @@ static const struct misuse {
     size_t at;         /* an int of attn_params that becomes 1, */
     int64_t tile_keys; /* or this */
 } misuses[] = {
-    {"tile_keys (8) must be 0 or a power of two from 16 to 1024", ATTN_ERR_ARG, 0, 8},
-    {"tile_keys (48) must be", ATTN_ERR_ARG, 0, 48},
-    {"tile_keys (2048) must be", ATTN_ERR_ARG, 0, 2048},
-    {"partial (1): attn_resume gives o and lse", ATTN_ERR_UNSUPPORTED,
-     offsetof(attn_params, partial), 0},
-    {"part.keys (1): attn_resume divides the keys itself", ATTN_ERR_UNSUPPORTED,
-     offsetof(attn_params, part.keys), 0},
+    { "tile_keys (8) must be 0 or a power of two from 16 to 1024", ATTN_ERR_ARG, 0, 8 },
+    { "tile_keys (48) must be", ATTN_ERR_ARG, 0, 48 },
+    { "tile_keys (2048) must be", ATTN_ERR_ARG, 0, 2048 },
+    { "partial (1): attn_resume gives o and lse", ATTN_ERR_UNSUPPORTED,
+      offsetof(attn_params, partial), 0 },
+    { "part.keys (1): attn_resume divides the keys itself", ATTN_ERR_UNSUPPORTED,
+      offsetof(attn_params, part.keys), 0 },
 };
 
 /* The sentence of a call that must be refused. */
@@ -320,9 +323,10 @@ static void refuse(const attn_params *p, int64_t tile_keys, attn_fetch_fn from, 
 
 static void check_misuse(void)
 {
-    static const int32_t cu[] = {0, 4};
-    const test_shape s = {.batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 4, .seq_kv = 40,
-                          .dim = 4, .dim_v = 4};
+    static const int32_t cu[] = { 0, 4 };
+    const test_shape s = {
+        .batch = 1, .heads_q = 1, .heads_kv = 1, .seq_q = 4, .seq_kv = 40, .dim = 4, .dim_v = 4
+    };
     test_problem a;
     attn_params p;
     size_t need = 0, most = 0;
@@ -334,9 +338,8 @@ static void check_misuse(void)
     for (size_t n = 0; n < sizeof misuses / sizeof *misuses; n++) {
         p = a.p;
         if (misuses[n].at != 0)
-            memcpy((char *)&p + misuses[n].at, &(int){1}, sizeof(int));
-        refuse(&p, misuses[n].tile_keys, fetch, memory, need, misuses[n].status,
-               misuses[n].words);
+            memcpy((char *)&p + misuses[n].at, &(int){ 1 }, sizeof(int));
+        refuse(&p, misuses[n].tile_keys, fetch, memory, need, misuses[n].status, misuses[n].words);
     }
     p = a.p;
     p.cu_seqlens_q = p.cu_seqlens_kv = cu;
@@ -375,11 +378,13 @@ static void check_misuse(void)
     CHECK(attn_resume_memory(&p, 0, &most) == ATTN_OK && most < 2 * need, "strides of k are used");
     refuse(NULL, 0, fetch, memory, need, ATTN_ERR_ARG, "params is NULL");
     refuse(&a.p, 0, NULL, memory, need, ATTN_ERR_ARG, "fetch is NULL");
-    refuse(&a.p, 0, fetch, NULL, need, ATTN_ERR_WORKSPACE, "memory_bytes (0) is too small: attn_resume_memory says");
+    refuse(&a.p, 0, fetch, NULL, need, ATTN_ERR_WORKSPACE,
+           "memory_bytes (0) is too small: attn_resume_memory says");
     refuse(&a.p, 0, fetch, memory, 100, ATTN_ERR_WORKSPACE, "memory_bytes (100) is too small");
     CHECK(attn_resume_begin(NULL, &a.p, 0, fetch, NULL, memory, need) == ATTN_ERR_ARG &&
               attn_resume_step(NULL, 1) == ATTN_ERR_ARG && attn_resume_end(NULL) == ATTN_ERR_ARG &&
-              attn_resume_memory(&a.p, 0, NULL) == ATTN_ERR_ARG, "NULL");
+              attn_resume_memory(&a.p, 0, NULL) == ATTN_ERR_ARG,
+          "NULL");
     CHECK(untouched(&a), "a refused call wrote");
 }
 
@@ -390,10 +395,10 @@ static const struct {
     void (*run)(int round);
     int rounds;
 } laws[] = {
-    {"every feature", law_features, 160},
-    {"lengths", law_lengths, 40},
-    {"parts of the rows, workers", law_row_parts_in_steps, 40},
-    {"a window", law_window, 8},
+    { "every feature", law_features, 160 },
+    { "lengths", law_lengths, 40 },
+    { "parts of the rows, workers", law_row_parts_in_steps, 40 },
+    { "a window", law_window, 8 },
 };
 
 void test_resume(void)

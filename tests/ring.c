@@ -69,7 +69,7 @@ static void random_cases(const char *what, int kind, int rounds)
     for (int i = 0; i < (is_quick() ? rounds / 20 + 1 : rounds); i++) {
         const int ranks = virtual_ranks_most() > 1 ? 1 + i % MOST_RANKS : 1;
         ring_case c;
-        job j = {&c, NULL, {{{0}, {0}, {0}, 0}}};
+        job j = { &c, NULL, { { { 0 }, { 0 }, { 0 }, 0 } } };
         if (!begin_case("%s, round %d", what, i))
             continue;
         if (CHECK(ring_case_make(&c, rng_u64(), ranks, kind), "%s", c.name) && run_job(&j))
@@ -116,12 +116,12 @@ static int64_t mark_ranges(const attn_params *p, const attn_ring *ring, int rank
 /* Every position of any length is held by one rank; the longest share is told alike to all. */
 static void layouts_cover(void)
 {
-    static const int64_t shards[] = {0, 1, 2, 7, 16, 1000, 1024, 4096};
+    static const int64_t shards[] = { 0, 1, 2, 7, 16, 1000, 1024, 4096 };
     for (int i = 0; i < (is_quick() ? 100 : 1500); i++) {
-        attn_params p = {.batch = 1, .num_heads_q = 1, .head_dim = 1};
-        attn_ring ring = {.layout = (int)rng_int(0, 2)};
+        attn_params p = { .batch = 1, .num_heads_q = 1, .head_dim = 1 };
+        attn_ring ring = { .layout = (int)rng_int(0, 2) };
         const attn_transport t = only_size((int)rng_int(1, 17));
-        uint8_t held[2000] = {0};
+        uint8_t held[2000] = { 0 };
         int64_t longest = -1;
         int once = 1;
         ring.shard = RNG_PICK(shards);
@@ -149,22 +149,22 @@ static void layouts_known(void)
         int64_t length, shard, count;
         attn_ring_range ranges[3];
     } known[] = {
-        {ATTN_RING_CONTIGUOUS, 4, 0, 8192, 0, 1, {{0, 2048}}},
-        {ATTN_RING_CONTIGUOUS, 4, 3, 8000, 0, 1, {{6144, 1856}}},
-        {ATTN_RING_CONTIGUOUS, 3, 1, 5000, 0, 1, {{1024, 2048}}},
-        {ATTN_RING_CONTIGUOUS, 2, 0, 700, 0, 0, {{0, 0}}},
-        {ATTN_RING_CONTIGUOUS, 2, 1, 700, 0, 1, {{0, 700}}},
-        {ATTN_RING_ZIGZAG, 2, 0, 4096, 0, 2, {{0, 1024}, {3072, 1024}}},
-        {ATTN_RING_ZIGZAG, 2, 1, 4096, 0, 1, {{1024, 2048}}},
-        {ATTN_RING_ZIGZAG, 2, 0, 80, 10, 2, {{0, 20}, {60, 20}}},
-        {ATTN_RING_ZIGZAG, 1, 0, 80, 10, 1, {{0, 80}}},
-        {ATTN_RING_STRIPED, 2, 1, 75, 16, 2, {{16, 16}, {48, 16}}},
-        {ATTN_RING_STRIPED, 2, 0, 75, 16, 3, {{0, 16}, {32, 16}, {64, 11}}},
+        { ATTN_RING_CONTIGUOUS, 4, 0, 8192, 0, 1, { { 0, 2048 } } },
+        { ATTN_RING_CONTIGUOUS, 4, 3, 8000, 0, 1, { { 6144, 1856 } } },
+        { ATTN_RING_CONTIGUOUS, 3, 1, 5000, 0, 1, { { 1024, 2048 } } },
+        { ATTN_RING_CONTIGUOUS, 2, 0, 700, 0, 0, { { 0, 0 } } },
+        { ATTN_RING_CONTIGUOUS, 2, 1, 700, 0, 1, { { 0, 700 } } },
+        { ATTN_RING_ZIGZAG, 2, 0, 4096, 0, 2, { { 0, 1024 }, { 3072, 1024 } } },
+        { ATTN_RING_ZIGZAG, 2, 1, 4096, 0, 1, { { 1024, 2048 } } },
+        { ATTN_RING_ZIGZAG, 2, 0, 80, 10, 2, { { 0, 20 }, { 60, 20 } } },
+        { ATTN_RING_ZIGZAG, 1, 0, 80, 10, 1, { { 0, 80 } } },
+        { ATTN_RING_STRIPED, 2, 1, 75, 16, 2, { { 16, 16 }, { 48, 16 } } },
+        { ATTN_RING_STRIPED, 2, 0, 75, 16, 3, { { 0, 16 }, { 32, 16 }, { 64, 11 } } },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const attn_transport t = only_size(known[i].size);
-        attn_params p = {.batch = 1, .num_heads_q = 1, .head_dim = 1};
-        attn_ring ring = {.layout = known[i].layout, .shard = known[i].shard};
+        attn_params p = { .batch = 1, .num_heads_q = 1, .head_dim = 1 };
+        attn_ring ring = { .layout = known[i].layout, .shard = known[i].shard };
         attn_ring_range ranges[3];
         int64_t count = -1;
         ring.transport = &t;
@@ -185,30 +185,30 @@ static void layouts_known(void)
 /* Which layouts promise the bits of one process. */
 static void layouts_canonical(void)
 {
-    static const int64_t bases[][2] = {{0, 0}, {1024, 1024}, {5, 5}, {0, 1024}};
+    static const int64_t bases[][2] = { { 0, 0 }, { 1024, 1024 }, { 5, 5 }, { 0, 1024 } };
     static const struct {
         int layout, size, gather, arrival, base;
         int64_t length, shard;
         int canonical;
     } known[] = {
-        {ATTN_RING_CONTIGUOUS, 4, 0, 0, 0, 9000, 0, 1},
-        {ATTN_RING_ZIGZAG, 4, 0, 0, 0, 9000, 0, 1},
-        {ATTN_RING_STRIPED, 4, 0, 0, 0, 9000, 2048, 1},
-        {ATTN_RING_CONTIGUOUS, 4, 0, 0, 1, 9000, 0, 1},
-        {ATTN_RING_CONTIGUOUS, 4, 0, 0, 2, 9000, 0, 0},
-        {ATTN_RING_CONTIGUOUS, 4, 0, 0, 3, 9000, 0, 0},
-        {ATTN_RING_CONTIGUOUS, 4, 1, 0, 3, 9000, 0, 1},
-        {ATTN_RING_CONTIGUOUS, 4, 0, 1, 0, 9000, 0, 0},
-        {ATTN_RING_CONTIGUOUS, 1, 0, 1, 2, 9000, 0, 1},
-        {ATTN_RING_CONTIGUOUS, 4, 0, 0, 0, 9000, 512, 0},
-        {ATTN_RING_STRIPED, 4, 0, 0, 0, 9000, 100, 0},
-        {ATTN_RING_STRIPED, 4, 0, 0, 0, 100, 100, 1},
-        {ATTN_RING_ZIGZAG, 4, 0, 0, 0, 900, 100, 0},
+        { ATTN_RING_CONTIGUOUS, 4, 0, 0, 0, 9000, 0, 1 },
+        { ATTN_RING_ZIGZAG, 4, 0, 0, 0, 9000, 0, 1 },
+        { ATTN_RING_STRIPED, 4, 0, 0, 0, 9000, 2048, 1 },
+        { ATTN_RING_CONTIGUOUS, 4, 0, 0, 1, 9000, 0, 1 },
+        { ATTN_RING_CONTIGUOUS, 4, 0, 0, 2, 9000, 0, 0 },
+        { ATTN_RING_CONTIGUOUS, 4, 0, 0, 3, 9000, 0, 0 },
+        { ATTN_RING_CONTIGUOUS, 4, 1, 0, 3, 9000, 0, 1 },
+        { ATTN_RING_CONTIGUOUS, 4, 0, 1, 0, 9000, 0, 0 },
+        { ATTN_RING_CONTIGUOUS, 1, 0, 1, 2, 9000, 0, 1 },
+        { ATTN_RING_CONTIGUOUS, 4, 0, 0, 0, 9000, 512, 0 },
+        { ATTN_RING_STRIPED, 4, 0, 0, 0, 9000, 100, 0 },
+        { ATTN_RING_STRIPED, 4, 0, 0, 0, 100, 100, 1 },
+        { ATTN_RING_ZIGZAG, 4, 0, 0, 0, 900, 100, 0 },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const attn_transport t = only_size(known[i].size);
-        attn_params p = {.batch = 2, .num_heads_q = 1, .head_dim = 1};
-        attn_ring ring = {.layout = known[i].layout, .shard = known[i].shard};
+        attn_params p = { .batch = 2, .num_heads_q = 1, .head_dim = 1 };
+        attn_ring ring = { .layout = known[i].layout, .shard = known[i].shard };
         attn_ring_info info;
         ring.transport = &t;
         ring.gather = known[i].gather;
@@ -321,16 +321,16 @@ static void zigzag_balances(void)
 /* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
 static void faults(int ranks, int backward)
 {
-    static const char *const names[] = {"none", "begin", "end", "fetch", "compute", "workspace",
-                                        "argument"};
+    static const char *const names[] = { "none",    "begin",     "end",     "fetch",
+                                         "compute", "workspace", "argument" };
     for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
         for (int rank = 0; rank < ranks; rank++) {
             const int by_exchange = kind == RING_FAULT_BEGIN || kind == RING_FAULT_END;
             const int exchanges = !by_exchange ? 1 : backward && ranks > 1 ? ranks + 1 : ranks - 1;
             for (int at = 0; at < exchanges; at++) {
-                const ring_fault fault = {kind, rank, at, backward};
+                const ring_fault fault = { kind, rank, at, backward };
                 ring_case c;
-                job j = {&c, &fault, {{{0}, {0}, {0}, 0}}};
+                job j = { &c, &fault, { { { 0 }, { 0 }, { 0 }, 0 } } };
                 if (!begin_case("%s fails on rank %d of %d, number %d%s", names[kind], rank, ranks,
                                 at, backward ? ", backward" : ""))
                     continue;

@@ -69,7 +69,7 @@ static void fill(ring_case *c, attn_tensor *t, int64_t count)
 
 static void choose_layout(ring_case *c)
 {
-    static const int64_t aligned[] = {0, 1024, 2048}, some[] = {0, 1, 3, 16, 24, 64, 100, 1024};
+    static const int64_t aligned[] = { 0, 1024, 2048 }, some[] = { 0, 1, 3, 16, 24, 64, 100, 1024 };
     c->ring.layout = (int)pick(c, 0, 3);
     c->ring.gather = chance(c, 15);
     c->ring.arrival = c->kind != RING_ALIGNED && chance(c, 20);
@@ -89,7 +89,7 @@ static void make_ranges(ring_case *c)
     const int64_t length = c->p.seq_len_q, unit = c->kind == RING_ALIGNED ? 1024 : 1;
     attn_ring_range *ranges = take(c, MOST_RANGES * (int64_t)sizeof *ranges);
     int64_t *first = take(c, (c->ranks + 1) * (int64_t)sizeof *first);
-    int64_t cuts[16] = {0}, count = 1, at = 0;
+    int64_t cuts[16] = { 0 }, count = 1, at = 0;
     int owner[16];
     while (cuts[count - 1] < length && count < 14) {
         const int64_t most = length / 4 / unit + 1;
@@ -178,8 +178,9 @@ static void choose_masks(ring_case *c)
         p->alignment = ATTN_ALIGN_TOP_LEFT;
     if (chance(c, 25)) {
         p->window = ATTN_WINDOW;
-        p->window_left = chance(c, 15) ? -1 : chance(c, 5) ? INT64_MAX
-                                                           : pick(c, 0, p->seq_len_q / 2 + 1);
+        p->window_left = chance(c, 15)  ? -1
+                         : chance(c, 5) ? INT64_MAX
+                                        : pick(c, 0, p->seq_len_q / 2 + 1);
         p->window_right = chance(c, 30) ? -1 : pick(c, 0, p->seq_len_q / 4 + 1);
     }
     if (chance(c, 10))
@@ -200,7 +201,7 @@ static void choose_modifiers(ring_case *c)
     attn_params *p = &c->p;
     const int64_t n = p->seq_len_q, pairs = n * n;
     if (n <= 600 && chance(c, 20)) {
-        attn_tensor bias = {0};
+        attn_tensor bias = { 0 };
         bias.dtype = p->bias.dtype = (int)pick(c, 0, 2);
         fill(c, &bias, p->num_heads_q * pairs);
         p->bias.data = bias.data;
@@ -287,7 +288,7 @@ static int solve(ring_case *c)
 
 int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
 {
-    static const char *const layouts[] = {"contiguous", "zigzag", "striped", "custom"};
+    static const char *const layouts[] = { "contiguous", "zigzag", "striped", "custom" };
     memset(c, 0, sizeof *c);
     c->random = seed * 1000003u + (uint64_t)kind;
     c->ranks = ranks;
@@ -376,8 +377,8 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
 
 static unsigned char *local_at(const local_tensor *t, int64_t b, int64_t h, int64_t x)
 {
-    return t->data + element_bytes(t->dtype) * ((ptrdiff_t)b * t->batch + (ptrdiff_t)h * t->head +
-                                                (ptrdiff_t)x * t->seq);
+    return t->data + element_bytes(t->dtype) *
+                         ((ptrdiff_t)b * t->batch + (ptrdiff_t)h * t->head + (ptrdiff_t)x * t->seq);
 }
 
 /* Calls function(s, b, x, position) for each own position of each batch entry. */
@@ -396,8 +397,8 @@ static void copy_in(const share *s, const local_tensor *t, const void *whole, in
 {
     const int64_t bytes = t->dim * element_bytes(t->dtype), n = s->c->p.seq_len_q;
     for (int64_t h = 0; whole != NULL && h < t->heads; h++)
-        memcpy(local_at(t, b, h, x),
-               (const char *)whole + ((b * t->heads + h) * n + at) * bytes, (size_t)bytes);
+        memcpy(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
+               (size_t)bytes);
 }
 
 static void copy_inputs(share *s, int64_t b, int64_t x, int64_t at)
@@ -413,7 +414,7 @@ static void copy_inputs(share *s, int64_t b, int64_t x, int64_t at)
 
 static attn_tensor as_input(const share *s, const local_tensor *t)
 {
-    attn_tensor a = {0};
+    attn_tensor a = { 0 };
     a.dtype = t->dtype;
     a.data = t->data;
     if (s->c->spread != 0)
@@ -424,7 +425,7 @@ static attn_tensor as_input(const share *s, const local_tensor *t)
 static attn_output as_result(const share *s, const local_tensor *t)
 {
     const attn_tensor a = as_input(s, t);
-    const attn_output o = {a.dtype, a.stride_batch, a.stride_head, a.stride_seq, t->data};
+    const attn_output o = { a.dtype, a.stride_batch, a.stride_head, a.stride_seq, t->data };
     return o;
 }
 
@@ -447,8 +448,8 @@ static void open_share(share *s)
 
 static void close_share(share *s)
 {
-    local_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse, &s->dout, &s->dlse,
-                                 &s->dq, &s->dk, &s->dv};
+    local_tensor *const all[] = { &s->q,    &s->k,    &s->v,  &s->o,  &s->lse,
+                                  &s->dout, &s->dlse, &s->dq, &s->dk, &s->dv };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->data);
     free(s);
@@ -544,8 +545,8 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
     attn_gradients g = s->c->g;
     attn_ring ring = s->c->ring;
     attn_transport t = *s->t;
-    faulty f = {0};
-    fetcher fetching = {0};
+    faulty f = { 0 };
+    fetcher fetching = { 0 };
     const int mine = fault != NULL && fault->backward == backward && fault->rank == s->t->rank;
     size_t bytes = 0;
     char *memory;
@@ -625,8 +626,8 @@ static int row_equals(const share *s, const local_tensor *t, const void *whole, 
                       int64_t h, int64_t x, int64_t at)
 {
     const int64_t bytes = t->dim * element_bytes(t->dtype), n = s->c->p.seq_len_q;
-    return memcmp(local_at(t, b, h, x),
-                  (const char *)whole + ((b * t->heads + h) * n + at) * bytes, (size_t)bytes) == 0;
+    return memcmp(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
+                  (size_t)bytes) == 0;
 }
 
 static void same_bits(share *s, int64_t b, int64_t x, int64_t at)
@@ -663,7 +664,7 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
     const attn_params *p = &s->c->p;
     const int64_t stride = s->length / SAMPLED_ROWS + 1, dim = dim_v_of(p);
     double o[64], tolerance[64];
-    oracle_result expected = {0};
+    oracle_result expected = { 0 };
     if (x % stride != 0 && !is_small(s->c))
         return;
     expected.o = o;

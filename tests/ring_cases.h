@@ -31,12 +31,12 @@ typedef enum ring_case_kind {
 typedef struct ring_case {
     char name[200];
     int ranks, kind;
-    attn_params p;       /* the whole problem; o and lse by one process */
+    attn_params p; /* the whole problem; o and lse by one process */
     attn_gradients g;
-    attn_ring ring;      /* without a transport */
-    double pairs;        /* that ranks may compute, in all */
-    int spread;          /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
-    int fetches;         /* keys and values come by ring.fetch */
+    attn_ring ring; /* without a transport */
+    double pairs;   /* that ranks may compute, in all */
+    int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    int fetches;    /* keys and values come by ring.fetch */
     uint64_t random;
     void *memory[40];
     int blocks;
@@ -45,8 +45,14 @@ typedef struct ring_case {
 
 /* What fails, where. */
 typedef enum ring_fault_kind {
-    RING_FAULT_NONE = 0, RING_FAULT_BEGIN, RING_FAULT_END, RING_FAULT_FETCH, RING_FAULT_COMPUTE,
-    RING_FAULT_WORKSPACE, RING_FAULT_ARGUMENT, RING_FAULT_KINDS
+    RING_FAULT_NONE = 0,
+    RING_FAULT_BEGIN,
+    RING_FAULT_END,
+    RING_FAULT_FETCH,
+    RING_FAULT_COMPUTE,
+    RING_FAULT_WORKSPACE,
+    RING_FAULT_ARGUMENT,
+    RING_FAULT_KINDS
 } ring_fault_kind;
 
 typedef struct ring_fault {

@@ -19,7 +19,7 @@ static struct outputs {
     float o[LENGTH * DIM], lse[LENGTH], dq[LENGTH * DIM], dk[LENGTH * DIM], dv[LENGTH * DIM];
 } out;
 static unsigned char workspace[WORKSPACE];
-static int32_t lengths[2] = {0, LENGTH};
+static int32_t lengths[2] = { 0, LENGTH };
 
 /* ---- a right call of one rank out of two, of which the other one agrees with everything ------ */
 
@@ -59,7 +59,7 @@ static void echo_cancel(void *user)
 
 static void make_right(whole_call *c)
 {
-    static const attn_ring_range ranges[] = {{0, 3}, {6, 3}, {3, 3}, {9, 0}};
+    static const attn_ring_range ranges[] = { { 0, 3 }, { 6, 3 }, { 3, 3 }, { 9, 0 } };
     memset(c, 0, sizeof *c);
     c->p.batch = c->p.num_heads_q = 1;
     c->p.seq_len_q = c->p.seq_len_kv = LENGTH;
@@ -79,8 +79,13 @@ static void make_right(whole_call *c)
 /* ---- the table ------------------------------------------------------------------------------- */
 
 typedef enum kind { TO_INT, TO_I64, TO_STRIDE, TO_NULL, TO_DATA } kind;
-enum { FORWARD = 1, BACKWARD = 2, BOTH = 3, CUSTOM = 4, /* of ring.ranges */
-       LATE = 8 /* what a workspace query does not look at */ };
+enum {
+    FORWARD = 1,
+    BACKWARD = 2,
+    BOTH = 3,
+    CUSTOM = 4, /* of ring.ranges */
+    LATE = 8    /* what a workspace query does not look at */
+};
 
 typedef struct row {
     const char *field;
@@ -92,64 +97,76 @@ typedef struct row {
     const char *words;
 } row;
 
-#define ROW(field, how, value, when, status, words) \
-    {#field, offsetof(whole_call, field), how, value, when, ATTN_ERR_##status, words}
+#define ROW(field, how, value, when, status, words)                                                \
+    "" #field, offsetof(whole_call, field), how, value, when, ATTN_ERR_##status, words
 
 static const row rows[] = {
-    ROW(t.size, TO_INT, 0, BOTH, ARG, "transport.size (0) must be from 1 to 4096"),
-    ROW(t.size, TO_INT, 4097, BOTH, ARG, "transport.size (4097) must be from 1 to 4096"),
-    ROW(t.rank, TO_INT, 2, BOTH, ARG, "transport.rank (2) must be from 0 to size - 1"),
-    ROW(t.rank, TO_INT, -1, BOTH, ARG, "transport.rank (-1) must be"),
-    ROW(t.agree, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
-    ROW(t.begin, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
-    ROW(t.end, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
-    ROW(t.cancel, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL"),
-    ROW(ring.transport, TO_NULL, 0, BOTH, ARG, "ring.transport is NULL"),
-    ROW(ring.layout, TO_INT, 4, BOTH, ARG, "ring.layout (4) must be at most 3"),
-    ROW(ring.layout, TO_INT, -1, BOTH, ARG, "ring.layout (-1) must be at least 0"),
-    ROW(ring.layout, TO_INT, 3, BOTH, ARG, "ring.shard (2) is set, but ring.layout is"),
-    ROW(ring.shard, TO_I64, -1, BOTH, ARG, "ring.shard (-1) must be at least 0"),
-    ROW(ring.shard, TO_I64, INT64_MAX, BOTH, ARG, "ring.shard (9223372036854775807) must be"),
-    ROW(ring.gather, TO_INT, 1, BACKWARD, UNSUPPORTED, "ring.gather (1) has no gradients"),
-    ROW(ring.ranges, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL"),
-    ROW(ring.first_range, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL"),
-    ROW(ring.ranges, TO_DATA, 0, BOTH, ARG, "ring.layout (0) must be ATTN_RING_CUSTOM (3) when"),
-    ROW(first[0], TO_I64, -1, BOTH | CUSTOM, ARG, "ring.first_range[0] (-1) must be at least 0"),
-    ROW(first[1], TO_I64, 4, BOTH | CUSTOM, ARG, "ring.first_range[2] (3) is below the entry"),
-    ROW(ranges[1].count, TO_I64, 10, BOTH | CUSTOM, ARG, "ring.ranges.count[1] (10) must be from"),
-    ROW(ranges[1].count, TO_I64, -1, BOTH | CUSTOM, ARG, "ring.ranges.count[1] (-1) must be from"),
-    ROW(ranges[1].begin, TO_I64, 2, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (2) must follow"),
-    ROW(ranges[1].begin, TO_I64, 7, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (7) must follow"),
-    ROW(ranges[1].begin, TO_I64, INT64_MAX, BOTH | CUSTOM, ARG, "must follow the range before it"),
-    ROW(ranges[2].begin, TO_I64, 4, BOTH | CUSTOM, ARG, "ring.ranges: position (3) is in no range"),
-    ROW(ranges[2].count, TO_I64, 2, BOTH | CUSTOM, ARG, "ring.ranges: position (5) is in no range"),
-    ROW(first[2], TO_I64, 4, BOTH | CUSTOM, ARG, NULL), /* an empty range more: no error */
-    ROW(p.seq_len_q, TO_I64, 8, BOTH, UNSUPPORTED, "seq_len_q (8) must be seq_len_kv (9): a ring"),
-    ROW(p.batch, TO_I64, -1, BOTH, ARG, "batch (-1) must be at least 0"),
-    ROW(p.cu_seqlens_q, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents"),
-    ROW(p.cu_seqlens_kv, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents"),
-    ROW(p.kv_rows.ring, TO_I64, 9, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches"),
-    ROW(p.kv_rows.page_size, TO_I64, 3, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches"),
-    ROW(p.partial, TO_INT, 1, BOTH, UNSUPPORTED, "partial (1): a ring writes o and lse"),
-    ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED, "logits: not built for a ring"),
-    ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own"),
-    ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own"),
-    ROW(p.impl, TO_INT, ATTN_IMPL_NAIVE, BOTH, UNSUPPORTED, "impl (2) (naive): a ring is built"),
-    ROW(p.impl, TO_INT, 7, BOTH, ARG, "impl (7) must be at most 3"),
-    ROW(p.head_dim, TO_I64, 0, BOTH, ARG, "head_dim (0) must be at least 1"),
-    ROW(p.num_heads_kv, TO_I64, 3, BOTH, ARG, "must be a multiple of num_heads_kv (3)"),
-    ROW(p.window_left, TO_I64, 3, BOTH, ARG, "window_left (3) is set, but window is 0"),
-    ROW(p.q.stride_seq, TO_STRIDE, 0, BOTH, OVERFLOW, "q"),
-    ROW(p.q.data, TO_NULL, 0, BOTH | LATE, ARG, "q.data is NULL"),
-    ROW(p.k.data, TO_NULL, 0, BOTH | LATE, ARG, "k.data is NULL"),
-    ROW(p.v.data, TO_NULL, 0, BOTH | LATE, ARG, "v.data is NULL"),
-    ROW(p.lse.data, TO_NULL, 0, BACKWARD | LATE, ARG, "lse.data is NULL"),
-    ROW(p.o.data, TO_NULL, 0, BACKWARD, ARG, "o.data is NULL: gradients need the o of the"),
-    ROW(g.dout.data, TO_NULL, 0, BACKWARD | LATE, ARG, "dout.data is NULL"),
-    ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7"),
-    ROW(g.dbias.data, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
-    ROW(g.dsinks, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
-    ROW(g.dslopes, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built"),
+    { ROW(t.size, TO_INT, 0, BOTH, ARG, "transport.size (0) must be from 1 to 4096") },
+    { ROW(t.size, TO_INT, 4097, BOTH, ARG, "transport.size (4097) must be from 1 to 4096") },
+    { ROW(t.rank, TO_INT, 2, BOTH, ARG, "transport.rank (2) must be from 0 to size - 1") },
+    { ROW(t.rank, TO_INT, -1, BOTH, ARG, "transport.rank (-1) must be") },
+    { ROW(t.agree, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL") },
+    { ROW(t.begin, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL") },
+    { ROW(t.end, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL") },
+    { ROW(t.cancel, TO_NULL, 0, BOTH, ARG, "transport.agree, begin, end or cancel is NULL") },
+    { ROW(ring.transport, TO_NULL, 0, BOTH, ARG, "ring.transport is NULL") },
+    { ROW(ring.layout, TO_INT, 4, BOTH, ARG, "ring.layout (4) must be at most 3") },
+    { ROW(ring.layout, TO_INT, -1, BOTH, ARG, "ring.layout (-1) must be at least 0") },
+    { ROW(ring.layout, TO_INT, 3, BOTH, ARG, "ring.shard (2) is set, but ring.layout is") },
+    { ROW(ring.shard, TO_I64, -1, BOTH, ARG, "ring.shard (-1) must be at least 0") },
+    { ROW(ring.shard, TO_I64, INT64_MAX, BOTH, ARG, "ring.shard (9223372036854775807) must be") },
+    { ROW(ring.gather, TO_INT, 1, BACKWARD, UNSUPPORTED, "ring.gather (1) has no gradients") },
+    { ROW(ring.ranges, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL") },
+    { ROW(ring.first_range, TO_NULL, 0, BOTH | CUSTOM, ARG,
+          "but ring.ranges or first_range is NULL") },
+    { ROW(ring.ranges, TO_DATA, 0, BOTH, ARG,
+          "ring.layout (0) must be ATTN_RING_CUSTOM (3) when") },
+    { ROW(first[0], TO_I64, -1, BOTH | CUSTOM, ARG,
+          "ring.first_range[0] (-1) must be at least 0") },
+    { ROW(first[1], TO_I64, 4, BOTH | CUSTOM, ARG, "ring.first_range[2] (3) is below the entry") },
+    { ROW(ranges[1].count, TO_I64, 10, BOTH | CUSTOM, ARG,
+          "ring.ranges.count[1] (10) must be from") },
+    { ROW(ranges[1].count, TO_I64, -1, BOTH | CUSTOM, ARG,
+          "ring.ranges.count[1] (-1) must be from") },
+    { ROW(ranges[1].begin, TO_I64, 2, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (2) must follow") },
+    { ROW(ranges[1].begin, TO_I64, 7, BOTH | CUSTOM, ARG, "ring.ranges.begin[1] (7) must follow") },
+    { ROW(ranges[1].begin, TO_I64, INT64_MAX, BOTH | CUSTOM, ARG,
+          "must follow the range before it") },
+    { ROW(ranges[2].begin, TO_I64, 4, BOTH | CUSTOM, ARG,
+          "ring.ranges: position (3) is in no range") },
+    { ROW(ranges[2].count, TO_I64, 2, BOTH | CUSTOM, ARG,
+          "ring.ranges: position (5) is in no range") },
+    { ROW(first[2], TO_I64, 4, BOTH | CUSTOM, ARG, NULL) }, /* an empty range more: no error */
+    { ROW(p.seq_len_q, TO_I64, 8, BOTH, UNSUPPORTED,
+          "seq_len_q (8) must be seq_len_kv (9): a ring") },
+    { ROW(p.batch, TO_I64, -1, BOTH, ARG, "batch (-1) must be at least 0") },
+    { ROW(p.cu_seqlens_q, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents") },
+    { ROW(p.cu_seqlens_kv, TO_DATA, 0, BOTH, UNSUPPORTED, "cu_seqlens_q: a ring tells documents") },
+    { ROW(p.kv_rows.ring, TO_I64, 9, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches") },
+    { ROW(p.kv_rows.page_size, TO_I64, 3, BOTH, UNSUPPORTED, "kv_rows: a ring takes no caches") },
+    { ROW(p.partial, TO_INT, 1, BOTH, UNSUPPORTED, "partial (1): a ring writes o and lse") },
+    { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED, "logits: not built for a ring") },
+    { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own") },
+    { ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part: a ring makes parts of its own") },
+    { ROW(p.impl, TO_INT, ATTN_IMPL_NAIVE, BOTH, UNSUPPORTED,
+          "impl (2) (naive): a ring is built") },
+    { ROW(p.impl, TO_INT, 7, BOTH, ARG, "impl (7) must be at most 3") },
+    { ROW(p.head_dim, TO_I64, 0, BOTH, ARG, "head_dim (0) must be at least 1") },
+    { ROW(p.num_heads_kv, TO_I64, 3, BOTH, ARG, "must be a multiple of num_heads_kv (3)") },
+    { ROW(p.window_left, TO_I64, 3, BOTH, ARG, "window_left (3) is set, but window is 0") },
+    { ROW(p.q.stride_seq, TO_STRIDE, 0, BOTH, OVERFLOW, "q") },
+    { ROW(p.q.data, TO_NULL, 0, BOTH | LATE, ARG, "q.data is NULL") },
+    { ROW(p.k.data, TO_NULL, 0, BOTH | LATE, ARG, "k.data is NULL") },
+    { ROW(p.v.data, TO_NULL, 0, BOTH | LATE, ARG, "v.data is NULL") },
+    { ROW(p.lse.data, TO_NULL, 0, BACKWARD | LATE, ARG, "lse.data is NULL") },
+    { ROW(p.o.data, TO_NULL, 0, BACKWARD, ARG, "o.data is NULL: gradients need the o of the") },
+    { ROW(g.dout.data, TO_NULL, 0, BACKWARD | LATE, ARG, "dout.data is NULL") },
+    { ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7") },
+    { ROW(g.dbias.data, TO_DATA, 0, BACKWARD, UNSUPPORTED,
+          "dbias, dsinks and dslopes are not built") },
+    { ROW(g.dsinks, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built") },
+    { ROW(g.dslopes, TO_DATA, 0, BACKWARD, UNSUPPORTED,
+          "dbias, dsinks and dslopes are not built") },
 };
 
 static void spoil(whole_call *c, const row *wrong)
@@ -166,11 +183,21 @@ static void spoil(whole_call *c, const row *wrong)
         c->ring.first_range = c->first;
     }
     switch (wrong->how) {
-    case TO_INT: memcpy(at, &number, sizeof number); break;
-    case TO_I64: memcpy(at, &wrong->value, sizeof wrong->value); break;
-    case TO_STRIDE: memcpy(at, &stride, sizeof stride); break;
-    case TO_NULL: memcpy(at, &none, sizeof none); break;
-    case TO_DATA: memcpy(at, &data, sizeof data); break;
+    case TO_INT:
+        memcpy(at, &number, sizeof number);
+        break;
+    case TO_I64:
+        memcpy(at, &wrong->value, sizeof wrong->value);
+        break;
+    case TO_STRIDE:
+        memcpy(at, &stride, sizeof stride);
+        break;
+    case TO_NULL:
+        memcpy(at, &none, sizeof none);
+        break;
+    case TO_DATA:
+        memcpy(at, &data, sizeof data);
+        break;
     }
 }
 
@@ -197,9 +224,8 @@ static attn_status run_call(const whole_call *c, int backward, void *room, size_
 static const char *sentence_of(const whole_call *c, int backward, const void *room, size_t bytes,
                                char text[300])
 {
-    return backward
-               ? attn_ring_backward_check(&c->p, &c->g, &c->ring, room, bytes, text, 300)
-               : attn_ring_check(&c->p, &c->ring, room, bytes, text, 300);
+    return backward ? attn_ring_backward_check(&c->p, &c->g, &c->ring, room, bytes, text, 300)
+                    : attn_ring_check(&c->p, &c->ring, room, bytes, text, 300);
 }
 
 static void expect(const whole_call *c, int backward, int late, attn_status status,
@@ -253,7 +279,7 @@ static void one_wrong_field(const row *wrong)
 /* Values of key_base that no call takes must not count before they are refused. */
 static void wild_key_base(void)
 {
-    static const int64_t wild[] = {INT64_MIN, -1, INT64_MAX, ((int64_t)1 << 58) + 1024};
+    static const int64_t wild[] = { INT64_MIN, -1, INT64_MAX, ((int64_t)1 << 58) + 1024 };
     for (size_t i = 0; i < sizeof wild / sizeof *wild; i++)
         for (int backward = 0; backward < 2; backward++) {
             whole_call c;
@@ -290,7 +316,8 @@ static void whole_arguments(void)
     CHECK(strcmp(attn_ring_check(&c.p, NULL, NULL, 0, text, 300), "ring is NULL") == 0, "says: %s",
           text);
     CHECK(strcmp(attn_ring_backward_check(&c.p, NULL, &c.ring, NULL, 0, text, 300),
-                 "gradients is NULL") == 0, "says: %s", text);
+                 "gradients is NULL") == 0,
+          "says: %s", text);
     CHECK(strcmp(attn_ring_check(&c.p, NULL, NULL, 0, NULL, 0), "bad argument") == 0,
           "without a buffer");
     CHECK(attn_ring_describe(&c.p, &c.ring, 0, NULL) == ATTN_ERR_ARG, "info NULL");
@@ -330,18 +357,42 @@ static const int32_t ids[LENGTH];
 static void differ(whole_call *c, int field)
 {
     switch (field) {
-    case 0: c->p.causal = 1; break;
-    case 1: c->p.scale = 0.25f; break;
-    case 2: c->ring.layout = ATTN_RING_ZIGZAG; break;
-    case 3: c->ring.shard = 3; break;
-    case 4: c->p.k.dtype = ATTN_F16; break;
-    case 5: c->p.seq_len_q = c->p.seq_len_kv = LENGTH - 1; break;
-    case 6: c->p.q_len = &lengths[0]; break;
-    case 7: c->p.dropout_p = 0.5f; break;
-    case 8: c->p.sinks = in[0]; break;
-    case 9: c->p.alibi_slopes = in[0]; break;
-    case 10: c->p.prefix = &lengths[0]; break;
-    case 11: c->p.q_segments = c->p.kv_segments = ids; break;
+    case 0:
+        c->p.causal = 1;
+        break;
+    case 1:
+        c->p.scale = 0.25f;
+        break;
+    case 2:
+        c->ring.layout = ATTN_RING_ZIGZAG;
+        break;
+    case 3:
+        c->ring.shard = 3;
+        break;
+    case 4:
+        c->p.k.dtype = ATTN_F16;
+        break;
+    case 5:
+        c->p.seq_len_q = c->p.seq_len_kv = LENGTH - 1;
+        break;
+    case 6:
+        c->p.q_len = &lengths[0];
+        break;
+    case 7:
+        c->p.dropout_p = 0.5f;
+        break;
+    case 8:
+        c->p.sinks = in[0];
+        break;
+    case 9:
+        c->p.alibi_slopes = in[0];
+        break;
+    case 10:
+        c->p.prefix = &lengths[0];
+        break;
+    case 11:
+        c->p.q_segments = c->p.kv_segments = ids;
+        break;
     default:
         c->p.bias.data = in[0];
         c->p.bias.stride_kv = 1;
@@ -370,7 +421,7 @@ static void ranks_disagree(void)
 {
     for (int field = 0; field < 13 && virtual_ranks_most() >= 3; field++)
         for (int rank = -1; rank < 3; rank++) {
-            quarrel q = {field, rank, {0}, {{0}}};
+            quarrel q = { field, rank, { 0 }, { { 0 } } };
             if (!begin_case("rank %d differs in %d", rank, field) ||
                 !CHECK(watched_ranks_run(3, quarrel_rank, &q) == 0, "no threads"))
                 continue;

@@ -97,8 +97,7 @@ static double expected_frequency(const attn_rope *r, double i, double dim)
 
 static double expected_attention(const attn_rope *r)
 {
-    const double usual =
-        r->scaling == ATTN_ROPE_YARN ? 0.1 * log(or_else(r->factor, 1)) + 1 : 1;
+    const double usual = r->scaling == ATTN_ROPE_YARN ? 0.1 * log(or_else(r->factor, 1)) + 1 : 1;
     return or_else(r->attention_factor, usual);
 }
 
@@ -117,8 +116,8 @@ static void check_angles(const attn_rope *r, int64_t head_dim, int64_t position)
             (double)position * expected_frequency(r, (double)i, (double)(2 * pairs));
         const double bound =
             size * (size == 1 ? 0.51 : 3) * ldexp(1, -24) + size * fabs(angle) * ldexp(1, -49);
-        const double off = fmax(fabs((double)c[i] - size * cos(angle)),
-                                fabs((double)s[i] - size * sin(angle)));
+        const double off =
+            fmax(fabs((double)c[i] - size * cos(angle)), fabs((double)s[i] - size * sin(angle)));
         worst = fmax(worst, off / bound);
     }
     worst_note(worst);
@@ -127,7 +126,7 @@ static void check_angles(const attn_rope *r, int64_t head_dim, int64_t position)
 
 static void check_positions(const attn_rope *r, int64_t head_dim)
 {
-    static const int64_t positions[] = {0, 1, -1, 2, 100, 4096, 8191, 8192, -65536, 1000003};
+    static const int64_t positions[] = { 0, 1, -1, 2, 100, 4096, 8191, 8192, -65536, 1000003 };
     for (size_t p = 0; p < sizeof positions / sizeof *positions; p++)
         check_angles(r, head_dim, positions[p]);
 }
@@ -137,39 +136,59 @@ static const struct {
     int64_t head_dim;
     attn_rope rope;
 } scalings[] = {
-    {"none", 128, {0}},
-    {"none, base 500000, dim 64 of 96", 96, {.dim = 64, .base = 500000}},
-    {"none, base just above 1", 10, {.base = 1.0000001f}},
-    {"none, base 1e30", 256, {.base = 1e30f}},
-    {"none, one pair", 2, {0}},
-    {"none, 600 pairs", 1200, {0}},
-    {"attention factor", 64, {.attention_factor = 0.7f}},
-    {"linear 4", 128, {.scaling = ATTN_ROPE_LINEAR, .factor = 4}},
-    {"linear 2.7", 128, {.scaling = ATTN_ROPE_LINEAR, .factor = 2.7f}},
-    {"ntk 8", 128, {.scaling = ATTN_ROPE_NTK, .factor = 8}},
-    {"ntk 8, one pair", 2, {.scaling = ATTN_ROPE_NTK, .factor = 8}},
-    {"yarn 4", 128,
-     {.scaling = ATTN_ROPE_YARN, .base = 1000000, .factor = 4, .original_length = 32768}},
-    {"yarn 16", 128, {.scaling = ATTN_ROPE_YARN, .factor = 16, .original_length = 4096}},
-    {"yarn 40, betas", 64,
-     {.scaling = ATTN_ROPE_YARN, .factor = 40, .original_length = 4096, .beta_fast = 20,
-      .beta_slow = 2.5f, .attention_factor = 1}},
-    {"yarn 1", 64, {.scaling = ATTN_ROPE_YARN, .original_length = 4096}},
-    {"yarn, low = high", 4, {.scaling = ATTN_ROPE_YARN, .factor = 2, .original_length = 4,
-      .beta_fast = 1000, .beta_slow = 0.9f}},
-    {"yarn, high below low", 8, {.scaling = ATTN_ROPE_YARN, .factor = 2, .original_length = 3}},
-    {"llama3 8", 128,
-     {.scaling = ATTN_ROPE_LLAMA3, .base = 500000, .factor = 8, .original_length = 8192}},
-    {"llama3 32, factors", 64,
-     {.scaling = ATTN_ROPE_LLAMA3, .base = 500000, .factor = 32, .original_length = 8192,
-      .low_freq_factor = 0.3f, .high_freq_factor = 40}},
-    {"ntk 3, two pairs", 4, {.scaling = ATTN_ROPE_NTK, .factor = 3}},
-    {"yarn, low beyond the pairs", 8,
-     {.scaling = ATTN_ROPE_YARN, .base = 2, .factor = 2, .original_length = 1000000}},
-    {"yarn, high = -1", 8,
-     {.scaling = ATTN_ROPE_YARN, .base = 7, .factor = 2, .original_length = 3}},
-    {"yarn, base just above 1", 128, /* low is 4.6e9 before it is compared with dim */
-     {.scaling = ATTN_ROPE_YARN, .base = 1.0000001f, .factor = 3, .original_length = 1000000}},
+    { "none", 128, { 0 } },
+    { "none, base 500000, dim 64 of 96", 96, { .dim = 64, .base = 500000 } },
+    { "none, base just above 1", 10, { .base = 1.0000001f } },
+    { "none, base 1e30", 256, { .base = 1e30f } },
+    { "none, one pair", 2, { 0 } },
+    { "none, 600 pairs", 1200, { 0 } },
+    { "attention factor", 64, { .attention_factor = 0.7f } },
+    { "linear 4", 128, { .scaling = ATTN_ROPE_LINEAR, .factor = 4 } },
+    { "linear 2.7", 128, { .scaling = ATTN_ROPE_LINEAR, .factor = 2.7f } },
+    { "ntk 8", 128, { .scaling = ATTN_ROPE_NTK, .factor = 8 } },
+    { "ntk 8, one pair", 2, { .scaling = ATTN_ROPE_NTK, .factor = 8 } },
+    { "yarn 4",
+      128,
+      { .scaling = ATTN_ROPE_YARN, .base = 1000000, .factor = 4, .original_length = 32768 } },
+    { "yarn 16", 128, { .scaling = ATTN_ROPE_YARN, .factor = 16, .original_length = 4096 } },
+    { "yarn 40, betas",
+      64,
+      { .scaling = ATTN_ROPE_YARN,
+        .factor = 40,
+        .original_length = 4096,
+        .beta_fast = 20,
+        .beta_slow = 2.5f,
+        .attention_factor = 1 } },
+    { "yarn 1", 64, { .scaling = ATTN_ROPE_YARN, .original_length = 4096 } },
+    { "yarn, low = high",
+      4,
+      { .scaling = ATTN_ROPE_YARN,
+        .factor = 2,
+        .original_length = 4,
+        .beta_fast = 1000,
+        .beta_slow = 0.9f } },
+    { "yarn, high below low", 8, { .scaling = ATTN_ROPE_YARN, .factor = 2, .original_length = 3 } },
+    { "llama3 8",
+      128,
+      { .scaling = ATTN_ROPE_LLAMA3, .base = 500000, .factor = 8, .original_length = 8192 } },
+    { "llama3 32, factors",
+      64,
+      { .scaling = ATTN_ROPE_LLAMA3,
+        .base = 500000,
+        .factor = 32,
+        .original_length = 8192,
+        .low_freq_factor = 0.3f,
+        .high_freq_factor = 40 } },
+    { "ntk 3, two pairs", 4, { .scaling = ATTN_ROPE_NTK, .factor = 3 } },
+    { "yarn, low beyond the pairs",
+      8,
+      { .scaling = ATTN_ROPE_YARN, .base = 2, .factor = 2, .original_length = 1000000 } },
+    { "yarn, high = -1",
+      8,
+      { .scaling = ATTN_ROPE_YARN, .base = 7, .factor = 2, .original_length = 3 } },
+    { "yarn, base just above 1",
+      128, /* low is 4.6e9 before it is compared with dim */
+      { .scaling = ATTN_ROPE_YARN, .base = 1.0000001f, .factor = 3, .original_length = 1000000 } },
 };
 
 /* These two compare frequencies, which must be below a turn a position. */
@@ -202,22 +221,22 @@ static const struct {
     int64_t dim, pair, position;
     uint32_t c, s;
 } nearest[] = {
-    {10000.0f, 128, 0, 1, 0x3f0a5140, 0x3f576aa4},
-    {10000.0f, 128, 0, 3, 0xbf7d7026, 0x3e1081c3},
-    {10000.0f, 128, 1, 1000, 0x3ee141a2, 0xbf65e4aa},
-    {10000.0f, 128, 0, 4095, 0xbd871e6c, 0xbf7f7136},
-    {10000.0f, 128, 20, 131071, 0x3f6229de, 0x3eefe23c},
-    {10000.0f, 128, 63, -131071, 0xbf573bb6, 0xbf0a9a3c},
-    {500000.0f, 128, 0, 1048575, 0x3f49bd23, 0xbf1d9959},
-    {500000.0f, 128, 9, 1048575, 0xbf6a182d, 0x3ecf3a33},
-    {500000.0f, 128, 63, 1000000, 0xbf460413, 0x3f224080},
-    {1000000.0f, 64, 3, 999983, 0xbf6d4fdf, 0xbec00809},
-    {10000.0f, 64, 31, 7, 0x3f7ffff9, 0x3a74b3c4},
-    {1.5f, 6, 1, 12345, 0xbf3d9bf7, 0x3f2c0041},
-    {1.5f, 6, 2, -54321, 0xbe4fbb43, 0x3f7aad52},
-    {10000.0f, 2, 0, 355, 0xbf800000, 0xb7fcde82},
-    {10000.0f, 2, 0, -103993, 0x3f800000, 0x37a077f0},
-    {10000.0f, 128, 2, 710, 0xbd999756, 0xbf7f4771},
+    { 10000.0f, 128, 0, 1, 0x3f0a5140, 0x3f576aa4 },
+    { 10000.0f, 128, 0, 3, 0xbf7d7026, 0x3e1081c3 },
+    { 10000.0f, 128, 1, 1000, 0x3ee141a2, 0xbf65e4aa },
+    { 10000.0f, 128, 0, 4095, 0xbd871e6c, 0xbf7f7136 },
+    { 10000.0f, 128, 20, 131071, 0x3f6229de, 0x3eefe23c },
+    { 10000.0f, 128, 63, -131071, 0xbf573bb6, 0xbf0a9a3c },
+    { 500000.0f, 128, 0, 1048575, 0x3f49bd23, 0xbf1d9959 },
+    { 500000.0f, 128, 9, 1048575, 0xbf6a182d, 0x3ecf3a33 },
+    { 500000.0f, 128, 63, 1000000, 0xbf460413, 0x3f224080 },
+    { 1000000.0f, 64, 3, 999983, 0xbf6d4fdf, 0xbec00809 },
+    { 10000.0f, 64, 31, 7, 0x3f7ffff9, 0x3a74b3c4 },
+    { 1.5f, 6, 1, 12345, 0xbf3d9bf7, 0x3f2c0041 },
+    { 1.5f, 6, 2, -54321, 0xbe4fbb43, 0x3f7aad52 },
+    { 10000.0f, 2, 0, 355, 0xbf800000, 0xb7fcde82 },
+    { 10000.0f, 2, 0, -103993, 0x3f800000, 0x37a077f0 },
+    { 10000.0f, 128, 2, 710, 0xbd999756, 0xbf7f4771 },
 };
 
 static void check_nearest(void)
@@ -225,15 +244,15 @@ static void check_nearest(void)
     float c[64], s[64];
     for (size_t n = 0; n < sizeof nearest / sizeof *nearest; n++) {
         const int64_t pair = nearest[n].pair;
-        const attn_rope r = {.base = nearest[n].base};
+        const attn_rope r = { .base = nearest[n].base };
         if (!begin_case("nearest, base %g, pair %d of %d", (double)r.base, (int)pair,
                         (int)nearest[n].dim) ||
             !table(&r, nearest[n].dim, nearest[n].position, 1, c, s))
             continue;
         CHECK(float_bits(c[pair]) == nearest[n].c && float_bits(s[pair]) == nearest[n].s,
               "position %lld: cos %08x sin %08x, not %08x %08x", (long long)nearest[n].position,
-              (unsigned)float_bits(c[pair]), (unsigned)float_bits(s[pair]),
-              (unsigned)nearest[n].c, (unsigned)nearest[n].s);
+              (unsigned)float_bits(c[pair]), (unsigned)float_bits(s[pair]), (unsigned)nearest[n].c,
+              (unsigned)nearest[n].s);
     }
 }
 
@@ -263,14 +282,16 @@ static void choose_positions(problem *t, int way)
     r->first = way == FIRST_GIVEN ? first : NULL;
     r->positions = way == POSITIONS || way == POSITIONS_SHARED ? positions : NULL;
     r->positions_stride = way == POSITIONS_SHARED ? ATTN_STRIDE_BROADCAST
-                          : rng_chance(50)        ? r->seq_len + 3 : 0;
+                          : rng_chance(50)        ? r->seq_len + 3
+                                                  : 0;
 }
 
 static int64_t position_at(const problem *t, int64_t b, int64_t i)
 {
     const attn_rope_rows *r = &t->rows;
     const int64_t stride = r->positions_stride == ATTN_STRIDE_BROADCAST ? 0
-                           : r->positions_stride == 0 ? r->seq_len : r->positions_stride;
+                           : r->positions_stride == 0                   ? r->seq_len
+                                                                        : r->positions_stride;
     if (r->positions)
         return r->positions[b * stride + i];
     return (r->first ? r->first[b] : 0) + i;
@@ -278,7 +299,7 @@ static int64_t position_at(const problem *t, int64_t b, int64_t i)
 
 static void make_problem(problem *t)
 {
-    static const int64_t dims[] = {2, 4, 6, 30, 32, 34, 64, 80, 128, 130, 256, 258, 300, 520};
+    static const int64_t dims[] = { 2, 4, 6, 30, 32, 34, 64, 80, 128, 130, 256, 258, 300, 520 };
     attn_rope_rows *r = &t->rows;
     int64_t pairs;
     memset(t, 0, sizeof *t);
@@ -309,7 +330,7 @@ static void make_problem(problem *t)
 /* Half a unit of a number's storage type. */
 static double storage_error(int dtype, double size)
 {
-    static const int bits[] = {24, 11, 8};
+    static const int bits[] = { 24, 11, 8 };
     return size * ldexp(1, -bits[dtype]) + (dtype == ATTN_F16 ? ldexp(1, -25) : 0);
 }
 
@@ -334,8 +355,8 @@ static double row_off(const problem *t, int64_t b, int64_t h, int64_t i)
         const double x1 = (double)tensor_get(&t->x, b, h, i, at);
         const double x2 = (double)tensor_get(&t->x, b, h, i, other);
         const double cn = (double)c[n], sn = (double)s[n];
-        worst = fmax(worst, units_off(t, (double)tensor_get(&t->y, b, h, i, at),
-                                      x1 * cn - x2 * sn, fabs(x1 * cn) + fabs(x2 * sn)));
+        worst = fmax(worst, units_off(t, (double)tensor_get(&t->y, b, h, i, at), x1 * cn - x2 * sn,
+                                      fabs(x1 * cn) + fabs(x2 * sn)));
         worst = fmax(worst, units_off(t, (double)tensor_get(&t->y, b, h, i, other),
                                       x2 * cn + x1 * sn, fabs(x2 * cn) + fabs(x1 * sn)));
     }
@@ -431,7 +452,7 @@ static void check_tables(const problem *t)
 {
     const int64_t pairs = turning(&t->rope, t->rows.head_dim) / 2, gap = rng_int(0, 3);
     const int64_t count = t->first_position + t->num_positions;
-    attn_rope given = {.dim = t->rope.dim, .interleaved = t->rope.interleaved};
+    attn_rope given = { .dim = t->rope.dim, .interleaved = t->rope.interleaved };
     float *c, *s;
     if (t->first_position < 0)
         return;
@@ -460,11 +481,13 @@ static void check_one_by_one(const problem *t)
                 one.batch = one.num_heads = one.seq_len = 1;
                 one.positions = NULL;
                 one.first = &position;
-                one.x.data = (const char *)t->x.data + (b * t->x.step_batch + h * t->x.step_head +
-                    i * t->x.step_seq) * (ptrdiff_t)dtype_size(t->x.dtype);
+                one.x.data = (const char *)t->x.data +
+                             (b * t->x.step_batch + h * t->x.step_head + i * t->x.step_seq) *
+                                 (ptrdiff_t)dtype_size(t->x.dtype);
                 one.y = tensor_output(&y);
-                one.y.data = (char *)y.data + (b * y.step_batch + h * y.step_head +
-                    i * y.step_seq) * (ptrdiff_t)dtype_size(y.dtype);
+                one.y.data =
+                    (char *)y.data + (b * y.step_batch + h * y.step_head + i * y.step_seq) *
+                                         (ptrdiff_t)dtype_size(y.dtype);
                 apply(&t->rope, &one);
             }
     CHECK(same_elements(&y, &t->y), "row by row: other bits");
@@ -491,13 +514,13 @@ static void check_random(void)
 /* Turned elements hold one NaN and no -0, elements that pass are copied bit for bit. */
 static void check_special(int dtype)
 {
-    static const uint32_t bits[] = {0x80000000u, 0,           0xff812345u, 0x80000000u,
-                                    0x7f800000u, 0x3f800000u, 0xffc00001u, 0x80000000u};
-    static const uint32_t turned[] = {0, 0, 0x7fc00000u, 0x7fc00000u, 0x7f800000u, 0x7f800000u};
+    static const uint32_t bits[] = { 0x80000000u, 0,           0xff812345u, 0x80000000u,
+                                     0x7f800000u, 0x3f800000u, 0xffc00001u, 0x80000000u };
+    static const uint32_t turned[] = { 0, 0, 0x7fc00000u, 0x7fc00000u, 0x7f800000u, 0x7f800000u };
     unsigned char x[8 * 4], y[8 * 4];
     const size_t each = dtype_size(dtype);
-    attn_rope rope = {.dim = 6, .interleaved = 1};
-    attn_rope_rows rows = {.batch = 1, .num_heads = 1, .seq_len = 1, .head_dim = 8};
+    attn_rope rope = { .dim = 6, .interleaved = 1 };
+    attn_rope_rows rows = { .batch = 1, .num_heads = 1, .seq_len = 1, .head_dim = 8 };
     const int64_t first = 5;
     if (!begin_case("special numbers, %s", dtype_name(dtype)))
         return;
@@ -532,7 +555,7 @@ static double dot(const float *a, const float *b, int64_t n)
 
 static void turn_one(const attn_rope *rope, int64_t dim, const float *x, float *y, int64_t position)
 {
-    attn_rope_rows rows = {.batch = 1, .num_heads = 1, .seq_len = 1, .head_dim = dim};
+    attn_rope_rows rows = { .batch = 1, .num_heads = 1, .seq_len = 1, .head_dim = dim };
     rows.x.data = x;
     rows.y.data = y;
     rows.first = &position;
@@ -548,7 +571,7 @@ static void check_distance(void)
         const int64_t distance = rng_int(0, 5000);
         float q[200], k[200], y[2][200];
         double one, other, bound;
-        attn_rope rope = {.interleaved = n % 2};
+        attn_rope rope = { .interleaved = n % 2 };
         if (!begin_case("distance %d", n))
             continue;
         for (int64_t d = 0; d < dim; d++) {
@@ -586,8 +609,8 @@ static uint64_t hash_floats(uint64_t hash, const float *x, int64_t count)
 /* Of the tables of each scaling above, with freq_factors where the index is odd. */
 static uint64_t scaling_hash(int n)
 {
-    static const int64_t positions[] = {-2147483648ll, -1000003, -1, 0, 1, 7, 8191, 1048577,
-                                        2147483648ll};
+    static const int64_t positions[] = { -2147483648ll, -1000003, -1,          0, 1, 7,
+                                         8191,          1048577,  2147483648ll };
     static float factors[600], c[600], s[600];
     attn_rope r = scalings[n].rope;
     const int64_t pairs = turning(&r, scalings[n].head_dim) / 2;
@@ -622,8 +645,7 @@ static void check_scaling_hashes(void)
         return;
     for (size_t n = 0; n < count; n++) {
         const uint64_t hash = scaling_hash((int)n);
-        CHECK(hash == scaling_golden[n], "%s: %016llx", scalings[n].name,
-              (unsigned long long)hash);
+        CHECK(hash == scaling_golden[n], "%s: %016llx", scalings[n].name, (unsigned long long)hash);
     }
 }
 
@@ -632,10 +654,10 @@ static void check_scaling_hashes(void)
 static uint64_t turning_hash(int from, int to, int interleaved)
 {
     enum { HEADS = 3, ROWS = 5, DIM = 80 };
-    const int64_t positions[ROWS] = {0, 1, 1000, -77, 131071};
+    const int64_t positions[ROWS] = { 0, 1, 1000, -77, 131071 };
     test_tensor x, y;
-    attn_rope rope = {.dim = 74, .interleaved = interleaved, .attention_factor = 1.1f};
-    attn_rope_rows rows = {.batch = 1, .num_heads = HEADS, .seq_len = ROWS, .head_dim = DIM};
+    attn_rope rope = { .dim = 74, .interleaved = interleaved, .attention_factor = 1.1f };
+    attn_rope_rows rows = { .batch = 1, .num_heads = HEADS, .seq_len = ROWS, .head_dim = DIM };
     uint32_t state = 1;
     tensor_make(&x, from, LAYOUT_PACKED, 1, HEADS, ROWS, DIM);
     tensor_make(&y, to, LAYOUT_BSHD, 1, HEADS, ROWS, DIM);
@@ -643,8 +665,9 @@ static uint64_t turning_hash(int from, int to, int interleaved)
         for (int64_t i = 0; i < ROWS; i++)
             for (int64_t d = 0; d < DIM; d++) {
                 state = state * 1664525u + 1013904223u;
-                tensor_set(&x, 0, h, i, d, ldexpf((float)(int32_t)(state >> 8) / 8388608.0f - 1,
-                                                  (int)(state >> 2 & 15) - 12));
+                tensor_set(&x, 0, h, i, d,
+                           ldexpf((float)(int32_t)(state >> 8) / 8388608.0f - 1,
+                                  (int)(state >> 2 & 15) - 12));
             }
     rows.x = tensor_input(&x);
     rows.y = tensor_output(&y);
@@ -653,16 +676,17 @@ static uint64_t turning_hash(int from, int to, int interleaved)
     return hash_floats(HASH_BEGIN, elements(&y), HEADS * ROWS * DIM);
 }
 
-static const uint64_t turning_golden[3][3][2] = { /* from, to, pairing */
-    {{UINT64_C(0x136947ba331b95c5), UINT64_C(0x250b74d36250d3a5)},
-     {UINT64_C(0x4c4f530798f29d1a), UINT64_C(0xb98dc4a3b9179526)},
-     {UINT64_C(0xe08d754f3f8511d6), UINT64_C(0x2359a1d6970df144)}},
-    {{UINT64_C(0x4b27ae0bd4ace4dc), UINT64_C(0x2fc04c146a8c89fd)},
-     {UINT64_C(0x0dfb5c388a9147c9), UINT64_C(0xf3c5fcaaa8c666a5)},
-     {UINT64_C(0xe744de010436bea6), UINT64_C(0xc215e1870d3521f7)}},
-    {{UINT64_C(0x7b3128280123e5be), UINT64_C(0xa97833cc9f3f7dea)},
-     {UINT64_C(0x70dd72d5faa69ace), UINT64_C(0x4d2020698ecb82f7)},
-     {UINT64_C(0xdb0ba9a11231349d), UINT64_C(0xef723e7c87fb6bcb)}}
+/* from, to, pairing */
+static const uint64_t turning_golden[3][3][2] = {
+    { { UINT64_C(0x136947ba331b95c5), UINT64_C(0x250b74d36250d3a5) },
+      { UINT64_C(0x4c4f530798f29d1a), UINT64_C(0xb98dc4a3b9179526) },
+      { UINT64_C(0xe08d754f3f8511d6), UINT64_C(0x2359a1d6970df144) } },
+    { { UINT64_C(0x4b27ae0bd4ace4dc), UINT64_C(0x2fc04c146a8c89fd) },
+      { UINT64_C(0x0dfb5c388a9147c9), UINT64_C(0xf3c5fcaaa8c666a5) },
+      { UINT64_C(0xe744de010436bea6), UINT64_C(0xc215e1870d3521f7) } },
+    { { UINT64_C(0x7b3128280123e5be), UINT64_C(0xa97833cc9f3f7dea) },
+      { UINT64_C(0x70dd72d5faa69ace), UINT64_C(0x4d2020698ecb82f7) },
+      { UINT64_C(0xdb0ba9a11231349d), UINT64_C(0xef723e7c87fb6bcb) } }
 };
 
 static void check_turning_hashes(void)
@@ -703,66 +727,71 @@ typedef struct wrong {
 #define ROWS(field) offsetof(call, rows.field)
 
 static const wrong wrongs[] = {
-    {ROPE(dim), WIDE_INT, 7, 0, ATTN_ERR_ARG, "dim (7) must be even"},
-    {ROPE(dim), WIDE_INT, -2, 0, ATTN_ERR_ARG, "dim (-2) must be 0 (head_dim) or more"},
-    {ROPE(dim), WIDE_INT, 10, 0, ATTN_ERR_ARG, "dim (10) must be at most head_dim (8)"},
-    {ROPE(base), NUMBER, 1, 0, ATTN_ERR_ARG, "base (1.000000) must be 0 (10000) or above 1"},
-    {ROPE(base), NUMBER, -2, 0, ATTN_ERR_ARG, "base (-2.000000) must be"},
-    {ROPE(base), NUMBER, NAN, 0, ATTN_ERR_ARG, "base (nan) must be"},
-    {ROPE(base), NUMBER, INFINITY, 0, ATTN_ERR_ARG, "base (inf) must be"},
-    {ROPE(scaling), PLAIN_INT, 5, 0, ATTN_ERR_ARG, "scaling (5) must be"},
-    {ROPE(scaling), PLAIN_INT, -1, 0, ATTN_ERR_ARG, "scaling (-1) must be"},
-    {ROPE(factor), NUMBER, 0.5, LINEAR, ATTN_ERR_ARG, "factor (5.000000e-1) must be 0 (1) or at"},
-    {ROPE(factor), NUMBER, NAN, LINEAR, ATTN_ERR_ARG, "factor (nan) must be"},
-    {ROPE(factor), NUMBER, 2, 0, ATTN_ERR_ARG, "factor (2.000000) means nothing with scaling (0)"},
-    {ROPE(original_length), WIDE_INT, 0, YARN, ATTN_ERR_ARG, "original_length (0) must be from 1"},
-    {ROPE(original_length), WIDE_INT, 2147483649.0, LLAMA3, ATTN_ERR_ARG,
-     "original_length (2147483649) must be from 1 to 2147483648"},
-    {ROPE(beta_fast), NUMBER, 1, YARN, ATTN_ERR_ARG,
-     "beta_slow (1.000000) must be below beta_fast (1.000000)"},
-    {ROPE(beta_fast), NUMBER, -1, YARN, ATTN_ERR_ARG, "beta_fast (-1.000000) must be 0 (32) or"},
-    {ROPE(beta_slow), NUMBER, 2e6, YARN, ATTN_ERR_ARG, "beta_slow (2.000000e6) must be 0 (1) or"},
-    {ROPE(beta_slow), NUMBER, 2, LLAMA3, ATTN_ERR_ARG, "beta_slow (2.000000) means nothing"},
-    {ROPE(low_freq_factor), NUMBER, 4, LLAMA3, ATTN_ERR_ARG,
-     "low_freq_factor (4.000000) must be below high_freq_factor (4.000000)"},
-    {ROPE(low_freq_factor), NUMBER, 2, YARN, ATTN_ERR_ARG, "low_freq_factor (2.000000) means"},
-    {ROPE(high_freq_factor), NUMBER, 5000, LLAMA3, ATTN_ERR_ARG,
-     "high_freq_factor (5.000000e3) must be at most half of original_length"},
-    {ROPE(attention_factor), NUMBER, -1, 0, ATTN_ERR_ARG, "attention_factor (-1.000000) must be"},
-    {ROPE(freq_factors), NOT_NULL, 0, 0, ATTN_ERR_ARG, "freq_factors[0] (0.000000) must be at"},
-    {ROPE(cos), SET_NULL, 0, TABLE, ATTN_ERR_ARG, "cos and sin: give both or neither"},
-    {ROPE(sin), SET_NULL, 0, TABLE, ATTN_ERR_ARG, "cos and sin: give both or neither"},
-    {ROPE(num_positions), WIDE_INT, -1, TABLE, ATTN_ERR_ARG, "num_positions (-1) must be at least"},
-    {ROPE(num_positions), WIDE_INT, 2, TABLE, ATTN_ERR_ARG,
-     "batch 0, row 2: position (2) must be at least 0 and below num_positions (2)"},
-    {ROPE(table_stride), LONG_STRIDE, 1, TABLE, ATTN_ERR_OVERFLOW, "cos: batch (1)"},
-    {ROWS(batch), WIDE_INT, -1, 0, ATTN_ERR_ARG, "batch (-1) must be at least 0"},
-    {ROWS(num_heads), WIDE_INT, -1, 0, ATTN_ERR_ARG, "num_heads (-1) must be at least 0"},
-    {ROWS(seq_len), WIDE_INT, -3, 0, ATTN_ERR_ARG, "seq_len (-3) must be at least 0"},
-    {ROWS(batch), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "batch (-9223372036854775808) must be at"},
-    {ROWS(num_heads), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "num_heads (-9223372036854775808) must"},
-    {ROWS(seq_len), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "seq_len (-9223372036854775808) must be"},
-    {ROWS(head_dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must"},
-    {ROPE(dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "dim (-9223372036854775808) must be 0"},
-    {ROPE(num_positions), WIDE_INT, -0x1p63, TABLE, ATTN_ERR_ARG,
-     "num_positions (-9223372036854775808) must be at least"},
-    {ROPE(original_length), WIDE_INT, -0x1p63, YARN, ATTN_ERR_ARG,
-     "original_length (-9223372036854775808) must be from 1"},
-    {ROWS(batch), WIDE_INT, 4e18, 0, ATTN_ERR_OVERFLOW, "x: batch (4000000000000000000)"},
-    {ROWS(head_dim), WIDE_INT, 0, 0, ATTN_ERR_ARG, "head_dim (0) must be at least 1"},
-    {ROWS(head_dim), WIDE_INT, 9, 0, ATTN_ERR_ARG, "head_dim (9) must be even, or an even dim"},
-    {ROWS(head_dim), WIDE_INT, 1 << 25, 0, ATTN_ERR_ARG, "head_dim (33554432) must be at most"},
-    {ROWS(x.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "x.data is NULL"},
-    {ROWS(y.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "y.data is NULL"},
-    {ROWS(x.dtype), PLAIN_INT, 3, 0, ATTN_ERR_ARG, "x.dtype (3) must be an attn_dtype, 0 to 2"},
-    {ROWS(y.dtype), PLAIN_INT, -1, 0, ATTN_ERR_ARG, "y.dtype (-1) must be an attn_dtype, 0 to 2"},
-    {ROWS(x.stride_seq), LONG_STRIDE, 1, 0, ATTN_ERR_OVERFLOW, "x: batch (2) x heads (1) x rows"},
-    {ROWS(y.stride_batch), LONG_STRIDE, -1, 0, ATTN_ERR_OVERFLOW, "y: batch (2)"},
-    {ROWS(y.stride_batch), BROADCAST, 0, 0, ATTN_ERR_ARG, "y.stride_batch (ATTN_STRIDE_BROADCAST)"},
-    {ROWS(y.stride_head), BROADCAST, 0, 0, ATTN_ERR_ARG, "y.stride_head (ATTN_STRIDE_BROADCAST)"},
-    {ROWS(y.stride_seq), BROADCAST, 0, 0, ATTN_ERR_ARG, "y.stride_seq (ATTN_STRIDE_BROADCAST)"},
-    {ROWS(positions), NOT_NULL, 0, GIVEN, ATTN_ERR_ARG, "positions and first: give one of them"},
-    {ROWS(positions_stride), LONG_STRIDE, 1, EACH, ATTN_ERR_OVERFLOW, "positions: batch (2)"},
+    { ROPE(dim), WIDE_INT, 7, 0, ATTN_ERR_ARG, "dim (7) must be even" },
+    { ROPE(dim), WIDE_INT, -2, 0, ATTN_ERR_ARG, "dim (-2) must be 0 (head_dim) or more" },
+    { ROPE(dim), WIDE_INT, 10, 0, ATTN_ERR_ARG, "dim (10) must be at most head_dim (8)" },
+    { ROPE(base), NUMBER, 1, 0, ATTN_ERR_ARG, "base (1.000000) must be 0 (10000) or above 1" },
+    { ROPE(base), NUMBER, -2, 0, ATTN_ERR_ARG, "base (-2.000000) must be" },
+    { ROPE(base), NUMBER, NAN, 0, ATTN_ERR_ARG, "base (nan) must be" },
+    { ROPE(base), NUMBER, INFINITY, 0, ATTN_ERR_ARG, "base (inf) must be" },
+    { ROPE(scaling), PLAIN_INT, 5, 0, ATTN_ERR_ARG, "scaling (5) must be" },
+    { ROPE(scaling), PLAIN_INT, -1, 0, ATTN_ERR_ARG, "scaling (-1) must be" },
+    { ROPE(factor), NUMBER, 0.5, LINEAR, ATTN_ERR_ARG, "factor (5.000000e-1) must be 0 (1) or at" },
+    { ROPE(factor), NUMBER, NAN, LINEAR, ATTN_ERR_ARG, "factor (nan) must be" },
+    { ROPE(factor), NUMBER, 2, 0, ATTN_ERR_ARG,
+      "factor (2.000000) means nothing with scaling (0)" },
+    { ROPE(original_length), WIDE_INT, 0, YARN, ATTN_ERR_ARG,
+      "original_length (0) must be from 1" },
+    { ROPE(original_length), WIDE_INT, 2147483649.0, LLAMA3, ATTN_ERR_ARG,
+      "original_length (2147483649) must be from 1 to 2147483648" },
+    { ROPE(beta_fast), NUMBER, 1, YARN, ATTN_ERR_ARG,
+      "beta_slow (1.000000) must be below beta_fast (1.000000)" },
+    { ROPE(beta_fast), NUMBER, -1, YARN, ATTN_ERR_ARG, "beta_fast (-1.000000) must be 0 (32) or" },
+    { ROPE(beta_slow), NUMBER, 2e6, YARN, ATTN_ERR_ARG, "beta_slow (2.000000e6) must be 0 (1) or" },
+    { ROPE(beta_slow), NUMBER, 2, LLAMA3, ATTN_ERR_ARG, "beta_slow (2.000000) means nothing" },
+    { ROPE(low_freq_factor), NUMBER, 4, LLAMA3, ATTN_ERR_ARG,
+      "low_freq_factor (4.000000) must be below high_freq_factor (4.000000)" },
+    { ROPE(low_freq_factor), NUMBER, 2, YARN, ATTN_ERR_ARG, "low_freq_factor (2.000000) means" },
+    { ROPE(high_freq_factor), NUMBER, 5000, LLAMA3, ATTN_ERR_ARG,
+      "high_freq_factor (5.000000e3) must be at most half of original_length" },
+    { ROPE(attention_factor), NUMBER, -1, 0, ATTN_ERR_ARG, "attention_factor (-1.000000) must be" },
+    { ROPE(freq_factors), NOT_NULL, 0, 0, ATTN_ERR_ARG, "freq_factors[0] (0.000000) must be at" },
+    { ROPE(cos), SET_NULL, 0, TABLE, ATTN_ERR_ARG, "cos and sin: give both or neither" },
+    { ROPE(sin), SET_NULL, 0, TABLE, ATTN_ERR_ARG, "cos and sin: give both or neither" },
+    { ROPE(num_positions), WIDE_INT, -1, TABLE, ATTN_ERR_ARG,
+      "num_positions (-1) must be at least" },
+    { ROPE(num_positions), WIDE_INT, 2, TABLE, ATTN_ERR_ARG,
+      "batch 0, row 2: position (2) must be at least 0 and below num_positions (2)" },
+    { ROPE(table_stride), LONG_STRIDE, 1, TABLE, ATTN_ERR_OVERFLOW, "cos: batch (1)" },
+    { ROWS(batch), WIDE_INT, -1, 0, ATTN_ERR_ARG, "batch (-1) must be at least 0" },
+    { ROWS(num_heads), WIDE_INT, -1, 0, ATTN_ERR_ARG, "num_heads (-1) must be at least 0" },
+    { ROWS(seq_len), WIDE_INT, -3, 0, ATTN_ERR_ARG, "seq_len (-3) must be at least 0" },
+    { ROWS(batch), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "batch (-9223372036854775808) must be at" },
+    { ROWS(num_heads), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG,
+      "num_heads (-9223372036854775808) must" },
+    { ROWS(seq_len), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "seq_len (-9223372036854775808) must be" },
+    { ROWS(head_dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must" },
+    { ROPE(dim), WIDE_INT, -0x1p63, 0, ATTN_ERR_ARG, "dim (-9223372036854775808) must be 0" },
+    { ROPE(num_positions), WIDE_INT, -0x1p63, TABLE, ATTN_ERR_ARG,
+      "num_positions (-9223372036854775808) must be at least" },
+    { ROPE(original_length), WIDE_INT, -0x1p63, YARN, ATTN_ERR_ARG,
+      "original_length (-9223372036854775808) must be from 1" },
+    { ROWS(batch), WIDE_INT, 4e18, 0, ATTN_ERR_OVERFLOW, "x: batch (4000000000000000000)" },
+    { ROWS(head_dim), WIDE_INT, 0, 0, ATTN_ERR_ARG, "head_dim (0) must be at least 1" },
+    { ROWS(head_dim), WIDE_INT, 9, 0, ATTN_ERR_ARG, "head_dim (9) must be even, or an even dim" },
+    { ROWS(head_dim), WIDE_INT, 1 << 25, 0, ATTN_ERR_ARG, "head_dim (33554432) must be at most" },
+    { ROWS(x.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "x.data is NULL" },
+    { ROWS(y.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "y.data is NULL" },
+    { ROWS(x.dtype), PLAIN_INT, 3, 0, ATTN_ERR_ARG, "x.dtype (3) must be an attn_dtype, 0 to 2" },
+    { ROWS(y.dtype), PLAIN_INT, -1, 0, ATTN_ERR_ARG, "y.dtype (-1) must be an attn_dtype, 0 to 2" },
+    { ROWS(x.stride_seq), LONG_STRIDE, 1, 0, ATTN_ERR_OVERFLOW, "x: batch (2) x heads (1) x rows" },
+    { ROWS(y.stride_batch), LONG_STRIDE, -1, 0, ATTN_ERR_OVERFLOW, "y: batch (2)" },
+    { ROWS(y.stride_batch), BROADCAST, 0, 0, ATTN_ERR_ARG,
+      "y.stride_batch (ATTN_STRIDE_BROADCAST)" },
+    { ROWS(y.stride_head), BROADCAST, 0, 0, ATTN_ERR_ARG, "y.stride_head (ATTN_STRIDE_BROADCAST)" },
+    { ROWS(y.stride_seq), BROADCAST, 0, 0, ATTN_ERR_ARG, "y.stride_seq (ATTN_STRIDE_BROADCAST)" },
+    { ROWS(positions), NOT_NULL, 0, GIVEN, ATTN_ERR_ARG, "positions and first: give one of them" },
+    { ROWS(positions_stride), LONG_STRIDE, 1, EACH, ATTN_ERR_OVERFLOW, "positions: batch (2)" },
 };
 
 enum { BATCH = 2, SEQ = 3, DIM = 8 };
@@ -773,7 +802,7 @@ static int64_t places[BATCH * SEQ], starts[BATCH];
 
 static call right_call(int needs)
 {
-    call a = {.rows = {.batch = BATCH, .num_heads = 1, .seq_len = SEQ, .head_dim = DIM}};
+    call a = { .rows = { .batch = BATCH, .num_heads = 1, .seq_len = SEQ, .head_dim = DIM } };
     a.rows.x.data = zeros;
     a.rows.y.data = out;
     if (needs & (YARN | LLAMA3)) {
@@ -799,8 +828,8 @@ static void break_call(call *a, const wrong *w)
     const int64_t wide = w->kind == WIDE_INT ? (int64_t)w->value : 0;
     const int plain = w->kind == PLAIN_INT ? (int)w->value : 0;
     const float number = (float)w->value;
-    const ptrdiff_t stride = w->kind == BROADCAST ? ATTN_STRIDE_BROADCAST
-                                                  : PTRDIFF_MAX / 4 * (w->value < 0 ? -1 : 1);
+    const ptrdiff_t stride =
+        w->kind == BROADCAST ? ATTN_STRIDE_BROADCAST : PTRDIFF_MAX / 4 * (w->value < 0 ? -1 : 1);
     const void *pointer = w->kind == NOT_NULL ? zeros : NULL;
     if (w->kind == WIDE_INT)
         memcpy(at, &wide, sizeof wide);
@@ -834,7 +863,8 @@ static void refused(const attn_rope *rope, const attn_rope_rows *rows, attn_stat
     CHECK(strncmp(why, says, strlen(says)) == 0, "'%s', not '%s'", why, says);
     CHECK(attn_rope_apply(rope, rows, NULL, 0) == status, "without a buffer");
     CHECK(attn_rope_apply(rope, rows, cut, sizeof cut) == status && strlen(cut) < sizeof cut &&
-              strncmp(cut, why, strlen(cut)) == 0, "a short buffer");
+              strncmp(cut, why, strlen(cut)) == 0,
+          "a short buffer");
     CHECK(untouched(), "something was written");
 }
 
@@ -854,7 +884,7 @@ static void check_wrongs(void)
 static void check_wrong_factors(void)
 {
     for (int needs = YARN; needs <= LINEAR; needs *= 2) {
-        float factors[DIM / 2] = {1, 1, 0.16f, 1};
+        float factors[DIM / 2] = { 1, 1, 0.16f, 1 };
         call a = right_call(needs);
         if (!begin_case("wrong factors, scaling %d", a.rope.scaling))
             continue;
@@ -904,17 +934,17 @@ static const struct {
     attn_status status;
     const char *says;
 } wrong_tables[] = {
-    {7, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (7) must be even"},
-    {8, 0, -1, 1, 1, 0, ATTN_ERR_ARG, "count (-1) must be at least 0"},
-    {INT64_MIN, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must be at"},
-    {8, 0, INT64_MIN, 1, 1, 0, ATTN_ERR_ARG, "count (-9223372036854775808) must be at least"},
-    {8, INT64_MIN, 1, 1, 1, 0, ATTN_ERR_ARG, "first (-9223372036854775808) must be from -2^31"},
-    {8, 0, INT64_MAX, 1, 1, 0, ATTN_ERR_ARG, "first (0) + count (9223372036854775807) must be"},
-    {8, 2147483649ll, 1, 1, 1, 0, ATTN_ERR_ARG, "first (2147483649) must be from -2^31 to 2^31"},
-    {8, 2147483648ll, 2, 1, 1, 0, ATTN_ERR_ARG, "first (2147483648) + count (2) must be at most"},
-    {8, 0, 1, 0, 1, 0, ATTN_ERR_ARG, "cos is NULL"},
-    {8, 0, 1, 1, 0, 0, ATTN_ERR_ARG, "sin is NULL"},
-    {8, 0, 1, 1, 1, 1, ATTN_ERR_ARG, "rope has a table"},
+    { 7, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (7) must be even" },
+    { 8, 0, -1, 1, 1, 0, ATTN_ERR_ARG, "count (-1) must be at least 0" },
+    { INT64_MIN, 0, 1, 1, 1, 0, ATTN_ERR_ARG, "head_dim (-9223372036854775808) must be at" },
+    { 8, 0, INT64_MIN, 1, 1, 0, ATTN_ERR_ARG, "count (-9223372036854775808) must be at least" },
+    { 8, INT64_MIN, 1, 1, 1, 0, ATTN_ERR_ARG, "first (-9223372036854775808) must be from -2^31" },
+    { 8, 0, INT64_MAX, 1, 1, 0, ATTN_ERR_ARG, "first (0) + count (9223372036854775807) must be" },
+    { 8, 2147483649ll, 1, 1, 1, 0, ATTN_ERR_ARG, "first (2147483649) must be from -2^31 to 2^31" },
+    { 8, 2147483648ll, 2, 1, 1, 0, ATTN_ERR_ARG, "first (2147483648) + count (2) must be at most" },
+    { 8, 0, 1, 0, 1, 0, ATTN_ERR_ARG, "cos is NULL" },
+    { 8, 0, 1, 1, 0, 0, ATTN_ERR_ARG, "sin is NULL" },
+    { 8, 0, 1, 1, 1, 1, ATTN_ERR_ARG, "rope has a table" },
 };
 
 static void check_wrong_tables(void)

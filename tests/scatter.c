@@ -39,8 +39,7 @@ static void choose_begin(attn_rows *rows, int64_t batch, int64_t most)
     int32_t *begin = test_alloc((size_t)batch * sizeof *begin);
     for (int64_t b = 0; b < batch; b++) {
         const int64_t before = 16 * rng_int(1, 8) - 1;
-        begin[b] = (int32_t)(rng_chance(40) && before <= most ? most - before
-                                                              : rng_int(0, most));
+        begin[b] = (int32_t)(rng_chance(40) && before <= most ? most - before : rng_int(0, most));
     }
     rows->begin = begin;
 }
@@ -83,11 +82,11 @@ static void find_key(const attn_params *p, int64_t rows, int64_t b, int64_t j, i
 }
 
 /* Copies the keys in use to a tensor of their own, which becomes *t. */
-static void move_keys(const attn_params *from, const attn_params *to, test_tensor *t,
-                      int64_t rows)
+static void move_keys(const attn_params *from, const attn_params *to, test_tensor *t, int64_t rows)
 {
-    static const int64_t layouts[] = {LAYOUT_PACKED, LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_PADDED,
-                                      LAYOUT_QKV, LAYOUT_NEGATIVE_SEQ, LAYOUT_NEGATIVE};
+    static const int64_t layouts[] = { LAYOUT_PACKED,  LAYOUT_BHSD, LAYOUT_BSHD,
+                                       LAYOUT_PADDED,  LAYOUT_QKV,  LAYOUT_NEGATIVE_SEQ,
+                                       LAYOUT_NEGATIVE };
     const attn_rows *place = &to->kv_rows;
     const int paged = place->page_size > 0, packed = from->cu_seqlens_kv != NULL;
     const test_tensor old = *t;

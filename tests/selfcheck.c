@@ -29,7 +29,7 @@
 
 static void check_margins(void)
 {
-    static const size_t sizes[] = {0, 1, 63, 64, 4096, 10000};
+    static const size_t sizes[] = { 0, 1, 63, 64, 4096, 10000 };
     for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
         for (int side = 0; side < 2; side++) {
             unsigned char *at, *data, kept;
@@ -156,8 +156,7 @@ static float nearby(const test_problem *t, const test_tensor *which, double tole
     r.o = o, r.o_tolerance = o_tolerance;
     oracle_row_full(&t->p, 0, 0, 0, &r);
     if (which == &t->o)
-        return (float)(o[0] + tolerances *
-                                  (o_tolerance[0] + oracle_storage_error(ATTN_F32, o[0])));
+        return (float)(o[0] + tolerances * (o_tolerance[0] + oracle_storage_error(ATTN_F32, o[0])));
     return (float)(r.lse + tolerances * r.lse_tolerance);
 }
 
@@ -213,12 +212,12 @@ static void qk_last_dim(float *s, const float *qt, const float *k, ptrdiff_t k_s
 
 static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                           int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                        attn_ahead *ahead)
+                          attn_ahead *ahead)
 {
     real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
     if (n > 1) /* the address of the last key is off by one key */
-        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim,
-                 lanes, NULL, NULL);
+        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim, lanes,
+                 NULL, NULL);
 }
 
 static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim, float c)
@@ -269,8 +268,7 @@ static void add_clamped(float *s, const float *x, const float *factor, int n)
 
 /* What runs beside the product is forgotten. */
 static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                        attn_ahead *ahead)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     (void)beside;
     real->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
@@ -407,51 +405,51 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
             l[lane] -= s[lane];
 }
 
-#define MUTANTS(USE)                                   \
-    USE(qk, qk_last_key, TILED)                        \
-    USE(qk, qk_last_dim, TILED)                        \
-    USE(qk, qk_key_before, TILED)                      \
-    USE(qk, qk_last_key, NAIVE)                        \
-    USE(pack, pack_last_dim, TILED)                    \
-    USE(pack, pack_scale, TILED)                       \
-    USE(pack, pack_last_row, TILED)                    \
-    USE(softcap, softcap_none, TILED)                  \
-    USE(softcap, softcap_last, TILED)                  \
-    USE(add_scaled, add_unscaled, TILED)               \
-    USE(add_scaled, add_clamped, TILED)                \
-    USE(qk, qk_alone, TILED)                           \
-    USE(clip, clip_end, TILED)                         \
-    USE(clip, clip_begin, TILED)                       \
-    USE(hide, hide_last, TILED)                        \
-    USE(running_max, max_no_alpha_l, TILED)            \
-    USE(running_max, max_no_rise, TILED)               \
-    USE(running_max, max_old, TILED)                   \
-    USE(running_max, max_last_key, TILED)              \
-    USE(rescale, rescale_none, TILED)                  \
-    USE(pv, pv_last_key, TILED)                        \
-    USE(pv, pv_last_dim, TILED)                        \
-    USE(pv_select, select_last_key, TILED)             \
-    USE(merge, merge_upper, TILED)                     \
-    USE(merge, merge_unweighted, TILED)                \
-    USE(result, result_last_lane, TILED)               \
-    USE(result, result_undivided, TILED)               \
-    USE(result, result_minus_zero, TILED)              \
-    USE(exp_sum, exp_sum_first, NAIVE)                 \
+#define MUTANTS(USE)                                                                               \
+    USE(qk, qk_last_key, TILED)                                                                    \
+    USE(qk, qk_last_dim, TILED)                                                                    \
+    USE(qk, qk_key_before, TILED)                                                                  \
+    USE(qk, qk_last_key, NAIVE)                                                                    \
+    USE(pack, pack_last_dim, TILED)                                                                \
+    USE(pack, pack_scale, TILED)                                                                   \
+    USE(pack, pack_last_row, TILED)                                                                \
+    USE(softcap, softcap_none, TILED)                                                              \
+    USE(softcap, softcap_last, TILED)                                                              \
+    USE(add_scaled, add_unscaled, TILED)                                                           \
+    USE(add_scaled, add_clamped, TILED)                                                            \
+    USE(qk, qk_alone, TILED)                                                                       \
+    USE(clip, clip_end, TILED)                                                                     \
+    USE(clip, clip_begin, TILED)                                                                   \
+    USE(hide, hide_last, TILED)                                                                    \
+    USE(running_max, max_no_alpha_l, TILED)                                                        \
+    USE(running_max, max_no_rise, TILED)                                                           \
+    USE(running_max, max_old, TILED)                                                               \
+    USE(running_max, max_last_key, TILED)                                                          \
+    USE(rescale, rescale_none, TILED)                                                              \
+    USE(pv, pv_last_key, TILED)                                                                    \
+    USE(pv, pv_last_dim, TILED)                                                                    \
+    USE(pv_select, select_last_key, TILED)                                                         \
+    USE(merge, merge_upper, TILED)                                                                 \
+    USE(merge, merge_unweighted, TILED)                                                            \
+    USE(result, result_last_lane, TILED)                                                           \
+    USE(result, result_undivided, TILED)                                                           \
+    USE(result, result_minus_zero, TILED)                                                          \
+    USE(exp_sum, exp_sum_first, NAIVE)                                                             \
     USE(pv, pv_last_key, NAIVE)
 
-#define DEFINE(member, function, path)                        \
-    static void plant_##path##_##function(attn_kernels *table) \
-    {                                                         \
-        table->member = function;                             \
+#define DEFINE(member, function, path)                                                             \
+    static void plant_##path##_##function(attn_kernels *table)                                     \
+    {                                                                                              \
+        table->member = function;                                                                  \
     }
 MUTANTS(DEFINE)
 
-#define ROW(member, function, path) {#function, plant_##path##_##function, ATTN_IMPL_##path},
+#define ROW(member, function, path) { #function, plant_##path##_##function, ATTN_IMPL_##path },
 static const struct {
     const char *name;
     void (*plant)(attn_kernels *table);
     int impl;
-} mutants[] = {MUTANTS(ROW)};
+} mutants[] = { MUTANTS(ROW) };
 
 /* A handful of problems that touch every kernel; each small. A factor of 30 makes the maximum rise
  * by more than 16 again and again; one key under a bias of -inf makes an empty row. */
@@ -460,10 +458,10 @@ static const struct {
     int64_t keys; /* 0 = random */
     float factor;
 } exercises[] = {
-    {"causal", 0, 30}, {"softcap", 0, 1},  {"bias_f32", 0, 30}, {"alibi", 0, 1},
-    {"long", 0, 30},   {"kv_len", 0, 1},   {"sinks", 0, 30},    {"bool", 0, 1},
-    {"odd_dims", 0, 30}, {"gqa", 0, 1},    {"causal", 0, 1},    {"window", 0, 30},
-    {"long", 0, 1},    {"dropout", 0, 1},  {"bias_f32", 1, 1},  {"bias_f16", 2, 1},
+    { "causal", 0, 30 },   { "softcap", 0, 1 }, { "bias_f32", 0, 30 }, { "alibi", 0, 1 },
+    { "long", 0, 30 },     { "kv_len", 0, 1 },  { "sinks", 0, 30 },    { "bool", 0, 1 },
+    { "odd_dims", 0, 30 }, { "gqa", 0, 1 },     { "causal", 0, 1 },    { "window", 0, 30 },
+    { "long", 0, 1 },      { "dropout", 0, 1 }, { "bias_f32", 1, 1 },  { "bias_f16", 2, 1 },
 };
 
 static void exercise(int impl)

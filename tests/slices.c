@@ -70,7 +70,7 @@ static const int32_t *moved(const int32_t *array, int64_t count)
 
 int64_t slice_offset(const attn_params *p, int64_t b)
 {
-    return p->alignment == ATTN_ALIGN_OFFSET      ? p->q_offset[b]
+    return p->alignment == ATTN_ALIGN_OFFSET     ? p->q_offset[b]
            : p->alignment == ATTN_ALIGN_TOP_LEFT ? 0
                                                  : oracle_keys(p, b) - oracle_rows(p, b);
 }
@@ -232,8 +232,7 @@ typedef struct cut {
 void *slice_row(const attn_params *p, const test_tensor *t, int64_t b, int64_t h, int64_t i)
 {
     const int varlen = p->cu_seqlens_q != NULL;
-    const ptrdiff_t at = (varlen ? 0 : (ptrdiff_t)b * t->step_batch) +
-                         (ptrdiff_t)h * t->step_head +
+    const ptrdiff_t at = (varlen ? 0 : (ptrdiff_t)b * t->step_batch) + (ptrdiff_t)h * t->step_head +
                          (ptrdiff_t)(varlen ? p->cu_seqlens_q[b] + i : i) * t->step_seq;
     return (char *)t->data + at * (ptrdiff_t)dtype_size(t->dtype);
 }
@@ -283,8 +282,8 @@ static void cut_positions(attn_params *p, const cut *c)
 
 static void cut_queries(test_problem *part, const test_problem *whole, const cut *c)
 {
-    static const int64_t layouts[] = {LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_PADDED, LAYOUT_QKV,
-                                      LAYOUT_NEGATIVE_SEQ};
+    static const int64_t layouts[] = { LAYOUT_BHSD, LAYOUT_BSHD, LAYOUT_PADDED, LAYOUT_QKV,
+                                       LAYOUT_NEGATIVE_SEQ };
     const int varlen = part->p.cu_seqlens_q != NULL;
     tensor_make(&part->q, whole->q.dtype, (int)RNG_PICK(layouts), varlen ? 1 : c->batch, c->heads,
                 part->p.seq_len_q, whole->q.dim);
@@ -351,8 +350,8 @@ static const void *cut_dense(const cut *c, const void *from, size_t bytes, ptrdi
     const int64_t columns = *column != 0 ? c->whole->seq_len_kv : 1;
     const int64_t rows = *row != 0 ? c->most : 1, heads = *head != 0 ? c->heads : 1;
     const int64_t batches = *batch != 0 || *row != 0 ? c->batch : 1;
-    unsigned char *to = test_alloc((size_t)(batches * heads * rows * columns) *
-                                   (bytes != 0 ? bytes : 1));
+    unsigned char *to =
+        test_alloc((size_t)(batches * heads * rows * columns) * (bytes != 0 ? bytes : 1));
     for (int64_t b = 0; b < batches; b++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < rows && (*row == 0 || i < c->count[b]); i++)
@@ -394,8 +393,8 @@ static int32_t cut_columns(const attn_block_mask *m, const int32_t *row, int32_t
 static void cut_blocks(const cut *c, attn_block_mask *m)
 {
     const attn_block_mask from = *m;
-    const int64_t columns = m->block_k > 0 ? (c->whole->seq_len_kv + m->block_k - 1) / m->block_k
-                                           : 0;
+    const int64_t columns =
+        m->block_k > 0 ? (c->whole->seq_len_kv + m->block_k - 1) / m->block_k : 0;
     const int64_t row_bits = from.stride_row != 0 ? from.stride_row : columns;
     int64_t rows, cells;
     int32_t *offsets, *list, used = 0;
@@ -416,8 +415,10 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
             const int64_t of = (c->begin[b] + (r < last ? r : last) * m->block_q) / from.block_q;
             offsets[n * (rows + 1) + r] = used;
             if (from.bitmap == NULL)
-                used = cut_columns(&from, from.row_offsets + b * from.csr_stride_batch +
-                                              h * from.csr_stride_head + of, list, used);
+                used = cut_columns(&from,
+                                   from.row_offsets + b * from.csr_stride_batch +
+                                       h * from.csr_stride_head + of,
+                                   list, used);
             for (int64_t k = 0; from.bitmap != NULL && k < columns; k++)
                 copy_cells(bits, (n * rows + r) * columns + k, from.bitmap,
                            b * from.stride_batch + h * from.stride_head + of * row_bits + k, 0);
@@ -436,7 +437,7 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
 
 /* ---- callbacks of a cut: they ask those of the whole call, with its row numbers ---- */
 
-static attn_params asked;           /* the whole call */
+static attn_params asked;          /* the whole call */
 static const int64_t *asked_begin; /* its row that is row 0 here, by entry */
 
 static attn_pair whole_pair(const attn_pair *at)
@@ -482,7 +483,7 @@ void slice_rows_copied(test_problem *part, const test_problem *whole, const int6
                        const int64_t *count)
 {
     attn_params *p = &part->p;
-    cut c = {&whole->p, begin, count, whole->p.batch, whole->p.num_heads_q, 0, 0};
+    cut c = { &whole->p, begin, count, whole->p.batch, whole->p.num_heads_q, 0, 0 };
     const ptrdiff_t rows = (ptrdiff_t)whole->p.seq_len_q;
     for (int64_t b = 0; b < c.batch; b++)
         c.most = count[b] > c.most ? count[b] : c.most;
@@ -495,8 +496,8 @@ void slice_rows_copied(test_problem *part, const test_problem *whole, const int6
     cut_outputs(part);
     p->q_segments = cut_numbers(&c, p, p->q_segments,
                                 p->q_segments_stride != 0 ? p->q_segments_stride : rows, 0);
-    p->tree_parents = cut_numbers(&c, p, p->tree_parents,
-                                  p->tree_stride != 0 ? p->tree_stride : rows, 1);
+    p->tree_parents =
+        cut_numbers(&c, p, p->tree_parents, p->tree_stride != 0 ? p->tree_stride : rows, 1);
     p->q_segments_stride = p->tree_stride = 0;
     cut_mask(&c, &p->bool_mask, 1);
     cut_mask(&c, &p->bit_mask, 0);

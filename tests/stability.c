@@ -28,7 +28,7 @@ static int64_t not_finite(const test_tensor *t)
 /* Runs with both implementations, asks for finite results and compares with the oracle. */
 static void check_finite(test_problem *t)
 {
-    static const int impls[] = {ATTN_IMPL_TILED, ATTN_IMPL_NAIVE};
+    static const int impls[] = { ATTN_IMPL_TILED, ATTN_IMPL_NAIVE };
     for (int n = 0; n < 2; n++) {
         t->p.impl = impls[n];
         problem_new_output(t);
@@ -51,9 +51,9 @@ static test_shape small_shape(void)
 
 static void check_scales(void)
 {
-    static const float factors[] = {1e-38f, 1e-30f, 1e-20f, 1e-10f, 1e-4f, 1.0f,
-                                    30.0f,  1e3f,   1e6f,   1e10f,  1e15f};
-    static const float values[] = {1e-30f, 1e-15f, 1.0f, 1e15f, 1e30f};
+    static const float factors[] = { 1e-38f, 1e-30f, 1e-20f, 1e-10f, 1e-4f, 1.0f,
+                                     30.0f,  1e3f,   1e6f,   1e10f,  1e15f };
+    static const float values[] = { 1e-30f, 1e-15f, 1.0f, 1e15f, 1e30f };
     const int count = (int)(sizeof factors / sizeof *factors);
     for (int q = 0; q < count; q++)
         for (int k = 0; k < count; k++) {
@@ -134,16 +134,21 @@ static const struct {
     const char *name;
     float (*logit)(int64_t j, int64_t n);
 } curves[] = {
-    {"ascending", ascending},           {"descending", descending},
-    {"slowly ascending", slowly},       {"alternating +-1e4", alternating},
-    {"the last dominates", last_dominates}, {"the first dominates", first_dominates},
-    {"all equal", all_equal},           {"near -1e30", very_low},
-    {"outliers", outliers},             {"steps of the threshold", steps_of_16},
+    { "ascending", ascending },
+    { "descending", descending },
+    { "slowly ascending", slowly },
+    { "alternating +-1e4", alternating },
+    { "the last dominates", last_dominates },
+    { "the first dominates", first_dominates },
+    { "all equal", all_equal },
+    { "near -1e30", very_low },
+    { "outliers", outliers },
+    { "steps of the threshold", steps_of_16 },
 };
 
 static void check_curves(void)
 {
-    static const int64_t lengths[] = {40, 1030, 10000};
+    static const int64_t lengths[] = { 40, 1030, 10000 };
     for (size_t c = 0; c < sizeof curves / sizeof *curves; c++)
         for (int n = 0; n < 3; n++) {
             test_problem t;
@@ -190,7 +195,7 @@ static void check_outlier_rows(void)
 #if defined FE_INVALID && defined FE_DIVBYZERO
 static void check_flags_of(const char *name, int impl, int redo)
 {
-    static const char *const banned[] = {"bias", "sinks", "score_fn", NULL}; /* may hold -inf */
+    static const char *const banned[] = { "bias", "sinks", "score_fn", NULL }; /* may hold -inf */
     test_problem t;
     attn_status status;
     int raised;
@@ -210,15 +215,17 @@ static void check_flags_of(const char *name, int impl, int redo)
 
 static void check_flags(void)
 {
-    static const char *const names[] = {"gqa",     "f16",    "bf16",    "long",     "kv_len",
-                                        "q_len",   "causal", "window",  "segments", "bool",
-                                        "softcap", "alibi",  "softmax1", "dropout", "odd_dims",
-                                        "tree",    "bits",   "csr",     "mask_tile", "varlen",
-                                        "logits",  "partial"};
+    static const char *const names[] = { "gqa",     "f16",    "bf16",     "long",      "kv_len",
+                                         "q_len",   "causal", "window",   "segments",  "bool",
+                                         "softcap", "alibi",  "softmax1", "dropout",   "odd_dims",
+                                         "tree",    "bits",   "csr",      "mask_tile", "varlen",
+                                         "logits",  "partial" };
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)
         for (int way = 0; way < 3; way++)
             if (begin_case("exceptions with %s, %s", names[n],
-                           way == 0 ? "tiled" : way == 1 ? "naive" : "redo"))
+                           way == 0   ? "tiled"
+                           : way == 1 ? "naive"
+                                      : "redo"))
                 check_flags_of(names[n], way == 1 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED, way == 2);
 }
 #else

@@ -258,8 +258,8 @@ static void in_workspace(const attn_params *p, const attn_gradients *g, const at
 
 static void run_ring(void)
 {
-    static const attn_transport echo = { 2,        0, NULL, echo_agree, echo_begin, echo_end,
-                                         echo_cancel, NULL };
+    static const attn_transport echo = { 2,          0,        NULL,        echo_agree,
+                                         echo_begin, echo_end, echo_cancel, NULL };
     static attn_params p;
     static attn_gradients g;
     static attn_ring ring;
@@ -351,16 +351,11 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
         size_t more; /* than the limit: rings and dilated attention call the others */
-    } calls[] = { { "attn_forward", run_forward, 0 },
-                  { "attn_check", run_check, 0 },
-                  { "attn_explain", run_explain, 0 },
-                  { "attn_state_finish", run_states, 0 },
-                  { "attn_rope_apply", run_rope, 0 },
-                  { "attn_cache", run_cache, 0 },
-                  { "attn_backward", run_backward, 0 },
-                  { "attn_resume", run_resume, 0 },
-                  { "attn_dilated", run_dilated, 1024 },
-                  { "attn_ring", run_ring, 2048 } };
+    } calls[] = { { "attn_forward", run_forward, 0 },    { "attn_check", run_check, 0 },
+                  { "attn_explain", run_explain, 0 },    { "attn_state_finish", run_states, 0 },
+                  { "attn_rope_apply", run_rope, 0 },    { "attn_cache", run_cache, 0 },
+                  { "attn_backward", run_backward, 0 },  { "attn_resume", run_resume, 0 },
+                  { "attn_dilated", run_dilated, 1024 }, { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;
@@ -374,8 +369,8 @@ int main(int argc, char **argv)
                 used = measure(calls[c].run) - measure(run_nothing);
                 failed |= used > limit + calls[c].more;
                 printf("%s %5zu bytes  %s, %s, %s\n",
-                       used > limit + calls[c].more ? "FAILED" : "ok    ", used,
-                       calls[c].name, ways[way], attn_kernels_name(kernels));
+                       used > limit + calls[c].more ? "FAILED" : "ok    ", used, calls[c].name,
+                       ways[way], attn_kernels_name(kernels));
             }
     free(workspace);
     return failed;

@@ -30,20 +30,20 @@
 
 typedef struct test_options {
     uint64_t seed;
-    const char *kernels;   /* name of the set under test now; NULL in groups that run once */
-    const char *only;      /* --kernels, or NULL */
-    int best;              /* nonzero: under test is the best set, or the one asked for */
-    int impl;              /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
-    int storage;           /* --storage, an attn_dtype; ATTN_F32 = not given */
-    int force_redo;        /* --redo */
-    const char *device;    /* the word after --impl that asks for one; NULL = none */
+    const char *kernels;         /* name of the set under test now; NULL in groups that run once */
+    const char *only;            /* --kernels, or NULL */
+    int best;                    /* nonzero: under test is the best set, or the one asked for */
+    int impl;                    /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
+    int storage;                 /* --storage, an attn_dtype; ATTN_F32 = not given */
+    int force_redo;              /* --redo */
+    const char *device;          /* the word after --impl that asks for one; NULL = none */
     const attn_backend *backend; /* --impl opencl...: runs every call that names none */
-    int exact;             /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
-    int verbose;           /* --verbose */
-    int first;             /* --first */
-    int64_t only_case;     /* --case N: the only case to run; -1 = all */
+    int exact;         /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
+    int verbose;       /* --verbose */
+    int first;         /* --first */
+    int64_t only_case; /* --case N: the only case to run; -1 = all */
     const attn_kernels *table; /* not NULL: this table is used, whatever the name (mutants) */
-    int argc;              /* arguments after "--", for a group's own use */
+    int argc;                  /* arguments after "--", for a group's own use */
     char **argv;
 } test_options;
 extern test_options T;
@@ -55,34 +55,34 @@ typedef struct test_group {
     const char *what;
 } test_group;
 
-void test_masks(void);      /* tests/masks.c     */
-void test_laws(void);       /* tests/laws.c      */
-void test_poison(void);     /* tests/poison.c    */
-void test_stability(void);  /* tests/stability.c */
-void test_outputs(void);    /* tests/outputs.c   */
-void test_selfcheck(void);  /* tests/selfcheck.c */
-void test_bits(void);       /* tests/bits.c      */
-void test_errors(void);     /* tests/errors.c    */
-void test_fuzz(void);       /* tests/fuzz.c      */
-void test_threads(void);    /* tests/threads.c   */
-void test_decode(void);     /* tests/decode.c    */
-void test_kernels(void);    /* tests/kernels.c   */
-void test_explain(void);    /* tests/explain.c   */
-void test_cascade(void);    /* tests/cascade.c   */
-void test_cache(void);      /* tests/cache.c     */
-void test_resume(void);     /* tests/resume.c    */
-void test_numerics(void);   /* tests/numerics.c  */
-void test_tuning(void);     /* tests/tuning.c    */
-void test_rope(void);       /* tests/rope.c      */
-void test_gradients(void);  /* tests/finite_differences.c */
-void test_backward(void);   /* tests/backward.c  */
-void test_dilated(void);    /* tests/dilated.c   */
-void test_patterns(void);   /* tests/patterns.c  */
-void test_opencl(void);     /* tests/opencl.c    */
+void test_masks(void);           /* tests/masks.c     */
+void test_laws(void);            /* tests/laws.c      */
+void test_poison(void);          /* tests/poison.c    */
+void test_stability(void);       /* tests/stability.c */
+void test_outputs(void);         /* tests/outputs.c   */
+void test_selfcheck(void);       /* tests/selfcheck.c */
+void test_bits(void);            /* tests/bits.c      */
+void test_errors(void);          /* tests/errors.c    */
+void test_fuzz(void);            /* tests/fuzz.c      */
+void test_threads(void);         /* tests/threads.c   */
+void test_decode(void);          /* tests/decode.c    */
+void test_kernels(void);         /* tests/kernels.c   */
+void test_explain(void);         /* tests/explain.c   */
+void test_cascade(void);         /* tests/cascade.c   */
+void test_cache(void);           /* tests/cache.c     */
+void test_resume(void);          /* tests/resume.c    */
+void test_numerics(void);        /* tests/numerics.c  */
+void test_tuning(void);          /* tests/tuning.c    */
+void test_rope(void);            /* tests/rope.c      */
+void test_gradients(void);       /* tests/finite_differences.c */
+void test_backward(void);        /* tests/backward.c  */
+void test_dilated(void);         /* tests/dilated.c   */
+void test_patterns(void);        /* tests/patterns.c  */
+void test_opencl(void);          /* tests/opencl.c    */
 void test_opencl_programs(void); /* tests/opencl_programs.c */
-void test_opencl_plan(void); /* tests/opencl_plan.c */
-void test_ring(void);       /* tests/ring.c      */
-void test_ring_errors(void); /* tests/ring_errors.c; of the group ring */
+void test_opencl_plan(void);     /* tests/opencl_plan.c */
+void test_ring(void);            /* tests/ring.c      */
+void test_ring_errors(void);     /* tests/ring_errors.c; of the group ring */
 
 /* Opens a device for --impl opencl (exact), opencl_free or opencl_naive: T.backend, T.exact,
  * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name,
@@ -114,7 +114,7 @@ void pass_over_case(void);
 
 /* Counts a pass or a failure; a failure prints the case, the text and the command that repeats it
  * (the first 20 of a group, all with --verbose). Returns whether the condition held. */
-#define CHECK(condition, ...) \
+#define CHECK(condition, ...)                                                                      \
     test_check((condition) != 0, __FILE__, __LINE__, #condition, __VA_ARGS__)
 int test_check(int held, const char *file, int line, const char *condition, const char *format, ...)
     TEST_FORMAT(5, 6);
@@ -177,15 +177,15 @@ float float_from_bits(uint32_t bits);
 /* ---- tensors [batch, heads, seq, dim] with NaN in every gap and margins around */
 
 enum {
-    LAYOUT_PACKED = 0,     /* [b, h, s, d], strides given as 0 */
-    LAYOUT_BHSD,           /* the same, strides given as numbers */
-    LAYOUT_BSHD,           /* [b, s, h, d]; with cu_seqlens [token, h, d] */
-    LAYOUT_PADDED,         /* gaps after every row, head and batch entry */
-    LAYOUT_QKV,            /* rows of three tensors interleaved: [b, s, 3, h, d], gaps NaN */
-    LAYOUT_NEGATIVE_SEQ,   /* last token first */
-    LAYOUT_NEGATIVE,       /* all three axes reversed */
-    LAYOUT_SHARED_HEADS,   /* ATTN_STRIDE_BROADCAST over heads  (inputs only) */
-    LAYOUT_SHARED_BATCH,   /* ATTN_STRIDE_BROADCAST over batch  (inputs only) */
+    LAYOUT_PACKED = 0,   /* [b, h, s, d], strides given as 0 */
+    LAYOUT_BHSD,         /* the same, strides given as numbers */
+    LAYOUT_BSHD,         /* [b, s, h, d]; with cu_seqlens [token, h, d] */
+    LAYOUT_PADDED,       /* gaps after every row, head and batch entry */
+    LAYOUT_QKV,          /* rows of three tensors interleaved: [b, s, 3, h, d], gaps NaN */
+    LAYOUT_NEGATIVE_SEQ, /* last token first */
+    LAYOUT_NEGATIVE,     /* all three axes reversed */
+    LAYOUT_SHARED_HEADS, /* ATTN_STRIDE_BROADCAST over heads  (inputs only) */
+    LAYOUT_SHARED_BATCH, /* ATTN_STRIDE_BROADCAST over batch  (inputs only) */
     LAYOUT_COUNT
 };
 

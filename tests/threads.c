@@ -27,17 +27,17 @@ typedef struct kind {
 } kind;
 
 static const kind kinds[] = {
-    {"prefill", 2, 4, 2, 100, 130, 32, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
-    {"causal with logits", 1, 3, 3, 67, 67, 16, ATTN_IMPL_TILED, 0, 1, 1, 0, 0},
-    {"decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
-    {"one head inside a chunk", 1, 4, 1, 1, 1000, 72, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
-    {"one head by chunks and inside", 1, 3, 1, 2, 3500, 40, ATTN_IMPL_TILED, 0, 1, 0, 0, 0},
-    {"three heads by parts, raw states", 1, 3, 3, 2, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1, 0},
-    {"decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0, 0},
-    {"shared prefix", 12, 12, 4, 2, 1200, 8, ATTN_IMPL_TILED, 0, 1, 0, 0, 1070},
-    {"raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1, 0},
-    {"naive", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 0, 1, 1, 0, 0},
-    {"naive, whole", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 1, 1, 0, 0, 0},
+    { "prefill", 2, 4, 2, 100, 130, 32, ATTN_IMPL_TILED, 0, 0, 0, 0, 0 },
+    { "causal with logits", 1, 3, 3, 67, 67, 16, ATTN_IMPL_TILED, 0, 1, 1, 0, 0 },
+    { "decode over chunks", 1, 8, 2, 1, 2500, 16, ATTN_IMPL_TILED, 0, 1, 0, 0, 0 },
+    { "one head inside a chunk", 1, 4, 1, 1, 1000, 72, ATTN_IMPL_TILED, 0, 0, 0, 0, 0 },
+    { "one head by chunks and inside", 1, 3, 1, 2, 3500, 40, ATTN_IMPL_TILED, 0, 1, 0, 0, 0 },
+    { "three heads by parts, raw states", 1, 3, 3, 2, 5000, 16, ATTN_IMPL_TILED, 0, 1, 0, 1, 0 },
+    { "decode of a batch", 5, 2, 1, 1, 300, 24, ATTN_IMPL_TILED, 0, 0, 0, 0, 0 },
+    { "shared prefix", 12, 12, 4, 2, 1200, 8, ATTN_IMPL_TILED, 0, 1, 0, 0, 1070 },
+    { "raw states", 2, 2, 1, 40, 1100, 8, ATTN_IMPL_TILED, 0, 0, 0, 1, 0 },
+    { "naive", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 0, 1, 1, 0, 0 },
+    { "naive, whole", 2, 4, 2, 50, 90, 16, ATTN_IMPL_NAIVE, 1, 1, 0, 0, 0 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -68,7 +68,7 @@ static float *with_shared_keys(const kind *k, float *x)
 
 static attn_params make_call(const kind *k)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     p.batch = k->batch;
     p.num_heads_q = k->heads;
     p.num_heads_kv = k->kv_heads;
@@ -167,7 +167,7 @@ static int one_worker(void *user, int64_t n, attn_task_fn task, void *arg)
 static void check_failures(void)
 {
     int refused = 0;
-    static const int wrong[] = {3, 4, 100, 0x7fffffff, -1, -0x7fffffff};
+    static const int wrong[] = { 3, 4, 100, 0x7fffffff, -1, -0x7fffffff };
     for (int n = 0; n < KINDS; n++) {
         attn_params p;
         result serial, r;
@@ -227,7 +227,7 @@ static void check_one_worker(void)
 
 static void check_orders(const kind *k)
 {
-    static const int workers[] = {1, 2, 3, 7};
+    static const int workers[] = { 1, 2, 3, 7 };
     attn_params p = make_call(k);
     const result serial = run_serial(k, p);
     for (size_t w = 0; w < sizeof workers / sizeof *workers; w++)

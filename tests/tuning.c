@@ -16,13 +16,13 @@ static const struct shape {
     int64_t heads, kv_heads, rows, keys, dim, dim_v;
     int dtype, causal, workers, impl;
 } shapes[] = {
-    {"prefill", 2, 1, 130, 300, 40, 24, ATTN_F32, 1, 1, ATTN_IMPL_TILED},
-    {"decode", 8, 2, 1, 2300, 32, 32, ATTN_F32, 0, 1, ATTN_IMPL_TILED},
-    {"shared copies", 1, 1, 700, 1100, 24, 40, ATTN_F16, 1, 1, ATTN_IMPL_TILED},
-    {"shared copies, 3 workers", 2, 1, 300, 500, 16, 16, ATTN_BF16, 0, 3, ATTN_IMPL_TILED},
-    {"split", 4, 1, 1, 2500, 64, 64, ATTN_F32, 0, 4, ATTN_IMPL_TILED},
-    {"split, 16 bits", 2, 1, 3, 1500, 64, 64, ATTN_F16, 1, 2, ATTN_IMPL_TILED},
-    {"naive", 2, 1, 40, 100, 16, 16, ATTN_F32, 1, 1, ATTN_IMPL_NAIVE},
+    { "prefill", 2, 1, 130, 300, 40, 24, ATTN_F32, 1, 1, ATTN_IMPL_TILED },
+    { "decode", 8, 2, 1, 2300, 32, 32, ATTN_F32, 0, 1, ATTN_IMPL_TILED },
+    { "shared copies", 1, 1, 700, 1100, 24, 40, ATTN_F16, 1, 1, ATTN_IMPL_TILED },
+    { "shared copies, 3 workers", 2, 1, 300, 500, 16, 16, ATTN_BF16, 0, 3, ATTN_IMPL_TILED },
+    { "split", 4, 1, 1, 2500, 64, 64, ATTN_F32, 0, 4, ATTN_IMPL_TILED },
+    { "split, 16 bits", 2, 1, 3, 1500, 64, 64, ATTN_F16, 1, 2, ATTN_IMPL_TILED },
+    { "naive", 2, 1, 40, 100, 16, 16, ATTN_F32, 1, 1, ATTN_IMPL_NAIVE },
 };
 enum { PREFILL, DECODE, COPIES, COPIES_3, SPLIT, SPLIT_16, NAIVE, SHAPES };
 
@@ -59,7 +59,7 @@ static void give_output(const struct shape *s, attn_params *p)
 static attn_params make_sizes(const struct shape *s)
 {
     static float there[16];
-    attn_params p = {.batch = 1};
+    attn_params p = { .batch = 1 };
     p.num_heads_q = s->heads;
     p.num_heads_kv = s->kv_heads;
     p.seq_len_q = s->rows;
@@ -137,11 +137,11 @@ static int same_with(const reference *r, const char *text, int least)
     give_output(r->shape, &p);
     heard.logs = 0;
     status = least ? test_run_least(&p) : test_run(&p);
-    same = CHECK(status == ATTN_OK, "%s%s: status %d", r->shape->name,
-                 least ? ", least workspace" : "", (int)status) &&
-           CHECK(memcmp(p.o.data, r->p.o.data, (size_t)outputs_of(r->shape) * sizeof(float)) == 0,
-                 "%s%s: other bits with '%s'", r->shape->name, least ? ", least workspace" : "",
-                 text);
+    same =
+        CHECK(status == ATTN_OK, "%s%s: status %d", r->shape->name,
+              least ? ", least workspace" : "", (int)status) &&
+        CHECK(memcmp(p.o.data, r->p.o.data, (size_t)outputs_of(r->shape) * sizeof(float)) == 0,
+              "%s%s: other bits with '%s'", r->shape->name, least ? ", least workspace" : "", text);
     test_release_to(mark);
     return same;
 }
@@ -154,55 +154,62 @@ static int same_with(const reference *r, const char *text, int least)
 static const struct damage {
     const char *text, *says[2];
 } damages[] = {
-    {"", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {" \n\t\n", {"line 3: ", "it must begin with 'attn-tuning 1'"}},
-    {"# only a comment", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"/etc/attn/tuning.txt", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"tile_keys 64 end", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"attn-tuning", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"attn-tuning 2\nend", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"attn-tuning 10\nend", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"Attn-Tuning 1\nend", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {"attn-tuning1\nend", {"line 2: ", "it must begin with 'attn-tuning 1'"}},
-    {"\xef\xbb\xbf" HEAD "end", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
-    {HEAD, {"line 2: ", "it must end with 'end'"}},
-    {HEAD "tile_keys 64\n", {"line 3: ", "it must end with 'end'"}},
-    {HEAD "tile_keys 64\n# end", {"line 3: ", "it must end with 'end'"}},
-    {HEAD "end\nend", {"line 3: ", "it must end with 'end'"}},
-    {HEAD "end\n\ntile_keys 64\n", {"line 4: ", "it must end with 'end'"}},
-    {HEAD "End", {"line 2: unknown word 'End'", "must be [SET.]NAME"}},
-    {HEAD "tile_key 64\nend", {"line 2: unknown word 'tile_key'", "NAME tile_keys, item_rows, "}},
-    {HEAD "tile_keyss 64\nend", {"unknown word 'tile_keyss'", "must be [SET.]NAME"}},
-    {HEAD "a.b.tile_keys 64\nend", {"unknown word 'a.b.tile_keys'", "must be [SET.]NAME"}},
-    {HEAD "avx2. 64\nend", {"unknown word 'avx2.'", "must be [SET.]NAME"}},
-    {HEAD "tile_keys=64\nend", {"unknown word 'tile_keys=64'", "must be [SET.]NAME"}},
-    {HEAD "64\nend", {"line 2: unknown word '64'", "must be [SET.]NAME"}},
-    {HEAD "tile_keys 64 65\nend", {"line 2: unknown word '65'", "must be [SET.]NAME"}},
-    {HEAD "tile_keys 64;\nend", {"tile_keys (64;)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 0\nend", {"tile_keys (0)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 8\nend", {"tile_keys (8)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 2048\nend", {"tile_keys (2048)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 96\nend", {"tile_keys (96)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys -64\nend", {"tile_keys (-64)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 0x40\nend", {"tile_keys (0x40)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 64.0\nend", {"tile_keys (64.0)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys\nend", {"line 3: tile_keys (end)", "must be a power of two from 16"}},
-    {HEAD "tile_keys", {"line 2: tile_keys ()", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys item_rows 96 end", {"tile_keys (item_rows)", "must be a power of two"}},
-    {HEAD "none.tile_keys 65\nend", {"tile_keys (65)", "must be a power of two from 16 to 1024"}},
-    {HEAD "tile_keys 4294967360\nend", {"tile_keys (4294967360)", "must be a power of two from"}},
-    {HEAD "tile_keys 18446744073709551680\nend", {"(18446744073709551680)", "must be a power of"}},
-    {HEAD "item_rows 0\nend", {"item_rows (0)", "must be from 1 to 4096"}},
-    {HEAD "item_rows 4097\nend", {"item_rows (4097)", "must be from 1 to 4096"}},
-    {HEAD "item_bytes 16383\nend", {"item_bytes (16383)", "must be from 16384 to 1073741824"}},
-    {HEAD "item_bytes 1073741825\nend", {"(1073741825)", "must be from 16384 to 1073741824"}},
-    {HEAD "split_work 0\nend", {"split_work (0)", "must be from 1 to 1073741824"}},
-    {HEAD "split_work 1073741825 end", {"(1073741825)", "must be from 1 to 1073741824"}},
-    {HEAD "ahead 2\nend", {"line 2: ahead (2)", "must be 0 or 1"}},
-    {HEAD "ahead yes\nend", {"line 2: ahead (yes)", "must be 0 or 1"}},
-    {HEAD "auto_naive_keys 1048577\nend", {"(1048577)", "must be from 0 to 1048576"}},
-    {HEAD "\x80\xff\x01\x7f\xfe\nend", {"line 2: unknown word", "must be [SET.]NAME"}},
-    {"\xff\xd8\xff\xe0\x10JFIF", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
+    { "", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { " \n\t\n", { "line 3: ", "it must begin with 'attn-tuning 1'" } },
+    { "# only a comment", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "/etc/attn/tuning.txt", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "tile_keys 64 end", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "attn-tuning", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "attn-tuning 2\nend", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "attn-tuning 10\nend", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "Attn-Tuning 1\nend", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { "attn-tuning1\nend", { "line 2: ", "it must begin with 'attn-tuning 1'" } },
+    { "\xef\xbb\xbf" HEAD "end", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
+    { HEAD, { "line 2: ", "it must end with 'end'" } },
+    { HEAD "tile_keys 64\n", { "line 3: ", "it must end with 'end'" } },
+    { HEAD "tile_keys 64\n# end", { "line 3: ", "it must end with 'end'" } },
+    { HEAD "end\nend", { "line 3: ", "it must end with 'end'" } },
+    { HEAD "end\n\ntile_keys 64\n", { "line 4: ", "it must end with 'end'" } },
+    { HEAD "End", { "line 2: unknown word 'End'", "must be [SET.]NAME" } },
+    { HEAD "tile_key 64\nend",
+      { "line 2: unknown word 'tile_key'", "NAME tile_keys, item_rows, " } },
+    { HEAD "tile_keyss 64\nend", { "unknown word 'tile_keyss'", "must be [SET.]NAME" } },
+    { HEAD "a.b.tile_keys 64\nend", { "unknown word 'a.b.tile_keys'", "must be [SET.]NAME" } },
+    { HEAD "avx2. 64\nend", { "unknown word 'avx2.'", "must be [SET.]NAME" } },
+    { HEAD "tile_keys=64\nend", { "unknown word 'tile_keys=64'", "must be [SET.]NAME" } },
+    { HEAD "64\nend", { "line 2: unknown word '64'", "must be [SET.]NAME" } },
+    { HEAD "tile_keys 64 65\nend", { "line 2: unknown word '65'", "must be [SET.]NAME" } },
+    { HEAD "tile_keys 64;\nend", { "tile_keys (64;)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 0\nend", { "tile_keys (0)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 8\nend", { "tile_keys (8)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 2048\nend",
+      { "tile_keys (2048)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 96\nend", { "tile_keys (96)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys -64\nend", { "tile_keys (-64)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 0x40\nend",
+      { "tile_keys (0x40)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 64.0\nend",
+      { "tile_keys (64.0)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys\nend", { "line 3: tile_keys (end)", "must be a power of two from 16" } },
+    { HEAD "tile_keys", { "line 2: tile_keys ()", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys item_rows 96 end", { "tile_keys (item_rows)", "must be a power of two" } },
+    { HEAD "none.tile_keys 65\nend",
+      { "tile_keys (65)", "must be a power of two from 16 to 1024" } },
+    { HEAD "tile_keys 4294967360\nend",
+      { "tile_keys (4294967360)", "must be a power of two from" } },
+    { HEAD "tile_keys 18446744073709551680\nend",
+      { "(18446744073709551680)", "must be a power of" } },
+    { HEAD "item_rows 0\nend", { "item_rows (0)", "must be from 1 to 4096" } },
+    { HEAD "item_rows 4097\nend", { "item_rows (4097)", "must be from 1 to 4096" } },
+    { HEAD "item_bytes 16383\nend", { "item_bytes (16383)", "must be from 16384 to 1073741824" } },
+    { HEAD "item_bytes 1073741825\nend", { "(1073741825)", "must be from 16384 to 1073741824" } },
+    { HEAD "split_work 0\nend", { "split_work (0)", "must be from 1 to 1073741824" } },
+    { HEAD "split_work 1073741825 end", { "(1073741825)", "must be from 1 to 1073741824" } },
+    { HEAD "ahead 2\nend", { "line 2: ahead (2)", "must be 0 or 1" } },
+    { HEAD "ahead yes\nend", { "line 2: ahead (yes)", "must be 0 or 1" } },
+    { HEAD "auto_naive_keys 1048577\nend", { "(1048577)", "must be from 0 to 1048576" } },
+    { HEAD "\x80\xff\x01\x7f\xfe\nend", { "line 2: unknown word", "must be [SET.]NAME" } },
+    { "\xff\xd8\xff\xe0\x10JFIF", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
 };
 
 /* Whether reasons and log say the same sentence, once, and it holds `says`. */
@@ -229,7 +236,8 @@ static void check_damaged(const reference *r, const char *text, const char *cons
     info = explained(&p);
     CHECK(info.tile_keys == r->info.tile_keys && info.items == r->info.items &&
               info.key_parts == r->info.key_parts && info.impl == r->info.impl &&
-              info.workspace_bytes == r->info.workspace_bytes, "sizes changed with '%s'", text);
+              info.workspace_bytes == r->info.workspace_bytes,
+          "sizes changed with '%s'", text);
     if (same_with(r, text, 0))
         check_sentence(&p, says);
 }
@@ -254,9 +262,11 @@ static const char *set_of(const struct shape *s)
 /* A file as `bench tune` writes it, for the sets that run `shape` and for one that does not. */
 static void good_file(const struct shape *s, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "attn-tuning 1\n# some machine, 2026-01-01\n\n%s.tile_keys 32 # fewer\n"
+    snprintf(text, bytes,
+             "attn-tuning 1\n# some machine, 2026-01-01\n\n%s.tile_keys 32 # fewer\n"
              "%s.item_rows 48\nitem_bytes 65536\nnone.ahead 1\nahead 0\nsplit_work 1000000\n"
-             "auto_naive_keys 64\nend\n", set_of(s), set_of(s));
+             "auto_naive_keys 64\nend\n",
+             set_of(s), set_of(s));
 }
 
 /* Cut off at any byte before 'end' is complete it is damaged; after it only white space is left. */
@@ -313,10 +323,10 @@ static void check_long_words(void)
         char letter;
         const char *after, *says[2];
     } words[] = {
-        {HEAD "tile_keys ", '9', " end", {"line 2: tile_keys (9999", "must be a power of two"}},
-        {HEAD "ahead ", '0', "2 end", {"line 2: ahead (0000", "must be 0 or 1"}},
-        {HEAD "\n", 'x', " 1 end", {"line 3: unknown word 'xxxx", "auto_naive_keys"}},
-        {"", 'x', "", {"line 1: ", "it must begin with 'attn-tuning 1'"}},
+        { HEAD "tile_keys ", '9', " end", { "line 2: tile_keys (9999", "must be a power of two" } },
+        { HEAD "ahead ", '0', "2 end", { "line 2: ahead (0000", "must be 0 or 1" } },
+        { HEAD "\n", 'x', " 1 end", { "line 3: unknown word 'xxxx", "auto_naive_keys" } },
+        { "", 'x', "", { "line 1: ", "it must begin with 'attn-tuning 1'" } },
     };
     for (size_t n = 0; n < LENGTH(words); n++) {
         const size_t before = strlen(words[n].before);
@@ -356,7 +366,8 @@ static void check_others(void)
                 info = explained(&p);
                 CHECK(same_with(&r, nothing[n], 0) && heard.logs == 0, "'%s'", heard.text);
                 CHECK(info.items == r.info.items && info.tile_keys == r.info.tile_keys &&
-                          info.workspace_bytes == r.info.workspace_bytes, "sizes changed");
+                          info.workspace_bytes == r.info.workspace_bytes,
+                      "sizes changed");
                 CHECK(strstr(info.reasons, "tuning: the usual sizes") != NULL, "reasons: '%s'",
                       info.reasons);
             }
@@ -391,12 +402,12 @@ static const struct setting {
     int64_t values[8];
     int count;
 } settings[] = {
-    {"tile_keys", {16, 32, 64, 128, 256, 512, 1024}, 7},
-    {"item_rows", {1, 2, 47, 48, 384, 4096}, 6},
-    {"item_bytes", {16384, 16385, 100000, 1 << 21, 1 << 30}, 5},
-    {"split_work", {1, 1 << 16, 1 << 20, 1 << 30}, 4},
-    {"ahead", {0, 1}, 2},
-    {"auto_naive_keys", {0, 1, 1000, 1 << 20}, 4},
+    { "tile_keys", { 16, 32, 64, 128, 256, 512, 1024 }, 7 },
+    { "item_rows", { 1, 2, 47, 48, 384, 4096 }, 6 },
+    { "item_bytes", { 16384, 16385, 100000, 1 << 21, 1 << 30 }, 5 },
+    { "split_work", { 1, 1 << 16, 1 << 20, 1 << 30 }, 4 },
+    { "ahead", { 0, 1 }, 2 },
+    { "auto_naive_keys", { 0, 1, 1000, 1 << 20 }, 4 },
 };
 
 static void put_setting(char *text, size_t bytes, const char *name, int64_t value)
@@ -423,7 +434,7 @@ static void check_bits(void)
 /* A text of random values for the best two sets. */
 static void random_text(char *text, size_t bytes)
 {
-    const attn_kernels *const sets[] = {attn_kernels_get(0), attn_kernels_get(1)};
+    const attn_kernels *const sets[] = { attn_kernels_get(0), attn_kernels_get(1) };
     size_t at = (size_t)snprintf(text, bytes, HEAD);
     for (int64_t lines = rng_int(1, 10); lines > 0; lines--) {
         const struct setting *s = &settings[rng_int(0, (int64_t)LENGTH(settings) - 1)];
@@ -467,7 +478,7 @@ static attn_info tuned(const struct shape *s, const char *name, int64_t value)
 
 static void check_tile_keys(void)
 {
-    size_t bytes[2] = {0, 0};
+    size_t bytes[2] = { 0, 0 };
     for (int keys = 16; keys <= 1024; keys *= 2)
         for (int s = PREFILL; s <= DECODE; s++) {
             const attn_params usual = make_sizes(&shapes[s]);
@@ -486,7 +497,7 @@ static void check_tile_keys(void)
 /* Row tiles of an item: so many that they have at most item_rows rows; 12 at most. */
 static void check_item_rows(void)
 {
-    static const int64_t rows[] = {1, 48, 97, 192, 384, 4096};
+    static const int64_t rows[] = { 1, 48, 97, 192, 384, 4096 };
     const struct shape *s = &shapes[PREFILL];
     for (size_t n = 0; n < LENGTH(rows); n++) {
         const attn_info info = tuned(s, "item_rows", rows[n]);
@@ -565,11 +576,12 @@ static attn_kernels counting_table(void)
 
 static void check_ahead(void)
 {
-    static const int all[] = {PREFILL, DECODE, SPLIT};
+    static const int all[] = { PREFILL, DECODE, SPLIT };
 #define SMALL HEAD "item_bytes 16384 " /* a cache that K and V of a head do not fit into */
-    static const char *const texts[] = {SMALL "ahead 1 end", SMALL "ahead 0 end",
-                                        SMALL "none.ahead 0 end", SMALL "counting.ahead 0 end",
-                                        SMALL "end", HEAD "end"};
+    static const char *const texts[] = {
+        SMALL "ahead 1 end",          SMALL "ahead 0 end", SMALL "none.ahead 0 end",
+        SMALL "counting.ahead 0 end", SMALL "end",         HEAD "end"
+    };
     enum { USUAL = 5 }; /* K and V of many rows stay in the cache */
     for (size_t n = 0; n < LENGTH(all); n++)
         for (size_t i = 0; i < LENGTH(texts); i++) {
@@ -625,7 +637,7 @@ static void check_caller(void)
 /* auto_naive_keys is for impl=auto only. */
 static void check_auto(void)
 {
-    static const int impls[] = {ATTN_IMPL_DEFAULT, ATTN_IMPL_TILED, ATTN_IMPL_NAIVE};
+    static const int impls[] = { ATTN_IMPL_DEFAULT, ATTN_IMPL_TILED, ATTN_IMPL_NAIVE };
     char text[80];
     attn_params p = make_sizes(&shapes[PREFILL]);
     p.tuning = text;
@@ -665,8 +677,8 @@ static void check_auto_bits(void)
 static void check_room(int64_t rows, int64_t keys, int dtype, int workers, const char *text)
 {
     static float there[16];
-    static const int64_t lengths[] = {1, 2, 4, 9, 24, 25, 64, 100, 256, 1024, 5000};
-    attn_params p = {.batch = 1, .num_heads_q = 8, .num_heads_kv = 2, .head_dim = 64};
+    static const int64_t lengths[] = { 1, 2, 4, 9, 24, 25, 64, 100, 256, 1024, 5000 };
+    attn_params p = { .batch = 1, .num_heads_q = 8, .num_heads_kv = 2, .head_dim = 64 };
     size_t room = 0;
     char why[200];
     p.k.dtype = p.v.dtype = dtype;
@@ -712,15 +724,15 @@ void test_tuning(void)
         const char *name;
         void (*check)(void);
     } single[] = {
-        {"tile_keys takes effect", check_tile_keys},
-        {"item_rows takes effect", check_item_rows},
-        {"item_bytes takes effect", check_item_bytes},
-        {"split_work takes effect", check_split_work},
-        {"ahead takes effect", check_ahead},
-        {"words of one set", check_sets},
-        {"the caller first", check_caller},
-        {"auto_naive_keys", check_auto},
-        {"bits of impl=auto", check_auto_bits},
+        { "tile_keys takes effect", check_tile_keys },
+        { "item_rows takes effect", check_item_rows },
+        { "item_bytes takes effect", check_item_bytes },
+        { "split_work takes effect", check_split_work },
+        { "ahead takes effect", check_ahead },
+        { "words of one set", check_sets },
+        { "the caller first", check_caller },
+        { "auto_naive_keys", check_auto },
+        { "bits of impl=auto", check_auto_bits },
     };
     for (size_t i = 0; i < LENGTH(single); i++)
         if (begin_case("%s", single[i].name))

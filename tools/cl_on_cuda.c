@@ -47,24 +47,25 @@ typedef uint64_t cu_pointer;
     X(cuModuleUnload, , (cu_handle))                                                               \
     X(cuModuleGetFunction, , (cu_handle *, cu_handle, const char *))                               \
     X(cuFuncGetAttribute, , (int *, int, cu_handle))                                               \
-    X(cuLaunchKernel, , (cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,    \
-                         unsigned, cu_handle, void **, void **))                                   \
+    X(cuLaunchKernel, ,                                                                            \
+      (cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cu_handle, \
+       void **, void **))                                                                          \
     X(cuEventCreate, , (cu_handle *, unsigned))                                                    \
     X(cuEventRecord, , (cu_handle, cu_handle))                                                     \
     X(cuEventSynchronize, , (cu_handle))                                                           \
     X(cuEventElapsedTime, , (float *, cu_handle, cu_handle))                                       \
     X(cuEventDestroy, _v2, (cu_handle))
 
-#define MEMBER(name, suffix, arguments) int (*name) arguments;
+#define MEMBER(name, suffix, arguments) int(*name) arguments;
 static struct {
     CUDA_FUNCTIONS(MEMBER)
 } cu;
 
-#define SYMBOL(name, suffix, arguments) {#name #suffix, &cu.name},
+#define SYMBOL(name, suffix, arguments) { #name #suffix, &cu.name },
 static const struct {
     const char *name;
     void *to;
-} symbols[] = {CUDA_FUNCTIONS(SYMBOL)};
+} symbols[] = { CUDA_FUNCTIONS(SYMBOL) };
 
 enum { UNITS = 16, GROUP_THREADS = 1, GROUP_MEMORY = 8 }; /* CU_DEVICE_ATTRIBUTE_... */
 enum { KERNEL_THREADS = 0 };                              /* CU_FUNC_ATTRIBUTE_... */
@@ -79,8 +80,13 @@ typedef uint64_t cl_flags;
 typedef void *cl_handle;
 
 enum {
-    OUT_OF_MEMORY = -4, OUT_OF_RESOURCES = -5, BUILD_FAILED = -11, INVALID_VALUE = -30,
-    INVALID_KERNEL_NAME = -46, INVALID_ARGUMENT = -50, NO_PLATFORM = -1001
+    OUT_OF_MEMORY = -4,
+    OUT_OF_RESOURCES = -5,
+    BUILD_FAILED = -11,
+    INVALID_VALUE = -30,
+    INVALID_KERNEL_NAME = -46,
+    INVALID_ARGUMENT = -50,
+    NO_PLATFORM = -1001
 };
 enum { USE_HOST_PTR = 8, COPY_HOST_PTR = 32, MAP_READ = 1 };
 enum { PROFILING_START = 0x1282, PROFILING_END = 0x1283 };
@@ -122,14 +128,15 @@ static struct {
     int events;                      /* that live: with none, base is set anew */
     memory *memories;
     pthread_mutex_t lock;
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int load_driver(void)
 {
     void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     for (size_t i = 0; library && i < sizeof symbols / sizeof *symbols; i++) {
         void *const symbol = dlsym(library, symbols[i].name);
-        if (!symbol) return 0;
+        if (!symbol)
+            return 0;
         memcpy(symbols[i].to, &symbol, sizeof symbol);
     }
     return library != NULL;
@@ -146,7 +153,8 @@ static void keep_memory(void)
 
 static int open_driver(void)
 {
-    if (!load_driver() || cu.cuInit(0) || cu.cuDeviceGet(&all.device, 0)) return 0;
+    if (!load_driver() || cu.cuInit(0) || cu.cuDeviceGet(&all.device, 0))
+        return 0;
     if (cu.cuDevicePrimaryCtxRetain(&all.context, all.device) || cu.cuCtxSetCurrent(all.context))
         return 0;
     keep_memory();
@@ -157,7 +165,8 @@ static int open_driver(void)
 static int ready(void)
 {
     pthread_mutex_lock(&all.lock);
-    if (!all.tried) all.there = open_driver();
+    if (!all.tried)
+        all.there = open_driver();
     all.tried = 1;
     pthread_mutex_unlock(&all.lock);
     return all.there && !cu.cuCtxSetCurrent(all.context);
@@ -167,9 +176,12 @@ static int ready(void)
 
 static cl_int answer(const void *value, size_t bytes, size_t room, void *to, size_t *size)
 {
-    if (size) *size = bytes;
-    if (to && room < bytes) return INVALID_VALUE;
-    if (to) memcpy(to, value, bytes);
+    if (size)
+        *size = bytes;
+    if (to && room < bytes)
+        return INVALID_VALUE;
+    if (to)
+        memcpy(to, value, bytes);
     return 0;
 }
 
@@ -187,7 +199,8 @@ static int attribute(int which)
 /* object, and in *error whether there is one. */
 static void *created(void *object, cl_int otherwise, cl_int *error)
 {
-    if (error) *error = object ? 0 : otherwise;
+    if (error)
+        *error = object ? 0 : otherwise;
     return object;
 }
 
@@ -196,8 +209,10 @@ static void *created(void *object, cl_int otherwise, cl_int *error)
 cl_int clGetPlatformIDs(cl_uint room, cl_handle *platforms, cl_uint *count)
 {
     const int there = ready();
-    if (count) *count = (cl_uint)there;
-    if (there && room > 0 && platforms) platforms[0] = &all;
+    if (count)
+        *count = (cl_uint)there;
+    if (there && room > 0 && platforms)
+        platforms[0] = &all;
     return there ? 0 : NO_PLATFORM;
 }
 
@@ -211,8 +226,10 @@ cl_int clGetDeviceIDs(cl_handle platform, cl_flags type, cl_uint room, cl_handle
                       cl_uint *count)
 {
     (void)platform, (void)type;
-    if (count) *count = 1;
-    if (room > 0 && devices) devices[0] = &all;
+    if (count)
+        *count = 1;
+    if (room > 0 && devices)
+        devices[0] = &all;
     return 0;
 }
 
@@ -221,17 +238,24 @@ static uint64_t device_number(cl_uint what)
     size_t bytes = 0;
     cu.cuDeviceTotalMem(&bytes, all.device);
     switch (what) {
-    case 0x1000: return 4; /* a GPU */
-    case 0x1002: return (uint64_t)attribute(UNITS);
-    case 0x1004: return (uint64_t)attribute(GROUP_THREADS);
-    case 0x1010: return bytes / 4;
-    case 0x101F: return bytes;
-    case 0x1023: return (uint64_t)attribute(GROUP_MEMORY);
+    case 0x1000:
+        return 4; /* a GPU */
+    case 0x1002:
+        return (uint64_t)attribute(UNITS);
+    case 0x1004:
+        return (uint64_t)attribute(GROUP_THREADS);
+    case 0x1010:
+        return bytes / 4;
+    case 0x101F:
+        return bytes;
+    case 0x1023:
+        return (uint64_t)attribute(GROUP_MEMORY);
     case 0x1026: /* little-endian */
     case 0x1027: /* available */
     case 0x1028: /* has a compiler */
         return 1;
-    default: return 0; /* memory is not shared with the host, nothing else is asked */
+    default:
+        return 0; /* memory is not shared with the host, nothing else is asked */
     }
 }
 
@@ -249,8 +273,10 @@ cl_int clGetDeviceInfo(cl_handle device, cl_uint what, size_t room, void *to, si
     int version = 0;
     const uint64_t wide = ready() ? device_number(what) : 0;
     const uint32_t narrow = (uint32_t)wide;
-    if (what == 0x1031) return answer(&device, sizeof device, room, to, size); /* platform */
-    if (what == 0x102F) return answer_text("OpenCL 1.2 (cl_on_cuda)", room, to, size);
+    if (what == 0x1031)
+        return answer(&device, sizeof device, room, to, size); /* platform */
+    if (what == 0x102F)
+        return answer_text("OpenCL 1.2 (cl_on_cuda)", room, to, size);
     if (what == 0x102B && cu.cuDeviceGetName(words, (int)sizeof words, all.device) == 0)
         return answer_text(words, room, to, size);
     if (what == 0x102D && cu.cuDriverGetVersion(&version) == 0) {
@@ -282,7 +308,8 @@ cl_int clGetCommandQueueInfo(cl_handle queue, cl_uint what, size_t room, void *t
 {
     const cl_flags properties = 0;
     const cl_uint queue_properties = 0x1093;
-    if (!queue || what != queue_properties) return INVALID_VALUE;
+    if (!queue || what != queue_properties)
+        return INVALID_VALUE;
     return answer(&properties, sizeof properties, room, to, size);
 }
 
@@ -323,22 +350,25 @@ cl_int clFinish(cl_handle queue)
 static int begin(cl_handle *to, event **e)
 {
     *e = NULL;
-    if (!to) return 1;
-    if (!(*e = calloc(1, sizeof **e)) || cu.cuEventCreate(&(*e)->begin, 0)
-        || cu.cuEventCreate(&(*e)->end, 0))
+    if (!to)
+        return 1;
+    if (!(*e = calloc(1, sizeof **e)) || cu.cuEventCreate(&(*e)->begin, 0) ||
+        cu.cuEventCreate(&(*e)->end, 0))
         return 0;
     pthread_mutex_lock(&all.lock);
     const int first = all.events++ == 0;
     pthread_mutex_unlock(&all.lock);
     *to = *e;
-    if (first && cu.cuEventRecord(all.base, all.stream)) return 0;
+    if (first && cu.cuEventRecord(all.base, all.stream))
+        return 0;
     return !cu.cuEventRecord((*e)->begin, all.stream);
 }
 
 /* What the command came to, with its event ended. */
 static cl_int end(event *e, int failed)
 {
-    if (e) failed |= cu.cuEventRecord(e->end, all.stream);
+    if (e)
+        failed |= cu.cuEventRecord(e->end, all.stream);
     return failed ? OUT_OF_RESOURCES : 0;
 }
 
@@ -346,9 +376,10 @@ cl_int clGetEventProfilingInfo(cl_handle handle, cl_uint what, size_t room, void
 {
     const event *const e = handle;
     float ms = 0;
-    if (what != PROFILING_START && what != PROFILING_END) return INVALID_VALUE;
-    if (!ready() || cu.cuEventSynchronize(e->end)
-        || cu.cuEventElapsedTime(&ms, all.base, what == PROFILING_START ? e->begin : e->end))
+    if (what != PROFILING_START && what != PROFILING_END)
+        return INVALID_VALUE;
+    if (!ready() || cu.cuEventSynchronize(e->end) ||
+        cu.cuEventElapsedTime(&ms, all.base, what == PROFILING_START ? e->begin : e->end))
         return OUT_OF_RESOURCES;
     const uint64_t nanoseconds = (uint64_t)(1e6 * (double)ms);
     return answer(&nanoseconds, sizeof nanoseconds, room, to, size);
@@ -365,7 +396,8 @@ cl_int clWaitForEvents(cl_uint count, const cl_handle *events)
 cl_int clReleaseEvent(cl_handle handle)
 {
     event *const e = handle;
-    if (!ready()) return OUT_OF_RESOURCES;
+    if (!ready())
+        return OUT_OF_RESOURCES;
     cu.cuEventDestroy(e->begin);
     cu.cuEventDestroy(e->end);
     free(e);
@@ -392,20 +424,19 @@ cl_int clEnqueueBarrierWithWaitList(cl_handle queue, cl_uint waits, const cl_han
 
 /* ---- memory */
 
-cl_handle clCreateBuffer(cl_handle context, cl_flags flags, size_t bytes, void *host,
-                         cl_int *error)
+cl_handle clCreateBuffer(cl_handle context, cl_flags flags, size_t bytes, void *host, cl_int *error)
 {
     memory *const m = flags & USE_HOST_PTR ? NULL : calloc(1, sizeof *m);
     (void)context;
-    if (!m) return created(NULL, flags & USE_HOST_PTR ? INVALID_VALUE : OUT_OF_MEMORY, error);
+    if (!m)
+        return created(NULL, flags & USE_HOST_PTR ? INVALID_VALUE : OUT_OF_MEMORY, error);
     m->bytes = bytes;
     if (!ready() || cu.cuMemAllocAsync(&m->at, bytes, all.stream)) {
         free(m);
         return created(NULL, OUT_OF_MEMORY, error);
     }
-    if (flags & COPY_HOST_PTR
-        && (cu.cuMemcpyHtoDAsync(m->at, host, bytes, all.stream)
-            || cu.cuStreamSynchronize(all.stream))) {
+    if (flags & COPY_HOST_PTR && (cu.cuMemcpyHtoDAsync(m->at, host, bytes, all.stream) ||
+                                  cu.cuStreamSynchronize(all.stream))) {
         cu.cuMemFreeAsync(m->at, all.stream);
         free(m);
         return created(NULL, OUT_OF_RESOURCES, error);
@@ -421,7 +452,8 @@ cl_int clGetMemObjectInfo(cl_handle handle, cl_uint what, size_t room, void *to,
 {
     const memory *const m = handle;
     const cl_uint mem_size = 0x1102;
-    if (!m || what != mem_size) return INVALID_VALUE;
+    if (!m || what != mem_size)
+        return INVALID_VALUE;
     return answer(&m->bytes, sizeof m->bytes, room, to, size);
 }
 
@@ -430,8 +462,10 @@ cl_int clReleaseMemObject(cl_handle handle)
 {
     memory **at = &all.memories, *const m = handle;
     pthread_mutex_lock(&all.lock);
-    while (*at && *at != m) at = &(*at)->next;
-    if (*at) *at = m->next;
+    while (*at && *at != m)
+        at = &(*at)->next;
+    if (*at)
+        *at = m->next;
     pthread_mutex_unlock(&all.lock);
     const int failed = !ready() || cu.cuMemFreeAsync(m->at, all.stream);
     free(m->mapped);
@@ -443,7 +477,8 @@ static int is_memory(const void *handle)
 {
     pthread_mutex_lock(&all.lock);
     const memory *m = all.memories;
-    while (m && m != handle) m = m->next;
+    while (m && m != handle)
+        m = m->next;
     pthread_mutex_unlock(&all.lock);
     return m != NULL;
 }
@@ -462,8 +497,10 @@ cl_int clEnqueueReadBuffer(cl_handle queue, cl_handle from, cl_uint blocking, si
     const memory *const m = from;
     event *e;
     (void)queue, (void)blocking, (void)waits, (void)wait;
-    if (offset + bytes > m->bytes) return INVALID_VALUE;
-    if (!ready() || !begin(done, &e)) return OUT_OF_RESOURCES;
+    if (offset + bytes > m->bytes)
+        return INVALID_VALUE;
+    if (!ready() || !begin(done, &e))
+        return OUT_OF_RESOURCES;
     return copied(e, cu.cuMemcpyDtoHAsync(to, m->at + offset, bytes, all.stream));
 }
 
@@ -474,8 +511,10 @@ cl_int clEnqueueWriteBuffer(cl_handle queue, cl_handle to, cl_uint blocking, siz
     const memory *const m = to;
     event *e;
     (void)queue, (void)blocking, (void)waits, (void)wait;
-    if (offset + bytes > m->bytes) return INVALID_VALUE;
-    if (!ready() || !begin(done, &e)) return OUT_OF_RESOURCES;
+    if (offset + bytes > m->bytes)
+        return INVALID_VALUE;
+    if (!ready() || !begin(done, &e))
+        return OUT_OF_RESOURCES;
     return copied(e, cu.cuMemcpyHtoDAsync(m->at + offset, from, bytes, all.stream));
 }
 
@@ -488,7 +527,8 @@ cl_int clEnqueueCopyBuffer(cl_handle queue, cl_handle from, cl_handle to, size_t
     (void)queue, (void)waits, (void)wait;
     if (from_offset + bytes > source->bytes || to_offset + bytes > target->bytes)
         return INVALID_VALUE;
-    if (!ready() || !begin(done, &e)) return OUT_OF_RESOURCES;
+    if (!ready() || !begin(done, &e))
+        return OUT_OF_RESOURCES;
     return end(e, cu.cuMemcpyDtoDAsync(target->at + to_offset, source->at + from_offset, bytes,
                                        all.stream));
 }
@@ -501,8 +541,10 @@ cl_handle clEnqueueMapBuffer(cl_handle queue, cl_handle handle, cl_uint blocking
     memory *const m = handle;
     event *e;
     (void)queue, (void)blocking, (void)waits, (void)wait;
-    if (m->mapped || offset + bytes > m->bytes) return created(NULL, INVALID_VALUE, error);
-    if (!ready() || !begin(done, &e)) return created(NULL, OUT_OF_RESOURCES, error);
+    if (m->mapped || offset + bytes > m->bytes)
+        return created(NULL, INVALID_VALUE, error);
+    if (!ready() || !begin(done, &e))
+        return created(NULL, OUT_OF_RESOURCES, error);
     m->mapped = malloc(bytes + 1);
     m->from = offset;
     m->mapped_bytes = bytes;
@@ -520,8 +562,10 @@ cl_int clEnqueueUnmapMemObject(cl_handle queue, cl_handle handle, void *at, cl_u
     event *e;
     int failed = 0;
     (void)queue, (void)waits, (void)wait;
-    if (!at || at != m->mapped) return INVALID_VALUE;
-    if (!ready() || !begin(done, &e)) return OUT_OF_RESOURCES;
+    if (!at || at != m->mapped)
+        return INVALID_VALUE;
+    if (!ready() || !begin(done, &e))
+        return OUT_OF_RESOURCES;
     if (m->how != MAP_READ)
         failed = cu.cuMemcpyHtoDAsync(m->at + m->from, at, m->mapped_bytes, all.stream);
     const cl_int status = copied(e, failed);
@@ -545,7 +589,8 @@ static char *text_of(const char *path)
             text = NULL;
         }
     }
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     return text;
 }
 
@@ -555,7 +600,8 @@ cl_handle clCreateProgramWithSource(cl_handle context, cl_uint count, const char
     program *const p = calloc(1, sizeof *p);
     const size_t bytes = count == 1 && lengths ? lengths[0] : 0;
     (void)context;
-    if (p && bytes) p->source = calloc(1, bytes + 1);
+    if (p && bytes)
+        p->source = calloc(1, bytes + 1);
     if (!p || !p->source) {
         free(p);
         return created(NULL, bytes ? OUT_OF_MEMORY : INVALID_VALUE, error);
@@ -575,8 +621,8 @@ static const char *setting(const char *name, const char *usual)
 static void name_files(const char *options, char *base, size_t bytes)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=._";
-    size_t at = (size_t)snprintf(base, bytes, "%.300s/",
-                                 setting("CL_ON_CUDA_DIR", "build/cl_on_cuda"));
+    size_t at =
+        (size_t)snprintf(base, bytes, "%.300s/", setting("CL_ON_CUDA_DIR", "build/cl_on_cuda"));
     for (; *options && at + 1 < bytes; options++)
         base[at++] = (char)(strchr(plain, *options) ? *options : '_');
     base[at] = '\0';
@@ -588,10 +634,12 @@ static int same_source(const program *p, const char *path)
     char *const before = text_of(path);
     const int same = before && !strcmp(before, p->source);
     free(before);
-    if (same) return 1;
+    if (same)
+        return 1;
     FILE *const f = fopen(path, "wb");
     const int written = f && fputs(p->source, f) >= 0;
-    if (!f || fclose(f) || !written) fprintf(stderr, "cl_on_cuda: cannot write %s\n", path);
+    if (!f || fclose(f) || !written)
+        fprintf(stderr, "cl_on_cuda: cannot write %s\n", path);
     return 0;
 }
 
@@ -605,9 +653,11 @@ static char *find_ptx(program *p, const char *options)
     const int same = same_source(p, path);
     snprintf(path, sizeof path, "%s.ptx", base);
     char *const ready_made = same ? text_of(path) : NULL;
-    if (ready_made) return ready_made;
+    if (ready_made)
+        return ready_made;
     snprintf(command, sizeof command, "%.300s '%s' %.600s", compiler, base, options);
-    if (!system(command)) return text_of(path);
+    if (!system(command))
+        return text_of(path);
     snprintf(p->log, sizeof p->log, "%.100s did not compile %.300s.cl", compiler, base);
     return NULL;
 }
@@ -616,8 +666,8 @@ cl_int clBuildProgram(cl_handle handle, cl_uint count, const cl_handle *devices,
                       const char *options, void (*done)(cl_handle, void *), void *user)
 {
     program *const p = handle;
-    int names[] = {ERROR_LOG, ERROR_LOG_BYTES};
-    void *values[] = {p->log, (void *)(uintptr_t)LOG_BYTES};
+    int names[] = { ERROR_LOG, ERROR_LOG_BYTES };
+    void *values[] = { p->log, (void *)(uintptr_t)LOG_BYTES };
     (void)count, (void)devices, (void)done, (void)user;
     char *const ptx = ready() ? find_ptx(p, options ? options : "") : NULL;
     const int failed = !ptx || cu.cuModuleLoadDataEx(&p->module, ptx, 2, names, values);
@@ -631,7 +681,8 @@ cl_int clGetProgramBuildInfo(cl_handle handle, cl_handle device, cl_uint what, s
     program *const p = handle;
     (void)device, (void)what;
     p->log[LOG_BYTES - 1] = 0;
-    if (to && room > 0 && strlen(p->log) >= room) p->log[room - 1] = 0;
+    if (to && room > 0 && strlen(p->log) >= room)
+        p->log[room - 1] = 0;
     return answer_text(p->log, room, to, size);
 }
 
@@ -656,8 +707,10 @@ cl_int clReleaseProgram(cl_handle handle)
     pthread_mutex_lock(&all.lock);
     const int last = --p->references == 0;
     pthread_mutex_unlock(&all.lock);
-    if (!last) return 0;
-    if (ready() && p->module) cu.cuModuleUnload(p->module);
+    if (!last)
+        return 0;
+    if (ready() && p->module)
+        cu.cuModuleUnload(p->module);
     free(p->source);
     free(p);
     return 0;
@@ -668,7 +721,8 @@ cl_int clReleaseProgram(cl_handle handle)
 cl_handle clCreateKernel(cl_handle handle, const char *name, cl_int *error)
 {
     kernel *const k = calloc(1, sizeof *k);
-    if (!k) return created(NULL, OUT_OF_MEMORY, error);
+    if (!k)
+        return created(NULL, OUT_OF_MEMORY, error);
     k->of = handle;
     if (!ready() || cu.cuModuleGetFunction(&k->function, k->of->module, name)) {
         free(k);
@@ -694,11 +748,15 @@ cl_int clSetKernelArg(cl_handle handle, cl_uint index, size_t bytes, const void 
 {
     kernel *const k = handle;
     void *object = NULL;
-    if (index >= MOST_ARGUMENTS || bytes > sizeof *k->values || !value) return INVALID_ARGUMENT;
+    if (index >= MOST_ARGUMENTS || bytes > sizeof *k->values || !value)
+        return INVALID_ARGUMENT;
     memcpy(&k->values[index], value, bytes);
-    if (bytes == sizeof object) memcpy(&object, value, bytes);
-    if (object && is_memory(object)) k->values[index] = ((const memory *)object)->at;
-    if ((int)index >= k->arguments) k->arguments = (int)index + 1;
+    if (bytes == sizeof object)
+        memcpy(&object, value, bytes);
+    if (object && is_memory(object))
+        k->values[index] = ((const memory *)object)->at;
+    if ((int)index >= k->arguments)
+        k->arguments = (int)index + 1;
     return 0;
 }
 
@@ -714,23 +772,27 @@ cl_int clGetKernelWorkGroupInfo(cl_handle handle, cl_handle device, cl_uint what
     return answer(&items, sizeof items, room, to, size);
 }
 
-cl_int clEnqueueNDRangeKernel(cl_handle queue, cl_handle handle, cl_uint axes,
-                              const size_t *offset, const size_t *global, const size_t *local,
-                              cl_uint waits, const cl_handle *wait, cl_handle *done)
+cl_int clEnqueueNDRangeKernel(cl_handle queue, cl_handle handle, cl_uint axes, const size_t *offset,
+                              const size_t *global, const size_t *local, cl_uint waits,
+                              const cl_handle *wait, cl_handle *done)
 {
     kernel *const k = handle;
     void *values[MOST_ARGUMENTS];
-    unsigned groups[3] = {1, 1, 1}, items[3] = {1, 1, 1};
+    unsigned groups[3] = { 1, 1, 1 }, items[3] = { 1, 1, 1 };
     event *e;
     (void)queue, (void)waits, (void)wait;
-    if (axes > 3 || offset || !local) return INVALID_VALUE;
+    if (axes > 3 || offset || !local)
+        return INVALID_VALUE;
     for (cl_uint i = 0; i < axes; i++) {
-        if (local[i] == 0 || global[i] % local[i]) return INVALID_VALUE;
+        if (local[i] == 0 || global[i] % local[i])
+            return INVALID_VALUE;
         items[i] = (unsigned)local[i];
         groups[i] = (unsigned)(global[i] / local[i]);
     }
-    for (int i = 0; i < k->arguments; i++) values[i] = &k->values[i];
-    if (!ready() || !begin(done, &e)) return OUT_OF_RESOURCES;
+    for (int i = 0; i < k->arguments; i++)
+        values[i] = &k->values[i];
+    if (!ready() || !begin(done, &e))
+        return OUT_OF_RESOURCES;
     return end(e, cu.cuLaunchKernel(k->function, groups[0], groups[1], groups[2], items[0],
                                     items[1], items[2], 0, all.stream, values, NULL));
 }

@@ -31,22 +31,23 @@ static void set_params(attn_params *p, const peer_shape *s)
 }
 
 compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,
-                                const void *k, const void *v, void *o, char *why,
-                                size_t why_bytes)
+                                const void *k, const void *v, void *o, char *why, size_t why_bytes)
 {
     compare_attn *const a = calloc(1, sizeof *a);
     snprintf(why, why_bytes, "no memory");
-    if (!a) return NULL;
+    if (!a)
+        return NULL;
     set_params(&a->p, shape);
     a->p.q.data = q;
     a->p.k.data = k;
     a->p.v.data = v;
     a->p.o.data = o;
-    if (attn_params_from_string(&a->p, options, why, why_bytes) == ATTN_OK
-        && attn_workspace_size(&a->p, &a->workspace_bytes) == ATTN_OK
-        && attn_explain(&a->p, &a->info) == ATTN_OK) {
+    if (attn_params_from_string(&a->p, options, why, why_bytes) == ATTN_OK &&
+        attn_workspace_size(&a->p, &a->workspace_bytes) == ATTN_OK &&
+        attn_explain(&a->p, &a->info) == ATTN_OK) {
         a->workspace = malloc(a->workspace_bytes + 1);
-        if (a->workspace) return a;
+        if (a->workspace)
+            return a;
     }
     compare_attn_close(a);
     return NULL;
@@ -69,7 +70,8 @@ double compare_attn_flops(const compare_attn *a)
 
 void compare_attn_close(compare_attn *a)
 {
-    if (a) free(a->workspace);
+    if (a)
+        free(a->workspace);
     free(a);
 }
 
@@ -101,18 +103,19 @@ compare_backward *compare_backward_open(const peer_shape *shape, const char *opt
     compare_backward *const b = calloc(1, sizeof *b);
     const size_t rows = (size_t)shape->heads_q * (size_t)shape->rows;
     snprintf(why, why_bytes, "no memory");
-    if (!b) return NULL;
+    if (!b)
+        return NULL;
     b->o = malloc(rows * (size_t)shape->dim * sizeof(float));
     b->lse = malloc(rows * sizeof(float));
     if (b->o && b->lse)
         b->forward = compare_attn_open(shape, options, q, k, v, b->o, why, why_bytes);
     if (b->forward) {
         b->forward->p.lse.data = b->lse;
-        if (!compare_attn_run(b->forward)
-            && plan_backward(b, shape, dout, dq, dk, dv) == ATTN_OK)
+        if (!compare_attn_run(b->forward) && plan_backward(b, shape, dout, dq, dk, dv) == ATTN_OK)
             b->workspace = malloc(b->info.workspace_bytes + 1);
     }
-    if (b->workspace) return b;
+    if (b->workspace)
+        return b;
     compare_backward_close(b);
     return NULL;
 }
@@ -134,7 +137,8 @@ double compare_backward_flops(const compare_backward *b)
 
 void compare_backward_close(compare_backward *b)
 {
-    if (!b) return;
+    if (!b)
+        return;
     compare_attn_close(b->forward);
     free(b->o);
     free(b->lse);
@@ -146,9 +150,10 @@ void compare_backward_close(compare_backward *b)
 
 reading *compare_reading_open(const void *k, const void *v, size_t bytes_each)
 {
-    const reading both = {{k, v}, {bytes_each, bytes_each}, 1, NULL, NULL, 0};
+    const reading both = { { k, v }, { bytes_each, bytes_each }, 1, NULL, NULL, 0 };
     reading *const r = malloc(sizeof *r);
-    if (!r) return NULL;
+    if (!r)
+        return NULL;
     *r = both;
     reading_choose(r);
     return r;
@@ -164,8 +169,10 @@ double compare_difference(const float *a, const float *b, size_t n)
     double worst = 0;
     for (size_t i = 0; i < n; i++) {
         const double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= worst)) worst = d;
-        if (isnan(d)) return INFINITY;
+        if (!(d <= worst))
+            worst = d;
+        if (isnan(d))
+            return INFINITY;
     }
     return worst;
 }
@@ -182,6 +189,8 @@ void compare_machine(char *text, size_t text_bytes)
 {
     machine_info m;
     machine_describe(&m);
-    snprintf(text, text_bytes, "cpu=%s\nisa=%s\ncpus=%d\ncompiler=%s\nflags=%s\nrevision=%s\n"
-             "attn=%s\n", m.cpu, m.isa, m.cpus, m.compiler, m.flags, m.revision, attn_version());
+    snprintf(text, text_bytes,
+             "cpu=%s\nisa=%s\ncpus=%d\ncompiler=%s\nflags=%s\nrevision=%s\n"
+             "attn=%s\n",
+             m.cpu, m.isa, m.cpus, m.compiler, m.flags, m.revision, attn_version());
 }

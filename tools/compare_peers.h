@@ -13,8 +13,7 @@ typedef struct compare_attn compare_attn;
 
 /* One thread; options as attn_params_from_string reads them. NULL = not, and why says it. */
 compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,
-                                const void *k, const void *v, void *o, char *why,
-                                size_t why_bytes);
+                                const void *k, const void *v, void *o, char *why, size_t why_bytes);
 int compare_attn_run(compare_attn *a); /* 0 = done */
 const char *compare_attn_kernels(const compare_attn *a);
 double compare_attn_flops(const compare_attn *a); /* of the visible pairs only */

@@ -17,11 +17,11 @@ typedef struct tables {
     int64_t values, wrong;
 } tables;
 
-static const char *const paths[] = {"Tiled", "Naive", "Parts merged by LSE"};
-static const char *const quantities[] = {"O, V normal", "O, V positive", "LSE",
-                                         "O stored in 16 bits"};
-static const char *const datas[] = {"x1", "x4", "x16", "outlier", "absorbed"};
-static const char *const dtypes[] = {"f32", "f16", "bf16"};
+static const char *const paths[] = { "Tiled", "Naive", "Parts merged by LSE" };
+static const char *const quantities[] = { "O, V normal", "O, V positive", "LSE",
+                                          "O stored in 16 bits" };
+static const char *const datas[] = { "x1", "x4", "x16", "outlier", "absorbed" };
+static const char *const dtypes[] = { "f32", "f16", "bf16" };
 
 /* ---- taking what is measured ----------------------------------------------------------------- */
 
@@ -132,7 +132,7 @@ static void print_all(const tables *t)
 int main(int argc, char **argv)
 {
     static tables t;
-    const error_sink sink = {&t, take_cell, take_bits};
+    const error_sink sink = { &t, take_cell, take_bits };
     const char *failed;
     t.lengths = argc > 1 ? atoi(argv[1]) : ERROR_LENGTHS;
     if (argc > 2 || t.lengths < 1 || t.lengths > ERROR_LENGTHS) {

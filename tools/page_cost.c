@@ -32,12 +32,15 @@ static void *memory_of(size_t bytes, int large)
 {
     const size_t unit = (size_t)2 << 20;
     char *at = malloc(bytes + unit);
-    if (at == NULL) exit(1);
+    if (at == NULL)
+        exit(1);
     at += unit - (uintptr_t)at % unit;
 #ifdef MADV_HUGEPAGE
-    if (large) madvise(at, bytes, MADV_HUGEPAGE);
+    if (large)
+        madvise(at, bytes, MADV_HUGEPAGE);
 #endif
-    for (size_t i = 0; i < bytes; i++) at[i] = (char)(i % 251 & 0x3b); /* no infinity in any type */
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (char)(i % 251 & 0x3b); /* no infinity in any type */
     return at;
 }
 
@@ -45,7 +48,8 @@ static void *memory_of(size_t bytes, int large)
 static int32_t *table_of(int32_t pages, int shuffle)
 {
     int32_t *table = malloc((size_t)pages * sizeof *table);
-    if (table == NULL) exit(1);
+    if (table == NULL)
+        exit(1);
     for (int32_t i = 0; i < pages; i++) {
         const int32_t at = shuffle ? (int32_t)((uint32_t)rand() % (uint32_t)(i + 1)) : i;
         table[i] = table[at];
@@ -69,7 +73,8 @@ static void read_pieces(const char *from, const int32_t *table, int32_t pages, s
             const char *next = from + first + (size_t)then * each;
             for (size_t b = 0; b < piece; b += 64) {
                 uint64_t word;
-                if (table) __builtin_prefetch(next + b, 0, 2);
+                if (table)
+                    __builtin_prefetch(next + b, 0, 2);
                 memcpy(&word, at + b, sizeof word);
                 sum += word;
             }
@@ -87,7 +92,8 @@ static int compare(const void *a, const void *b)
 static double ratio(double time[WAYS][ROUNDS], int way)
 {
     double r[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) r[i] = time[way][i] / time[0][i];
+    for (int i = 0; i < ROUNDS; i++)
+        r[i] = time[way][i] / time[0][i];
     qsort(r, ROUNDS, sizeof *r, compare);
     return r[ROUNDS / 2];
 }
@@ -99,9 +105,9 @@ static void measure(int32_t keys, int dtype, int large)
     const int32_t pages = keys / PAGE;
     void *k = memory_of(bytes, large), *v = memory_of(bytes, large);
     static float q[HEADS_Q * DIM], o[HEADS_Q * DIM];
-    const int32_t *tables[WAYS] = {NULL, table_of(pages, 0), table_of(pages, 1)};
+    const int32_t *tables[WAYS] = { NULL, table_of(pages, 0), table_of(pages, 1) };
     double call[WAYS][ROUNDS], reading[WAYS][ROUNDS];
-    attn_params p = {0};
+    attn_params p = { 0 };
     size_t need = 0;
     void *ws;
     p.batch = 1, p.num_heads_q = HEADS_Q, p.num_heads_kv = HEADS_KV;
@@ -109,7 +115,8 @@ static void measure(int32_t keys, int dtype, int large)
     p.q.data = q, p.o.data = o, p.k.data = k, p.v.data = v;
     p.k.dtype = p.v.dtype = dtype;
     p.kv_rows.page_size = PAGE, p.kv_rows.num_pages = pages, p.kv_rows.table = tables[1];
-    if (attn_workspace_size(&p, &need) != ATTN_OK || (ws = malloc(need)) == NULL) exit(1);
+    if (attn_workspace_size(&p, &need) != ATTN_OK || (ws = malloc(need)) == NULL)
+        exit(1);
     for (int i = 0; i < ROUNDS; i++)
         for (int way = 0; way < WAYS; way++) {
             double begin = now();
@@ -117,16 +124,17 @@ static void measure(int32_t keys, int dtype, int large)
             if (tables[way] != NULL)
                 p.kv_rows.page_size = PAGE, p.kv_rows.num_pages = pages,
                 p.kv_rows.table = tables[way];
-            if (attn_forward(&p, ws, need) != ATTN_OK) exit(1);
+            if (attn_forward(&p, ws, need) != ATTN_OK)
+                exit(1);
             call[way][i] = now() - begin;
             begin = now();
             read_pieces(k, tables[way], pages, piece);
             reading[way][i] = now() - begin;
         }
     printf("%-4s %6ld keys, %s memory: pages in order %.2f, in random order %.2f of the time of a "
-           "contiguous call; reading alone %.2f, %.2f\n", dtype == ATTN_F32 ? "f32" : "f16",
-           (long)keys, large ? "large   " : "ordinary", ratio(call, 1), ratio(call, 2),
-           ratio(reading, 1), ratio(reading, 2));
+           "contiguous call; reading alone %.2f, %.2f\n",
+           dtype == ATTN_F32 ? "f32" : "f16", (long)keys, large ? "large   " : "ordinary",
+           ratio(call, 1), ratio(call, 2), ratio(reading, 1), ratio(reading, 2));
 }
 
 int main(void)

@@ -35,15 +35,18 @@ static inline float exp2_of(float x)
     const int32_t bits = ((int32_t)whole + 127) << 23;
     float power;
     memcpy(&power, &bits, sizeof power);
-    return power * (1.0000001f + f * (0.693146944f + f * (0.240221202f + f * (0.0555071309f
-                    + f * (0.00967554189f + f * 0.00132764725f)))));
+    return power * (1.0000001f +
+                    f * (0.693146944f +
+                         f * (0.240221202f +
+                              f * (0.0555071309f + f * (0.00967554189f + f * 0.00132764725f)))));
 }
 
 /* s = exp(scale * (s - max)) with c = scale * log2(e); the sum of it. */
 static float exp_row(float *s, int n, float c)
 {
     float max = s[0], sum = 0;
-    for (int j = 1; j < n; j++) max = s[j] > max ? s[j] : max;
+    for (int j = 1; j < n; j++)
+        max = s[j] > max ? s[j] : max;
     const float shift = max * c;
     for (int j = 0; j < n; j++) {
         s[j] = exp2_of(s[j] * c - shift);
@@ -64,13 +67,15 @@ static void run_block(const peer_openblas *p, int begin, int count, int keys, co
         float *const row = s + (size_t)i * (size_t)stride;
         const int visible = p->shape.causal ? begin + i + 1 : keys;
         p->sums[i] = exp_row(row, visible, c);
-        for (int j = visible; j < keys; j++) row[j] = 0;
+        for (int j = visible; j < keys; j++)
+            row[j] = 0;
     }
     p->sgemm(ROW_MAJOR, PLAIN, PLAIN, count, d, keys, 1, s, stride, v, d, 0, o, d);
     for (int i = 0; i < count; i++) {
         const float inverse = 1 / p->sums[i];
         float *const row = o + (size_t)i * (size_t)d;
-        for (int j = 0; j < d; j++) row[j] *= inverse;
+        for (int j = 0; j < d; j++)
+            row[j] *= inverse;
     }
 }
 
@@ -103,7 +108,8 @@ peer_openblas *peer_openblas_open(const peer_shape *shape, peer_sgemm_fn sgemm, 
     const int all = rows_of_matrix(shape);
     const size_t block = (size_t)(rows > 0 && rows < all ? rows : all);
     peer_openblas *const p = malloc(sizeof *p);
-    if (!p) return NULL;
+    if (!p)
+        return NULL;
     p->shape = *shape;
     p->sgemm = sgemm;
     p->q = q;
@@ -114,13 +120,15 @@ peer_openblas *peer_openblas_open(const peer_shape *shape, peer_sgemm_fn sgemm, 
     p->memory = malloc((block * ((size_t)shape->seq + 2 * LINE + 1) + LINE) * sizeof(float));
     p->logits = (float *)(((uintptr_t)p->memory + 63) & ~(uintptr_t)63);
     p->sums = p->logits + block * ((size_t)shape->seq + 2 * LINE);
-    if (p->memory) return p;
+    if (p->memory)
+        return p;
     free(p);
     return NULL;
 }
 
 void peer_openblas_close(peer_openblas *p)
 {
-    if (p) free(p->memory);
+    if (p)
+        free(p->memory);
     free(p);
 }

@@ -209,14 +209,14 @@ static void check_log2(struct proof *r, uint32_t u, float result)
 static void sweep(const char *name, void (*f)(const float *x, float *y, uint32_t n),
                   void (*check)(struct proof *, uint32_t, float), double bound)
 {
-    struct proof all = {0, 0, 0, 0, 0};
+    struct proof all = { 0, 0, 0, 0, 0 };
     uint64_t count = ((uint64_t)1 << 32) / prove_stride;
     int32_t blocks = (int32_t)(count / PROVE_BLOCK), b;
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 16)
 #endif
     for (b = 0; b <= blocks; b++) {
-        struct proof r = {0, 0, 0, 0, 0};
+        struct proof r = { 0, 0, 0, 0, 0 };
         float x[PROVE_BLOCK], y[PROVE_BLOCK];
         uint64_t first = (uint64_t)b * PROVE_BLOCK;
         uint32_t n = first + PROVE_BLOCK <= count ? PROVE_BLOCK : (uint32_t)(count - first), i;
@@ -259,13 +259,14 @@ static void run_log2(const float *x, float *y, uint32_t n)
 /* The values that a stride may miss: whole numbers, powers of two, edges and specials. */
 static void edges(void)
 {
-    static const uint32_t edge[] = {
-        0, 1, 2, 0x007fffff, 0x00800000, 0x33000000, 0x39000000, 0x3effffff, 0x3f1fffff,
-        0x3f200000, 0x3f3504f3, 0x3f3504f4, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x41102cb2,
-        0x41102cb3, 0x411fffff, 0x41200000, 0x41200001, 0x42fbffff, 0x42fc0000, 0x42fc0001,
-        0x42fe0000, 0x42feffff, 0x42ffffff, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fbfffff,
-        0x7fc00000, 0x7fc00001, 0x7fffffff};
-    struct proof e = {0, 0, 0, 0, 0}, t = e, l = e;
+    static const uint32_t edge[] = { 0,          1,          2,          0x007fffff, 0x00800000,
+                                     0x33000000, 0x39000000, 0x3effffff, 0x3f1fffff, 0x3f200000,
+                                     0x3f3504f3, 0x3f3504f4, 0x3f7fffff, 0x3f800000, 0x3f800001,
+                                     0x41102cb2, 0x41102cb3, 0x411fffff, 0x41200000, 0x41200001,
+                                     0x42fbffff, 0x42fc0000, 0x42fc0001, 0x42fe0000, 0x42feffff,
+                                     0x42ffffff, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fbfffff,
+                                     0x7fc00000, 0x7fc00001, 0x7fffffff };
+    struct proof e = { 0, 0, 0, 0, 0 }, t = e, l = e;
     uint32_t i;
     int n;
     for (i = 0; i < 2 * sizeof edge / sizeof *edge; i++) {
@@ -368,12 +369,14 @@ static float sparse(uint64_t random, int e)
 
 static void prove_fma(void)
 {
-    static const uint32_t special[] = {
-        0, 1, 2, 3, 0x00400000, 0x007fffff, 0x00800000, 0x00800001, 0x00ffffff, 0x01000000,
-        0x0c000000, 0x1fffffff, 0x20000000, 0x20000001, 0x33000000, 0x33800000, 0x33800001,
-        0x3f000000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x3fffffff, 0x40000000, 0x4b000000,
-        0x4b7fffff, 0x4b800000, 0x5f000000, 0x5f7fffff, 0x5f800000, 0x73000000, 0x7effffff,
-        0x7f000000, 0x7f7ffffe, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000};
+    static const uint32_t special[] = { 0,          1,          2,          3,          0x00400000,
+                                        0x007fffff, 0x00800000, 0x00800001, 0x00ffffff, 0x01000000,
+                                        0x0c000000, 0x1fffffff, 0x20000000, 0x20000001, 0x33000000,
+                                        0x33800000, 0x33800001, 0x3f000000, 0x3f7fffff, 0x3f800000,
+                                        0x3f800001, 0x3fffffff, 0x40000000, 0x4b000000, 0x4b7fffff,
+                                        0x4b800000, 0x5f000000, 0x5f7fffff, 0x5f800000, 0x73000000,
+                                        0x7effffff, 0x7f000000, 0x7f7ffffe, 0x7f7fffff, 0x7f800000,
+                                        0x7f800001, 0x7fc00000 };
     const uint32_t specials = 2 * sizeof special / sizeof *special;
     static struct fma_proof f;
     uint64_t state = 1, i, count = prove_stride == 1 ? 120000000 : 2000000;
@@ -435,8 +438,9 @@ static void prove_fma(void)
         default: /* c is itself tiny against a product with 25 bits, or subnormal */
             a = with_exponent((uint32_t)p | 1u, ea);
             b = prove_value(0x3fc00000u ^ (uint32_t)(q >> 63) << 31);
-            check_fma(&f, a, b, with_exponent((uint32_t)s & 0x80000003u,
-                                              (s >> 40 & 1) != 0 ? 0 : (int)(s >> 41 & 255)));
+            check_fma(&f, a, b,
+                      with_exponent((uint32_t)s & 0x80000003u,
+                                    (s >> 40 & 1) != 0 ? 0 : (int)(s >> 41 & 255)));
             break;
         }
     }
@@ -479,7 +483,7 @@ static void check_inv_sqrt(struct proof *r, uint64_t n)
 
 static void prove_inv_sqrt(void)
 {
-    struct proof r = {0, 0, 0, 0, 0};
+    struct proof r = { 0, 0, 0, 0, 0 };
     uint64_t state = 2, n, i, count = prove_stride == 1 ? 2000000 : 50000;
     uint64_t dense = prove_stride == 1 ? (uint64_t)1 << 20 : (uint64_t)1 << 16;
     for (n = 1; n <= dense; n++)
@@ -514,7 +518,7 @@ static float refined_reciprocal(float x, float y)
  * exponents scale all numbers by powers of two. Quick: the last 4096 and some before. */
 static void prove_reciprocal(void)
 {
-    struct proof r = {0, 0, 0, 0, 0};
+    struct proof r = { 0, 0, 0, 0, 0 };
     uint32_t m;
     int ulp;
     for (m = 0; m < 0x800000u; m += m < 0x7ff000u ? prove_stride : 1) {

@@ -19,14 +19,17 @@
 static int make_rope(const bench_case *c, append_job *job, char *why, size_t why_bytes)
 {
     const int64_t pairs = c->head_dim / 2, positions = KEYS_APPEND_CAPACITY;
-    if (c->keys.rope == KEYS_UNTURNED) return 1;
+    if (c->keys.rope == KEYS_UNTURNED)
+        return 1;
     job->step.rope = &job->rope;
-    if (c->keys.rope == KEYS_ROPE) return 1;
+    if (c->keys.rope == KEYS_ROPE)
+        return 1;
     job->table = malloc(sizeof(float) * (size_t)(2 * positions * pairs));
-    if (!job->table) return snprintf(why, why_bytes, "no memory for a table"), 0;
+    if (!job->table)
+        return snprintf(why, why_bytes, "no memory for a table"), 0;
     float *const sine = job->table + positions * pairs;
-    const attn_status status = attn_rope_table(&job->rope, c->head_dim, 0, positions, job->table,
-                                               sine, why, why_bytes);
+    const attn_status status =
+        attn_rope_table(&job->rope, c->head_dim, 0, positions, job->table, sine, why, why_bytes);
     job->rope.cos = job->table;
     job->rope.sin = sine;
     job->rope.num_positions = positions;
@@ -43,7 +46,8 @@ int append_make(const bench_case *c, const attn_params *p, uint64_t seed, append
     job->step.k = p->k;
     job->step.v = p->v;
     job->read_back = malloc(sizeof(float) * (size_t)(c->heads_kv * c->seq_kv * width));
-    if (!job->read_back) return snprintf(why, why_bytes, "no memory for the check"), 0;
+    if (!job->read_back)
+        return snprintf(why, why_bytes, "no memory for the check"), 0;
     return make_rope(c, job, why, why_bytes) && keys_make(c, seed, &job->store, why, why_bytes);
 }
 
@@ -53,7 +57,8 @@ int append_call(void *argument)
     attn_cache *const cache = &job->store.cache;
     if (cache->end[0] + job->step.seq_len > cache->capacity)
         for (int64_t b = 0; b < job->step.batch; b++)
-            if (attn_cache_trim(cache, b, 0, 0, NULL, 0) != ATTN_OK) return 1;
+            if (attn_cache_trim(cache, b, 0, 0, NULL, 0) != ATTN_OK)
+                return 1;
     return attn_cache_append(cache, &job->step, NULL, 0) != ATTN_OK;
 }
 
@@ -69,7 +74,8 @@ static void compare(append_check *check, int dtype, double got, double want, dou
 {
     const double allowed = tolerance + oracle_storage_error(dtype, want);
     const double error = fabs(got - want);
-    if (!(error <= check->max_err)) check->max_err = error == error ? error : INFINITY;
+    if (!(error <= check->max_err))
+        check->max_err = error == error ? error : INFINITY;
     if (!(error <= check->err_tolerance * allowed))
         check->err_tolerance = error == error ? error / allowed : INFINITY;
 }
@@ -113,7 +119,8 @@ static void check_sequence(append_check *check, int64_t b, const float *k, const
             const float *const from = row_of(&step->k, b, h, i);
             if (step->rope)
                 compare_turned(check, cache->k.dtype, k, from, dim, first + (double)i);
-            else compare_plain(check, cache->k.dtype, k, from, dim);
+            else
+                compare_plain(check, cache->k.dtype, k, from, dim);
             compare_plain(check, cache->v.dtype, v, row_of(&step->v, b, h, i), dim_v);
         }
 }
@@ -124,11 +131,12 @@ int append_verify(append_job *job, double *max_err, double *err_tolerance, char 
     const attn_cache *const cache = &job->store.cache;
     const int64_t n = job->step.seq_len;
     float *const v = job->read_back + cache->num_heads_kv * n * cache->head_dim;
-    const attn_output k_out = {ATTN_F32, 0, 0, 0, job->read_back}, v_out = {ATTN_F32, 0, 0, 0, v};
-    append_check check = {job, 0, 0};
+    const attn_output k_out = { ATTN_F32, 0, 0, 0, job->read_back },
+                      v_out = { ATTN_F32, 0, 0, 0, v };
+    append_check check = { job, 0, 0 };
     for (int64_t b = 0; b < job->step.batch; b++) {
-        if (attn_cache_read(cache, 0, b, cache->end[b] - n, n, &k_out, &v_out, why, why_bytes)
-            != ATTN_OK)
+        if (attn_cache_read(cache, 0, b, cache->end[b] - n, n, &k_out, &v_out, why, why_bytes) !=
+            ATTN_OK)
             return 0;
         check_sequence(&check, b, job->read_back, v);
     }

@@ -9,7 +9,7 @@
 
 const char *case_layout_name(case_layout layout)
 {
-    static const char *const names[] = {"bhsd", "bshd"};
+    static const char *const names[] = { "bhsd", "bshd" };
     return names[layout];
 }
 
@@ -20,13 +20,13 @@ const char *case_data_name(data_kind data)
 
 const char *case_dtype_name(int dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = { "f32", "f16", "bf16" };
     return names[dtype];
 }
 
 const char *case_keys_name(keys_kind kind)
 {
-    static const char *const names[] = {"plain", "contiguous", "ring", "paged"};
+    static const char *const names[] = { "plain", "contiguous", "ring", "paged" };
     return names[kind];
 }
 

@@ -19,9 +19,9 @@ typedef enum case_shares {
     SHARES_BUT_THREADS,
     SHARES_BUT_MASK,
     SHARES_BUT_PATTERN, /* mask, branches, what is kept between calls */
-    SHARES_BUT_KEYS,   /* where the keys lie, how they are turned */
+    SHARES_BUT_KEYS,    /* where the keys lie, how they are turned */
     SHARES_BUT_STORAGE, /* types of k and v: q and o alone are shared */
-    SHARES_BUT_GEMMS   /* how the products of a backward call are divided, and threads */
+    SHARES_BUT_GEMMS    /* how the products of a backward call are divided, and threads */
 } case_shares;
 
 /* Where k and v lie: all but the first are caches of attn_cache.h. */
@@ -54,7 +54,11 @@ typedef struct case_dilated {
 
 /* What is in the case's name, so that options leave it alone. */
 enum {
-    FIXED_MASK = 1, FIXED_STORAGE = 2, FIXED_LAYOUT = 4, FIXED_PASS = 8, FIXED_ALL = 15,
+    FIXED_MASK = 1,
+    FIXED_STORAGE = 2,
+    FIXED_LAYOUT = 4,
+    FIXED_PASS = 8,
+    FIXED_ALL = 15,
     FIXED_PATTERN = 16 /* branches, merging, what is kept: the preset's list has heeded them */
 };
 
@@ -70,8 +74,8 @@ typedef struct bench_case {
     case_dilated dilated;
     int pattern_anew; /* index of what takes part, or cells of a mask: in every call */
     int memory_anew;  /* workspace: allocated for every call and freed after it */
-    int backward; /* attn_backward in place of attn_forward, whose result it needs, untimed */
-    int gemms;    /* matrix products of a tile of it: 5 or 7; 0 = as the library chooses */
+    int backward;     /* attn_backward in place of attn_forward, whose result it needs, untimed */
+    int gemms;        /* matrix products of a tile of it: 5 or 7; 0 = as the library chooses */
     data_kind data;
     case_layout layout;     /* of q, k, v and o */
     int warmup, iterations; /* iterations 0: doubled until min_time */
@@ -82,28 +86,28 @@ typedef struct bench_case {
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
     int threads;            /* 0 = those of the command line */
     case_shares shares;
-    int fixed;           /* FIXED_... */
-    int naive_whole;     /* the naive path materialises the logits of all heads at once */
+    int fixed;       /* FIXED_... */
+    int naive_whole; /* the naive path materialises the logits of all heads at once */
 } bench_case;
 
 /* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
 typedef struct bench_result {
     const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
-    const char *pass;            /* "forward", "backward"; "none" where keys are appended */
-    const char *keys;            /* where k and v lie: "plain", or a kind of cache */
+    const char *pass; /* "forward", "backward"; "none" where keys are appended */
+    const char *keys; /* where k and v lie: "plain", or a kind of cache */
     const char *k_dtype, *v_dtype;
-    const char *tuning; /* file whose text was used; "" = none */
-    const char *device; /* its name; "" = the CPU */
-    const char *merge;           /* "lse", "mean"; "" = the case is dense */
-    const char *variant;         /* "strided", "gathered"; likewise */
-    const char *pattern_cache;   /* "on", "off": built in every call; "" = there is none */
-    const char *memory_pool;     /* "on", "off": workspace in every call */
-    const char *branch_heads;    /* "same", "turned", "groups": which heads have which of them */
-    char branches[96];           /* see dilated_text */
+    const char *tuning;        /* file whose text was used; "" = none */
+    const char *device;        /* its name; "" = the CPU */
+    const char *merge;         /* "lse", "mean"; "" = the case is dense */
+    const char *variant;       /* "strided", "gathered"; likewise */
+    const char *pattern_cache; /* "on", "off": built in every call; "" = there is none */
+    const char *memory_pool;   /* "on", "off": workspace in every call */
+    const char *branch_heads;  /* "same", "turned", "groups": which heads have which of them */
+    char branches[96];         /* see dilated_text */
     char name[48];
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
-    int64_t row_stride; /* elements from one row of q to the next */
-    int64_t page_size;  /* keys of a page; 0 = not paged */
+    int64_t row_stride;     /* elements from one row of q to the next */
+    int64_t page_size;      /* keys of a page; 0 = not paged */
     int64_t shared_keys;    /* that the call was told of */
     int64_t kv_token_bytes; /* of k and v of one key */
     int64_t kv_bytes;       /* of k and v as they are stored */
@@ -115,7 +119,7 @@ typedef struct bench_result {
     double matrix_share;      /* workspace / the whole matrix of logits */
     double intensity;         /* FLOPs / byte of q, k, v, o; backward of lse and gradients, too */
     double fma_peak_gflops, read_peak_gbytes_per_s; /* of as many threads; from memory */
-    const char *roof;         /* which of the two binds at this intensity: "compute", "memory" */
+    const char *roof; /* which of the two binds at this intensity: "compute", "memory" */
     double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
     double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
     double tokens_per_s, gflops;
@@ -132,21 +136,21 @@ typedef struct bench_result {
     double max_err;       /* largest |o - oracle| over the sampled rows */
     double err_tolerance; /* the worst error in units of its tolerance */
     double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
-    double phase_rest_ms; /* of the phases' own call; all 0 = not asked for */
+    double phase_rest_ms;  /* of the phases' own call; all 0 = not asked for */
     double phase_clock_ms; /* that reading the clock took of it */
     double launch_ms, to_device_ms, compute_ms, to_host_ms; /* of a call on a device, which they add
                                                              * up to; all 0 on the CPU */
-    double compute_gflops; /* FLOPs / compute_ms */
-    int64_t launches;      /* of kernels, by one call */
-    int64_t ranks;         /* the sequence is divided among; 0 = one process, not divided */
-    int64_t moved_bytes;   /* between ranks, by one call */
-    double exchange_ms;    /* in the transport, mean of the ranks */
-    double rank_balance;   /* pairs of the rank that has most / mean of all */
-    int place, on_gpu;     /* place: a path_device */
-    int absent;           /* nowhere on this machine or in this build: no case has the path */
-    case_shares shares;   /* with the case that speedup is over */
+    double compute_gflops;                                  /* FLOPs / compute_ms */
+    int64_t launches;                                       /* of kernels, by one call */
+    int64_t ranks;       /* the sequence is divided among; 0 = one process, not divided */
+    int64_t moved_bytes; /* between ranks, by one call */
+    double exchange_ms;  /* in the transport, mean of the ranks */
+    double rank_balance; /* pairs of the rank that has most / mean of all */
+    int place, on_gpu;   /* place: a path_device */
+    int absent;          /* nowhere on this machine or in this build: no case has the path */
+    case_shares shares;  /* with the case that speedup is over */
     const bench_case *from;
-    char skipped[280];    /* why it was not timed; "" = it was */
+    char skipped[280]; /* why it was not timed; "" = it was */
 } bench_result;
 
 const char *case_layout_name(case_layout layout);

@@ -16,9 +16,12 @@ enum { PERIOD = 1048573 };
 static float trig(int which, size_t i)
 {
     const double x = 0.1 * (double)i;
-    if (which == DATA_Q) return (float)sin(x);
-    if (which == DATA_K) return (float)cos(1.1 * x);
-    if (which == DATA_DOUT) return (float)cos(0.9 * x);
+    if (which == DATA_Q)
+        return (float)sin(x);
+    if (which == DATA_K)
+        return (float)cos(1.1 * x);
+    if (which == DATA_DOUT)
+        return (float)cos(0.9 * x);
     return (float)tan(1.2 * sin(0.7 * x)); /* |argument| <= 1.2: |tan| <= 2.6 */
 }
 

@@ -30,8 +30,8 @@ static branch_view view_of(const bench_case *c, int n, int64_t h)
 {
     const case_dilated *const d = &c->dilated;
     const int64_t own = h - first_head(c, n);
-    const branch_view v = {own >= 0 && own < heads_of(c, n), d->segment[n], d->dilation[n],
-                           d->rotate ? h % d->dilation[n] : 0};
+    const branch_view v = { own >= 0 && own < heads_of(c, n), d->segment[n], d->dilation[n],
+                            d->rotate ? h % d->dilation[n] : 0 };
     return v;
 }
 
@@ -62,14 +62,16 @@ unsigned dilated_head_branches(const bench_case *c, int64_t h)
 {
     unsigned branches = 0;
     for (int n = 0; n < c->dilated.branches; n++)
-        if (view_of(c, n, h).has) branches |= 1u << n;
+        if (view_of(c, n, h).has)
+            branches |= 1u << n;
     return branches;
 }
 
 int dilated_times(const bench_case *c, int64_t h, int64_t i, int64_t j)
 {
     int times = 0;
-    for (unsigned left = dilated_branches(c, h, i, j); left; left &= left - 1) times++;
+    for (unsigned left = dilated_branches(c, h, i, j); left; left &= left - 1)
+        times++;
     return times;
 }
 
@@ -105,7 +107,8 @@ int dilated_is_mean(const bench_case *c)
 int dilated_reads_all(const bench_case *c)
 {
     for (int n = 0; n < c->dilated.branches; n++)
-        if (c->dilated.dilation[n] == 1 && !c->dilated.groups && c->seq_q == c->seq_kv) return 1;
+        if (c->dilated.dilation[n] == 1 && !c->dilated.groups && c->seq_q == c->seq_kv)
+            return 1;
     return 0;
 }
 
@@ -114,9 +117,9 @@ const char *dilated_text(const bench_case *c, char text[DILATED_TEXT])
     size_t length = 0;
     text[0] = '\0';
     for (int n = 0; n < c->dilated.branches && length < DILATED_TEXT; n++)
-        length += (size_t)snprintf(text + length, DILATED_TEXT - length, "%s%lld/%lld",
-                                   n ? " " : "", (long long)c->dilated.segment[n],
-                                   (long long)c->dilated.dilation[n]);
+        length +=
+            (size_t)snprintf(text + length, DILATED_TEXT - length, "%s%lld/%lld", n ? " " : "",
+                             (long long)c->dilated.segment[n], (long long)c->dilated.dilation[n]);
     return text;
 }
 
@@ -141,10 +144,14 @@ void dilated_describe(const bench_case *c, dilated_job *job)
 
 void dilated_plant(dilated_job *job, dilated_fault fault)
 {
-    if (fault == DILATED_LENGTH) job->branches[0].segment++;
-    if (fault == DILATED_STEP) job->branches[0].dilation++;
-    if (fault == DILATED_HEADS) job->branches[0].rotate ^= 1;
-    if (fault == DILATED_MERGE) job->d.merge ^= 1;
+    if (fault == DILATED_LENGTH)
+        job->branches[0].segment++;
+    if (fault == DILATED_STEP)
+        job->branches[0].dilation++;
+    if (fault == DILATED_HEADS)
+        job->branches[0].rotate ^= 1;
+    if (fault == DILATED_MERGE)
+        job->d.merge ^= 1;
 }
 
 attn_status dilated_size(const dilated_job *job, const attn_params *p, const attn_gradients *g,
@@ -152,9 +159,12 @@ attn_status dilated_size(const dilated_job *job, const attn_params *p, const att
 {
     const attn_status status = g ? attn_dilated_backward_workspace_size(p, &job->d, g, bytes)
                                  : attn_dilated_workspace_size(p, &job->d, bytes);
-    if (status == ATTN_OK) return status;
-    if (g) attn_dilated_backward_check(p, &job->d, g, NULL, 0, why, why_bytes);
-    else attn_dilated_check(p, &job->d, NULL, 0, why, why_bytes);
+    if (status == ATTN_OK)
+        return status;
+    if (g)
+        attn_dilated_backward_check(p, &job->d, g, NULL, 0, why, why_bytes);
+    else
+        attn_dilated_check(p, &job->d, NULL, 0, why, why_bytes);
     return status;
 }
 
@@ -165,13 +175,15 @@ static int keeps_index(const bench_case *c)
 
 double dilated_index_bytes(const bench_case *c, const dilated_job *job)
 {
-    if (!keeps_index(c)) return 0;
+    if (!keeps_index(c))
+        return 0;
     return 4 * (double)attn_dilated_index_size(&job->d, c->seq_kv);
 }
 
 int dilated_make(const bench_case *c, dilated_job *job)
 {
-    if (!keeps_index(c)) return 1;
+    if (!keeps_index(c))
+        return 1;
     const int64_t entries = attn_dilated_index_size(&job->d, c->seq_kv);
     job->index = malloc((size_t)entries * sizeof *job->index + 1);
     if (!job->index || attn_dilated_index(&job->d, c->seq_kv, job->index, entries) != ATTN_OK)
@@ -184,7 +196,8 @@ int dilated_make(const bench_case *c, dilated_job *job)
 attn_status dilated_call(const dilated_job *job, const attn_params *p, const attn_gradients *g,
                          void *workspace, size_t workspace_bytes)
 {
-    if (g) return attn_dilated_backward(p, &job->d, g, workspace, workspace_bytes);
+    if (g)
+        return attn_dilated_backward(p, &job->d, g, workspace, workspace_bytes);
     return attn_dilated_forward(p, &job->d, workspace, workspace_bytes);
 }
 

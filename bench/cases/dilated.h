@@ -51,7 +51,12 @@ void dilated_describe(const bench_case *c, dilated_job *job);
 /* Faults for checks of the bench: the call is told of another segment, step, first position of the
  * heads, or merging than the case has. */
 typedef enum dilated_fault {
-    DILATED_RIGHT, DILATED_LENGTH, DILATED_STEP, DILATED_HEADS, DILATED_MERGE, DILATED_FAULTS
+    DILATED_RIGHT,
+    DILATED_LENGTH,
+    DILATED_STEP,
+    DILATED_HEADS,
+    DILATED_MERGE,
+    DILATED_FAULTS
 } dilated_fault;
 void dilated_plant(dilated_job *job, dilated_fault fault);
 

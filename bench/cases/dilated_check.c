@@ -31,7 +31,8 @@ typedef struct seen_keys {
 static int count_bits(unsigned bits)
 {
     int n = 0;
-    for (; bits; bits &= bits - 1) n++;
+    for (; bits; bits &= bits - 1)
+        n++;
     return n;
 }
 
@@ -43,10 +44,12 @@ static void see(const bench_case *c, const attn_params *p, int64_t b, int64_t h,
     for (int64_t j = 0; j < c->seq_kv; j++) {
         seen_key *const k = &seen->keys[seen->n];
         k->branches = dilated_branches(c, h, i, j);
-        if (!k->branches || !oracle_visible(p, b, h, i, j)) continue;
+        if (!k->branches || !oracle_visible(p, b, h, i, j))
+            continue;
         k->j = j;
         k->logit = oracle_logit(p, b, h, i, j, ATTN_LOGITS_BIAS, &k->error);
-        if (k->logit > seen->maximum) seen->maximum = k->logit;
+        if (k->logit > seen->maximum)
+            seen->maximum = k->logit;
         seen->n++;
     }
 }
@@ -80,13 +83,14 @@ static void sum_up(const seen_keys *seen, softmax *s)
         s->mean_error += weight * error_of(seen, k);
         s->alive += (k->branches & s->branches) != 0;
     }
-    if (s->sum > 0) s->mean_error /= s->sum;
+    if (s->sum > 0)
+        s->mean_error /= s->sum;
 }
 
 static double roundings_of(const bench_case *c, const softmax *s)
 {
-    return 6 + MERGE_ROUNDINGS * c->dilated.branches
-           + sqrt((double)(s->alive < 1024 ? s->alive : 1024));
+    return 6 + MERGE_ROUNDINGS * c->dilated.branches +
+           sqrt((double)(s->alive < 1024 ? s->alive : 1024));
 }
 
 /* Adds its share of o. */
@@ -116,11 +120,12 @@ static void add_softmax(const bench_case *c, const attn_params *p, int64_t b, in
     out->alive = s->alive;
     out->lse = -INFINITY;
     out->lse_tolerance = 0;
-    if (s->sum <= 0) return;
+    if (s->sum <= 0)
+        return;
     out->lse = seen->maximum + log(s->sum);
-    out->lse_tolerance = ORACLE_FACTOR * unit
-                         * (s->mean_error + 2 * fabs(out->lse) + 2 * fabs(seen->maximum)
-                            + roundings_of(c, s));
+    out->lse_tolerance =
+        ORACLE_FACTOR * unit *
+        (s->mean_error + 2 * fabs(out->lse) + 2 * fabs(seen->maximum) + roundings_of(c, s));
     add_values(c, p, b, h, seen, s, out);
 }
 
@@ -128,8 +133,9 @@ static void add_softmax(const bench_case *c, const attn_params *p, int64_t b, in
 static int row_of(const bench_case *c, const attn_params *p, int64_t b, int64_t h, int64_t i,
                   unsigned branches, int apart, oracle_result *out)
 {
-    seen_keys seen = {malloc(sizeof(seen_key) * (size_t)c->seq_kv + 1), 0, 0};
-    if (!seen.keys) return 1;
+    seen_keys seen = { malloc(sizeof(seen_key) * (size_t)c->seq_kv + 1), 0, 0 };
+    if (!seen.keys)
+        return 1;
     for (int64_t d = 0; d < c->head_dim_v; d++) {
         out->o[d] = 0;
         out->o_tolerance[d] = ldexp((double)c->seq_kv, -126); /* what flushing may take away */
@@ -137,9 +143,10 @@ static int row_of(const bench_case *c, const attn_params *p, int64_t b, int64_t 
     see(c, p, b, h, i, &seen);
     const double share = apart ? 1.0 / count_bits(branches) : 1;
     for (unsigned left = branches; left; left &= left - 1) {
-        softmax s = {apart ? left & ~(left - 1) : branches, share, 0, 0, 0};
+        softmax s = { apart ? left & ~(left - 1) : branches, share, 0, 0, 0 };
         add_softmax(c, p, b, h, &seen, &s, out);
-        if (!apart) break;
+        if (!apart)
+            break;
     }
     free(seen.keys);
     return 0;

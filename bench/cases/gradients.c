@@ -17,7 +17,7 @@ double gradients_more_bytes(const bench_case *c)
 /* Strides and storage as of the tensor that it is the gradient of, or has the shape of. */
 static attn_output like(int dtype, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t seq, void *data)
 {
-    const attn_output out = {dtype, batch, head, seq, data};
+    const attn_output out = { dtype, batch, head, seq, data };
     return out;
 }
 
@@ -27,7 +27,8 @@ void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job,
 {
     attn_gradients *const g = &job->g;
     job->c = c;
-    if (!dilated_is_mean(c)) p->lse.data = any;
+    if (!dilated_is_mean(c))
+        p->lse.data = any;
     g->gemms = c->gemms;
     g->dout.dtype = p->o.dtype;
     g->dout.stride_batch = p->o.stride_batch;
@@ -37,22 +38,27 @@ void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job,
     g->dq = LIKE(p->q, any);
     g->dk = LIKE(p->k, any);
     g->dv = LIKE(p->v, any);
-    if (p->bias.data) g->dbias.data = any; /* of the axes that the bias has: rows and keys */
-    if (p->sinks) g->dsinks = any;
-    if (p->score) g->score_derivative = mask_score_derivative;
+    if (p->bias.data)
+        g->dbias.data = any; /* of the axes that the bias has: rows and keys */
+    if (p->sinks)
+        g->dsinks = any;
+    if (p->score)
+        g->score_derivative = mask_score_derivative;
 }
 
-attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info,
-                              int *gemms, char *why, size_t why_bytes)
+attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info, int *gemms,
+                              char *why, size_t why_bytes)
 {
     attn_backward_info said;
     attn_params dense = *p;
     dense.lse.data = info->reasons; /* any address */
     attn_status status = attn_backward_explain(&dense, &job->g, &said);
-    if (status != ATTN_OK) attn_backward_check(&dense, &job->g, NULL, 0, why, why_bytes);
+    if (status != ATTN_OK)
+        attn_backward_check(&dense, &job->g, NULL, 0, why, why_bytes);
     if (status == ATTN_OK && job->dilated)
         status = dilated_size(job->dilated, p, &job->g, &said.workspace_bytes, why, why_bytes);
-    if (status != ATTN_OK) return status;
+    if (status != ATTN_OK)
+        return status;
     memset(info, 0, sizeof *info);
     info->impl = said.impl;
     info->kernels_name = said.kernels_name;
@@ -73,7 +79,8 @@ attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_inf
 static void *unwritten(gradients_job *job, size_t bytes)
 {
     void *const array = malloc(bytes + 1);
-    if (array) memset(array, 0xff, bytes);
+    if (array)
+        memset(array, 0xff, bytes);
     job->owned[job->num_owned++] = array;
     return array;
 }
@@ -91,15 +98,19 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     const size_t rows = elements(c->batch, c->heads_q, c->seq_q, 1);
     const size_t keys = elements(c->batch, c->heads_kv, c->seq_kv, 1);
     void *const dout = unwritten(job, rows * (size_t)c->head_dim_v * width);
-    if (p->lse.data) p->lse.data = unwritten(job, rows * sizeof(float));
+    if (p->lse.data)
+        p->lse.data = unwritten(job, rows * sizeof(float));
     g->dout.data = dout;
     g->dq.data = unwritten(job, rows * (size_t)c->head_dim * width);
     g->dk.data = unwritten(job, keys * (size_t)c->head_dim * width);
     g->dv.data = unwritten(job, keys * (size_t)c->head_dim_v * width);
-    if (g->dbias.data) g->dbias.data = unwritten(job, elements(1, 1, c->seq_q, c->seq_kv) * 4);
-    if (g->dsinks) g->dsinks = unwritten(job, (size_t)c->heads_q * sizeof(float));
+    if (g->dbias.data)
+        g->dbias.data = unwritten(job, elements(1, 1, c->seq_q, c->seq_kv) * 4);
+    if (g->dsinks)
+        g->dsinks = unwritten(job, (size_t)c->heads_q * sizeof(float));
     for (int i = 0; i < job->num_owned; i++)
-        if (!job->owned[i]) return 0;
+        if (!job->owned[i])
+            return 0;
     data_fill(dout, c->dtype, rows * (size_t)c->head_dim_v, DATA_DOUT, c->data, seed);
     return 1;
 }
@@ -118,8 +129,7 @@ static attn_status forward_call(const gradients_job *job, const attn_params *p, 
 }
 
 /* o and lse, which have the same bits by any kernels of the CPU. */
-static int run_forward(const gradients_job *job, const attn_params *p, char *why,
-                       size_t why_bytes)
+static int run_forward(const gradients_job *job, const attn_params *p, char *why, size_t why_bytes)
 {
     attn_params forward = *p;
     size_t bytes;
@@ -131,21 +141,24 @@ static int run_forward(const gradients_job *job, const attn_params *p, char *why
     if (status == ATTN_OK)
         status = workspace ? forward_call(job, &forward, workspace, bytes) : ATTN_ERR_WORKSPACE;
     free(workspace);
-    if (status == ATTN_OK) return 1;
+    if (status == ATTN_OK)
+        return 1;
     snprintf(why, why_bytes, "the forward call before it: %s", attn_status_string(status));
     return 0;
 }
 
 int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why, size_t why_bytes)
 {
-    if (make_arrays(p, seed, job)) return run_forward(job, p, why, why_bytes);
+    if (make_arrays(p, seed, job))
+        return run_forward(job, p, why, why_bytes);
     snprintf(why, why_bytes, "the system gave no memory for the gradients");
     return 0;
 }
 
 void gradients_free(gradients_job *job)
 {
-    while (job->num_owned > 0) free(job->owned[--job->num_owned]);
+    while (job->num_owned > 0)
+        free(job->owned[--job->num_owned]);
 }
 
 /* ---- a fault on purpose */
@@ -160,13 +173,15 @@ void gradients_spoil(gradients_job *job, const attn_params *p, int64_t row)
         char *data;
         int64_t rows, dim;
         int dtype;
-    } outputs[] = {{g->dq.data, rows, p->head_dim, c->dtype},
-                   {g->dk.data, keys, p->head_dim, c->dtype},
-                   {g->dv.data, keys, p->head_dim_v, c->dtype},
-                   {(char *)g->dbias.data, g->dbias.data ? c->seq_q * c->seq_kv : 0, 1, ATTN_F32},
-                   {(char *)g->dsinks, c->heads_q, 1, ATTN_F32}};
+    } outputs[] = { { g->dq.data, rows, p->head_dim, c->dtype },
+                    { g->dk.data, keys, p->head_dim, c->dtype },
+                    { g->dv.data, keys, p->head_dim_v, c->dtype },
+                    { (char *)g->dbias.data, g->dbias.data ? c->seq_q * c->seq_kv : 0, 1,
+                      ATTN_F32 },
+                    { (char *)g->dsinks, c->heads_q, 1, ATTN_F32 } };
     int i = 0;
-    for (row--; row >= outputs[i].rows; i++) row -= outputs[i].rows;
+    for (row--; row >= outputs[i].rows; i++)
+        row -= outputs[i].rows;
     char *const place = outputs[i].data + row * outputs[i].dim * case_width(outputs[i].dtype);
     float first = 0;
     attn_convert(&first, ATTN_F32, place, outputs[i].dtype, 1);

@@ -32,8 +32,8 @@ void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job,
 
 /* What attn_backward would do, in the fields of *info that both calls have, and with how many
  * products for a tile. Otherwise its status, and why says it. */
-attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info,
-                              int *gemms, char *why, size_t why_bytes);
+attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info, int *gemms,
+                              char *why, size_t why_bytes);
 
 /* The arrays: NaN in those that the call writes. p->q to p->o are there; o and lse are written by a
  * forward call. 0 with a sentence; gradients_free in any case. */

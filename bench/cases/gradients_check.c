@@ -38,7 +38,7 @@ static const double unit = 1.0 / 16777216.0;
 typedef struct check {
     const gradients_job *job;
     const attn_params *p;
-    double scale, keep; /* dropout's factor */
+    double scale, keep;        /* dropout's factor */
     double *sum[2], *error[2]; /* of up to two vectors: value, absolute error in units of u */
     double *o, *o_tolerance;
     double max_err, err_tolerance;
@@ -76,8 +76,8 @@ static double load(const attn_tensor *t, ptrdiff_t start, int64_t d)
 
 static attn_tensor tensor_of(const attn_output *out)
 {
-    const attn_tensor t = {out->dtype, out->stride_batch, out->stride_head, out->stride_seq,
-                           out->data};
+    const attn_tensor t = { out->dtype, out->stride_batch, out->stride_head, out->stride_seq,
+                            out->data };
     return t;
 }
 
@@ -103,8 +103,10 @@ static int part_of(const check *c, int64_t h, int n, row_terms *r)
 {
     unsigned left = is_mean(c) ? dilated_head_branches(case_of(c), h) : 1u;
     int all = 0;
-    for (unsigned count = left; count; count &= count - 1) all++;
-    for (int i = 0; i < n; i++) left &= left - 1;
+    for (unsigned count = left; count; count &= count - 1)
+        all++;
+    for (int i = 0; i < n; i++)
+        left &= left - 1;
     r->branches = is_mean(c) ? left & ~(left - 1) : ~0u;
     r->share = 1.0 / all;
     return left != 0;
@@ -114,7 +116,8 @@ static int part_of(const check *c, int64_t h, int n, row_terms *r)
 static int times_of(const check *c, const row_terms *r, int64_t j)
 {
     int times = 0;
-    if (!case_of(c)->dilated.branches) return 1;
+    if (!case_of(c)->dilated.branches)
+        return 1;
     for (unsigned left = dilated_branches(case_of(c), r->h, r->i, j) & r->branches; left;
          left &= left - 1)
         times++;
@@ -126,10 +129,11 @@ static int times_of(const check *c, const row_terms *r, int64_t j)
 /* NaN is infinitely wrong. */
 static void compare(check *c, int dtype, double got, double want, double tolerance)
 {
-    const double allowed = ORACLE_FACTOR * tolerance + oracle_storage_error(dtype, want)
-                           + ldexp(1, -116); /* what flushing of subnormals may take away */
+    const double allowed = ORACLE_FACTOR * tolerance + oracle_storage_error(dtype, want) +
+                           ldexp(1, -116); /* what flushing of subnormals may take away */
     const double error = fabs(got - want);
-    if (!(error <= c->max_err)) c->max_err = error == error ? error : INFINITY;
+    if (!(error <= c->max_err))
+        c->max_err = error == error ? error : INFINITY;
     if (!(error <= c->err_tolerance * allowed))
         c->err_tolerance = error == error ? error / allowed : INFINITY;
 }
@@ -153,7 +157,8 @@ static double size_of_v(const check *c, int64_t b, int64_t h)
     double sum = 0, n = 0;
     for (int64_t j = 0; j < keys; j += step) {
         const ptrdiff_t v = oracle_key_offset(p, &p->v, p->head_dim_v, b, kv_head(c, h), j);
-        for (int64_t d = 0; d < p->head_dim_v; d++, n++) sum += fabs(load(&p->v, v, d));
+        for (int64_t d = 0; d < p->head_dim_v; d++, n++)
+            sum += fabs(load(&p->v, v, d));
     }
     return n > 0 ? sum / n : 0;
 }
@@ -177,13 +182,14 @@ static void set_delta(const check *c, const double *o, double v, row_terms *r)
 /* From what the forward call stored. */
 static row_terms stored_row(const check *c, int64_t b, int64_t h, int64_t i, double v)
 {
-    row_terms r = {b, h, i, stored_lse(c, b, h, i), 0, 0, 0, ~0u, 1};
+    row_terms r = { b, h, i, stored_lse(c, b, h, i), 0, 0, 0, ~0u, 1 };
     const attn_params *const p = c->p;
     const attn_output *const out = &p->o;
     const attn_tensor o = tensor_of(out);
     const ptrdiff_t start = row_at(c, &o, p->head_dim_v, &r);
     r.spread = spread_of((double)oracle_keys(p, b));
-    for (int64_t d = 0; d < p->head_dim_v; d++) c->o[d] = load(&o, start, d);
+    for (int64_t d = 0; d < p->head_dim_v; d++)
+        c->o[d] = load(&o, start, d);
     set_delta(c, c->o, v, &r);
     return r;
 }
@@ -204,16 +210,18 @@ static void compare_stored(check *c, const row_terms *r, const oracle_result *wa
 /* From the oracle, which o and lse of the forward call are compared with. 0 = no memory. */
 static int exact_row(check *c, row_terms *r)
 {
-    oracle_result want = {0};
+    oracle_result want = { 0 };
     want.o = c->o;
     want.o_tolerance = c->o_tolerance;
     const int failed = case_of(c)->dilated.branches
                            ? dilated_softmax(case_of(c), c->p, r->b, r->h, r->i, r->branches, &want)
                            : oracle_row_full(c->p, r->b, r->h, r->i, &want);
-    if (failed) return 0;
+    if (failed)
+        return 0;
     r->lse = want.lse;
     r->spread = spread_of((double)want.alive);
-    if (!is_mean(c)) compare_stored(c, r, &want);
+    if (!is_mean(c))
+        compare_stored(c, r, &want);
     set_delta(c, c->o, size_of_v(c, r->b, r->h), r);
     return 1;
 }
@@ -242,7 +250,8 @@ static double score_factor(const check *c, const row_terms *r, int64_t j)
 {
     attn_params before = *c->p;
     const attn_pair at = oracle_pair(c->p, r->b, r->h, r->i, j);
-    if (!before.score) return 1;
+    if (!before.score)
+        return 1;
     before.score = NULL;
     const double logit = oracle_logit(&before, r->b, r->h, r->i, j, ATTN_LOGITS_BIAS, NULL);
     return (double)c->job->g.score_derivative(before.callback_user, &at, (float)logit);
@@ -254,19 +263,21 @@ static void pass_softcap(const check *c, const row_terms *r, int64_t j, pair_ter
     double error;
     t->raw = t->ds;
     t->raw_error = t->ds_error;
-    if (c->p->softcap == 0) return;
+    if (c->p->softcap == 0)
+        return;
     const double cap = (double)c->p->softcap;
     const double x = oracle_logit(c->p, r->b, r->h, r->i, j, ATTN_LOGITS_RAW, &error) / cap;
     const double tangent = tanh(x), factor = 1 - tangent * tangent;
     t->raw = t->ds * factor;
-    t->raw_error = t->ds_error * factor
-                   + fabs(t->ds) * (2 * fabs(tangent) * (factor * error / cap + 8) + 2);
+    t->raw_error =
+        t->ds_error * factor + fabs(t->ds) * (2 * fabs(tangent) * (factor * error / cap + 8) + 2);
 }
 
 /* What dropout does to dp and p: both vanish, or grow by a factor. */
 static double kept_factor(const check *c, const row_terms *r, int64_t j)
 {
-    if (c->p->dropout_p == 0) return 1;
+    if (c->p->dropout_p == 0)
+        return 1;
     return oracle_kept(c->p, r->b, r->h, r->i, j) ? c->keep : 0;
 }
 
@@ -275,20 +286,22 @@ static int pair_of(const check *c, const row_terms *r, int64_t j, pair_terms *t)
 {
     double logit_error, dp_error;
     const int times = times_of(c, r, j);
-    if (!times) return 0;
+    if (!times)
+        return 0;
     const double logit = oracle_logit(c->p, r->b, r->h, r->i, j, ATTN_LOGITS_BIAS, &logit_error);
-    if (logit == -INFINITY) return 0;
+    if (logit == -INFINITY)
+        return 0;
     const double kept = kept_factor(c, r, j);
     const double weight = times * r->share * exp(logit - r->lse);
-    const double relative = 2 * logit_error + 2 * fabs(logit - r->lse) + 4 * fabs(r->lse) + 16
-                            + r->spread;
+    const double relative =
+        2 * logit_error + 2 * fabs(logit - r->lse) + 4 * fabs(r->lse) + 16 + r->spread;
     const double dp = kept * product_of(c, r, j, &dp_error);
     const double slope = score_factor(c, r, j);
     t->p = weight * kept;
     t->p_error = t->p * relative;
     t->ds = weight * (dp - r->delta);
-    t->ds_error = weight * (kept * dp_error + r->delta_error + 2 * fabs(dp) + 2 * fabs(r->delta))
-                  + fabs(t->ds) * (relative + 4);
+    t->ds_error = weight * (kept * dp_error + r->delta_error + 2 * fabs(dp) + 2 * fabs(r->delta)) +
+                  fabs(t->ds) * (relative + 4);
     t->ds *= slope;
     t->ds_error *= fabs(slope);
     pass_softcap(c, r, j, t);
@@ -299,7 +312,8 @@ static int pair_of(const check *c, const row_terms *r, int64_t j, pair_terms *t)
 
 static void clear(check *c, int which, int64_t dim)
 {
-    for (int64_t d = 0; d < dim; d++) c->sum[which][d] = c->error[which][d] = 0;
+    for (int64_t d = 0; d < dim; d++)
+        c->sum[which][d] = c->error[which][d] = 0;
 }
 
 /* Adds x times a row of t; spread: of the sum's rounding. */
@@ -328,8 +342,9 @@ static void compare_row(check *c, int which, const attn_output *out, ptrdiff_t s
 static row_terms place_of(const check *c, int64_t n, int64_t heads,
                           int64_t (*count)(const attn_params *p, int64_t b))
 {
-    row_terms at = {0};
-    while (n >= heads * count(c->p, at.b)) n -= heads * count(c->p, at.b++);
+    row_terms at = { 0 };
+    while (n >= heads * count(c->p, at.b))
+        n -= heads * count(c->p, at.b++);
     at.h = n / count(c->p, at.b);
     at.i = n % count(c->p, at.b);
     return at;
@@ -340,7 +355,8 @@ static int add_keys(check *c, row_terms *r)
 {
     const attn_params *const p = c->p;
     pair_terms t;
-    if (!exact_row(c, r)) return 0;
+    if (!exact_row(c, r))
+        return 0;
     for (int64_t j = 0; j < oracle_keys(p, r->b); j++) {
         const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, r->b, kv_head(c, r->h), j);
         if (pair_of(c, r, j, &t))
@@ -356,7 +372,8 @@ static int check_row(check *c, int64_t n)
     const attn_tensor dq = tensor_of(&c->job->g.dq);
     clear(c, 0, p->head_dim);
     for (int part = 0; part_of(c, r.h, part, &r); part++)
-        if (!add_keys(c, &r)) return 0;
+        if (!add_keys(c, &r))
+            return 0;
     compare_row(c, 0, &c->job->g.dq, row_at(c, &dq, p->head_dim, &r), p->head_dim, c->scale);
     return 1;
 }
@@ -367,7 +384,8 @@ static void add_pair(check *c, const row_terms *r, int64_t j, double spread)
     const attn_params *const p = c->p;
     const attn_tensor *const dout = &c->job->g.dout;
     pair_terms t;
-    if (!pair_of(c, r, j, &t)) return;
+    if (!pair_of(c, r, j, &t))
+        return;
     add(c, 0, t.raw, t.raw_error, spread, &p->q, row_at(c, &p->q, p->head_dim, r), p->head_dim);
     add(c, 1, t.p, t.p_error, spread, dout, row_at(c, dout, p->head_dim_v, r), p->head_dim_v);
 }
@@ -376,8 +394,10 @@ static void add_pair(check *c, const row_terms *r, int64_t j, double spread)
 static int add_parts(check *c, row_terms *r, int64_t j, double spread)
 {
     for (int part = 0; part_of(c, r->h, part, r); part++) {
-        if (!times_of(c, r, j) || !oracle_visible(c->p, r->b, r->h, r->i, j)) continue;
-        if (!exact_row(c, r)) return 0;
+        if (!times_of(c, r, j) || !oracle_visible(c->p, r->b, r->h, r->i, j))
+            continue;
+        if (!exact_row(c, r))
+            return 0;
         add_pair(c, r, j, spread);
     }
     return 1;
@@ -389,10 +409,12 @@ static int add_rows(check *c, int64_t b, int64_t h, int64_t j)
     const int64_t rows = oracle_rows(c->p, b);
     const double v = size_of_v(c, b, h), spread = spread_of((double)rows);
     for (int64_t i = 0; i < rows; i++) {
-        row_terms r = {b, h, i, 0, 0, 0, 0, ~0u, 1};
-        if (!times_of(c, &r, j)) continue;
+        row_terms r = { b, h, i, 0, 0, 0, 0, ~0u, 1 };
+        if (!times_of(c, &r, j))
+            continue;
         if (is_mean(c)) {
-            if (!add_parts(c, &r, j, spread)) return 0;
+            if (!add_parts(c, &r, j, spread))
+                return 0;
             continue;
         }
         r = stored_row(c, b, h, i, v);
@@ -411,11 +433,12 @@ static int check_key(check *c, int64_t n)
     clear(c, 0, p->head_dim);
     clear(c, 1, p->head_dim_v);
     for (int64_t h = at.h * group; h < (at.h + 1) * group; h++)
-        if (!add_rows(c, at.b, h, at.i)) return 0;
-    compare_row(c, 0, &job->g.dk,
-                oracle_key_offset(p, &dk, p->head_dim, at.b, at.h, at.i), p->head_dim, c->scale);
-    compare_row(c, 1, &job->g.dv,
-                oracle_key_offset(p, &dv, p->head_dim_v, at.b, at.h, at.i), p->head_dim_v, 1);
+        if (!add_rows(c, at.b, h, at.i))
+            return 0;
+    compare_row(c, 0, &job->g.dk, oracle_key_offset(p, &dk, p->head_dim, at.b, at.h, at.i),
+                p->head_dim, c->scale);
+    compare_row(c, 1, &job->g.dv, oracle_key_offset(p, &dv, p->head_dim_v, at.b, at.h, at.i),
+                p->head_dim_v, 1);
     return 1;
 }
 
@@ -429,7 +452,8 @@ static int check_bias(check *c, int64_t n)
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++) {
             const row_terms r = stored_row(c, b, h, i, size_of_v(c, b, h));
-            if (!pair_of(c, &r, j, &t)) continue;
+            if (!pair_of(c, &r, j, &t))
+                continue;
             sum += t.ds;
             error += t.ds_error + (double)(p->batch * p->num_heads_q) * fabs(t.ds);
         }
@@ -447,9 +471,9 @@ static int check_sink(check *c, int64_t h)
             const row_terms r = stored_row(c, b, h, i, v);
             const double x = (double)p->sinks[h] - r.lse, weight = exp(x);
             sum -= weight * r.delta;
-            error += weight * (r.delta_error
-                               + (30 + 4 * fabs(x) + 4 * fabs(r.lse) + r.spread + spread)
-                                     * fabs(r.delta));
+            error +=
+                weight * (r.delta_error +
+                          (30 + 4 * fabs(x) + 4 * fabs(r.lse) + r.spread + spread) * fabs(r.delta));
         }
     }
     compare(c, ATTN_F32, (double)c->job->g.dsinks[h], sum, unit * error);
@@ -462,11 +486,13 @@ static int check_sink(check *c, int64_t h)
 static int check_some(check *c, int64_t count, int64_t pairs, int (*one)(check *c, int64_t n))
 {
     int64_t samples = SAMPLED_PAIRS / (pairs > 0 ? pairs : 1);
-    if (samples > MOST_SAMPLES) samples = MOST_SAMPLES;
-    if (samples < LEAST_SAMPLES) samples = LEAST_SAMPLES;
+    if (samples > MOST_SAMPLES)
+        samples = MOST_SAMPLES;
+    if (samples < LEAST_SAMPLES)
+        samples = LEAST_SAMPLES;
     for (int64_t s = 0; count > 0 && s < samples; s++)
-        if (!one(c, (count - 1) / (samples - 1) * s + (count - 1) % (samples - 1) * s
-                    / (samples - 1)))
+        if (!one(c,
+                 (count - 1) / (samples - 1) * s + (count - 1) % (samples - 1) * s / (samples - 1)))
             return 0;
     return 1;
 }
@@ -479,16 +505,16 @@ static int check_all(check *c)
     for (int64_t b = 0; b < p->batch; b++) {
         rows += p->num_heads_q * oracle_rows(p, b);
         keys += p->num_heads_kv * oracle_keys(p, b);
-        if (oracle_rows(p, b) > most) most = oracle_rows(p, b);
-        if (oracle_keys(p, b) > longest) longest = oracle_keys(p, b);
+        if (oracle_rows(p, b) > most)
+            most = oracle_rows(p, b);
+        if (oracle_keys(p, b) > longest)
+            longest = oracle_keys(p, b);
     }
-    return check_some(c, rows, 2 * longest, check_row)
-           && check_some(c, keys, group * most, check_key)
-           && (!c->job->g.dbias.data
-               || check_some(c, p->seq_len_q * p->seq_len_kv, p->batch * p->num_heads_q,
-                             check_bias))
-           && (!c->job->g.dsinks
-               || check_some(c, p->num_heads_q, p->batch * most, check_sink));
+    return check_some(c, rows, 2 * longest, check_row) &&
+           check_some(c, keys, group * most, check_key) &&
+           (!c->job->g.dbias.data ||
+            check_some(c, p->seq_len_q * p->seq_len_kv, p->batch * p->num_heads_q, check_bias)) &&
+           (!c->job->g.dsinks || check_some(c, p->num_heads_q, p->batch * most, check_sink));
 }
 
 int gradients_verify(const gradients_job *job, const attn_params *p, double *max_err,
@@ -496,8 +522,9 @@ int gradients_verify(const gradients_job *job, const attn_params *p, double *max
 {
     const size_t dim = (size_t)(p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
     double *const memory = malloc(6 * dim * sizeof *memory);
-    check c = {0};
-    if (!memory) return 0;
+    check c = { 0 };
+    if (!memory)
+        return 0;
     c.job = job;
     c.p = p;
     c.scale = oracle_scale(p);

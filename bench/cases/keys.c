@@ -21,10 +21,9 @@ static int64_t capacity_of(const bench_case *c)
 
 double keys_cache_bytes(const bench_case *c)
 {
-    const double key = (double)c->head_dim * case_width(case_k_dtype(c))
-                       + (double)c->head_dim_v * case_width(case_v_dtype(c));
-    const double keys = c->appends ? (double)c->batch * KEYS_APPEND_CAPACITY
-                                   : case_stored_keys(c);
+    const double key = (double)c->head_dim * case_width(case_k_dtype(c)) +
+                       (double)c->head_dim_v * case_width(case_v_dtype(c));
+    const double keys = c->appends ? (double)c->batch * KEYS_APPEND_CAPACITY : case_stored_keys(c);
     return c->keys.kind == KEYS_PLAIN ? 0 : keys * (double)c->heads_kv * key;
 }
 
@@ -40,9 +39,11 @@ static attn_cache cache_of(const bench_case *c)
     cache.head_dim_v = c->head_dim_v;
     cache.capacity = capacity_of(c);
     cache.page_size = c->keys.page_size;
-    if (case_forks(c)) cache.num_pages = (int64_t)case_stored_keys(c) / c->keys.page_size;
+    if (case_forks(c))
+        cache.num_pages = (int64_t)case_stored_keys(c) / c->keys.page_size;
     cache.ring = c->keys.kind == KEYS_RING;
-    if (cache.ring) cache.window_left = cache.capacity - 1;
+    if (cache.ring)
+        cache.window_left = cache.capacity - 1;
     cache.k.dtype = case_k_dtype(c);
     cache.v.dtype = case_v_dtype(c);
     return cache;
@@ -66,14 +67,18 @@ int keys_make(const bench_case *c, uint64_t seed, keys_store *s, char *why, size
     size_t bytes;
     s->cache = cache_of(c);
     s->memory = NULL;
-    if (attn_cache_size(&s->cache, &bytes, why, why_bytes) != ATTN_OK) return 0;
+    if (attn_cache_size(&s->cache, &bytes, why, why_bytes) != ATTN_OK)
+        return 0;
     s->memory = large_alloc(bytes);
     if (!s->memory)
         return snprintf(why, why_bytes, "the system gave no memory for a cache of %.2f GiB",
-                        (double)bytes / 1073741824), 0;
+                        (double)bytes / 1073741824),
+               0;
     memset(s->memory, 0xff, bytes); /* NaN in every type: a row that is left out fails the check */
-    if (attn_cache_init(&s->cache, s->memory, bytes, why, why_bytes) != ATTN_OK) return 0;
-    if (c->keys.kind == KEYS_PAGED) shuffle(&s->cache, seed);
+    if (attn_cache_init(&s->cache, s->memory, bytes, why, why_bytes) != ATTN_OK)
+        return 0;
+    if (c->keys.kind == KEYS_PAGED)
+        shuffle(&s->cache, seed);
     return 1;
 }
 
@@ -85,8 +90,8 @@ static const void *moved(const attn_tensor *t, int64_t rows)
 }
 
 /* Rows first .. first+count-1 of the first `batch` entries. */
-static int append(const attn_params *p, int64_t batch, int64_t first, int64_t count,
-                  keys_store *s, char *why, size_t why_bytes)
+static int append(const attn_params *p, int64_t batch, int64_t first, int64_t count, keys_store *s,
+                  char *why, size_t why_bytes)
 {
     attn_cache_step step;
     memset(&step, 0, sizeof step);
@@ -120,30 +125,33 @@ static int fill_forked(const bench_case *c, const attn_params *p, keys_store *s,
     return ok && append(p, c->batch, shared, c->seq_kv - shared, s, why, why_bytes);
 }
 
-int keys_fill(const bench_case *c, const attn_params *p, keys_store *s, char *why,
-              size_t why_bytes)
+int keys_fill(const bench_case *c, const attn_params *p, keys_store *s, char *why, size_t why_bytes)
 {
-    if (c->keys.kind == KEYS_RING) return fill_ring(c, p, s, why, why_bytes);
-    if (case_forks(c)) return fill_forked(c, p, s, why, why_bytes);
+    if (c->keys.kind == KEYS_RING)
+        return fill_ring(c, p, s, why, why_bytes);
+    if (case_forks(c))
+        return fill_forked(c, p, s, why, why_bytes);
     return append(p, c->batch, 0, c->seq_kv, s, why, why_bytes);
 }
 
-int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *why,
-              size_t why_bytes)
+int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *why, size_t why_bytes)
 {
-    const attn_status status = attn_cache_view(&s->cache, 0, NULL, c->batch, p, NULL, 0, why,
-                                               why_bytes);
-    if (c->keys.untold) p->shared_keys = 0;
+    const attn_status status =
+        attn_cache_view(&s->cache, 0, NULL, c->batch, p, NULL, 0, why, why_bytes);
+    if (c->keys.untold)
+        p->shared_keys = 0;
     return status == ATTN_OK;
 }
 
 void keys_plant(keys_store *s, keys_fault fault)
 {
     int32_t *const table = s->cache.table;
-    if (!table || fault == KEYS_RIGHT) return;
+    if (!table || fault == KEYS_RIGHT)
+        return;
     const int32_t second = table[1];
     table[1] = table[0];
-    if (fault == KEYS_SWAPPED) table[0] = second;
+    if (fault == KEYS_SWAPPED)
+        table[0] = second;
 }
 
 void keys_free(keys_store *s)

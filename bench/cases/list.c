@@ -45,5 +45,6 @@ void list_cases(const case_list *list, int threads)
 {
     printf("       %-9s %-16s %-25s %-15s %-30s %-4s %-6s %s pass\n", "preset", "scenario", "case",
            "mask", "B,Hq,Hkv,Sq,Skv,D,Dv", "type", "layout", "thr");
-    for (int i = 0; i < list->n; i++) list_case(&list->cases[i], threads);
+    for (int i = 0; i < list->n; i++)
+        list_case(&list->cases[i], threads);
 }

@@ -28,7 +28,8 @@ static int64_t position(const bench_case *c, int64_t i)
 /* Of windows, chunks and what else has one size. */
 static int64_t width_of(const bench_case *c)
 {
-    if (c->mask_size) return c->mask_size;
+    if (c->mask_size)
+        return c->mask_size;
     return c->seq_kv < 8 ? 1 : c->seq_kv / 8;
 }
 
@@ -62,7 +63,8 @@ static int64_t document_begin(int64_t length, int64_t d)
 static int64_t document_at(int64_t length, int64_t at)
 {
     int64_t d = DOCUMENTS - 1;
-    while (d > 0 && document_begin(length, d) > at) d--;
+    while (d > 0 && document_begin(length, d) > at)
+        d--;
     return d;
 }
 
@@ -87,14 +89,18 @@ static int64_t first_tenth(int64_t row)
 static int cell_columns(const bench_case *c, int64_t row, int64_t *columns)
 {
     const int64_t count = cells(c, c->seq_kv), own = own_column(c, row);
-    const int64_t wanted[CELL_COLUMNS] = {0, own - 1, own, own + 1, (5 * own + 3) % count,
-                                          (11 * own + 7) % count};
+    const int64_t wanted[CELL_COLUMNS] = {
+        0, own - 1, own, own + 1, (5 * own + 3) % count, (11 * own + 7) % count
+    };
     int n = 0;
     for (int w = 0; w < CELL_COLUMNS; w++) {
         int at = n;
-        if (wanted[w] < 0 || wanted[w] >= count) continue;
-        while (at > 0 && columns[at - 1] >= wanted[w]) at--;
-        if (at < n && columns[at] == wanted[w]) continue;
+        if (wanted[w] < 0 || wanted[w] >= count)
+            continue;
+        while (at > 0 && columns[at - 1] >= wanted[w])
+            at--;
+        if (at < n && columns[at] == wanted[w])
+            continue;
         memmove(&columns[at + 1], &columns[at], sizeof *columns * (size_t)(n++ - at));
         columns[at] = wanted[w];
     }
@@ -217,7 +223,8 @@ static int64_t tree_keys(const bench_case *c, int64_t b, int64_t i)
 {
     int64_t keys = c->seq_kv > c->seq_q ? c->seq_kv - c->seq_q : 0;
     (void)b;
-    for (; i >= 0 && position(c, i) >= 0; i = i ? (i - 1) / 2 : -1) keys++;
+    for (; i >= 0 && position(c, i) >= 0; i = i ? (i - 1) / 2 : -1)
+        keys++;
     return keys;
 }
 
@@ -253,7 +260,8 @@ static int32_t *per_entry(const bench_case *c, mask_arrays *arrays,
                           int64_t (*value)(const bench_case *c, int64_t b))
 {
     int32_t *const list = own(arrays, 4 * c->batch);
-    for (int64_t b = 0; list && b < c->batch; b++) list[b] = (int32_t)value(c, b);
+    for (int64_t b = 0; list && b < c->batch; b++)
+        list[b] = (int32_t)value(c, b);
     return list;
 }
 
@@ -380,11 +388,13 @@ static int set_bits(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     const int64_t row = (c->seq_kv + 7) / 8;
     uint8_t *const bits = own(arrays, c->seq_q * row);
-    if (!bits) return 0;
+    if (!bits)
+        return 0;
     memset(bits, 0, (size_t)(c->seq_q * row));
     for (int64_t i = 0; i < c->seq_q; i++)
         for (int64_t j = 0; j < c->seq_kv; j++)
-            if (third_shows(i, j)) bits[i * row + j / 8] |= (uint8_t)(1 << j % 8);
+            if (third_shows(i, j))
+                bits[i * row + j / 8] |= (uint8_t)(1 << j % 8);
     p->bit_mask.data = bits;
     p->bit_mask.stride_q = (ptrdiff_t)(8 * row);
     p->bit_mask.stride_kv = 1;
@@ -399,12 +409,14 @@ static void show_cell(uint8_t *row, int64_t column)
 static void show_uneven(const bench_case *c, int64_t r, uint8_t *row)
 {
     int64_t columns[CELL_COLUMNS];
-    for (int n = cell_columns(c, r, columns); n-- > 0;) show_cell(row, columns[n]);
+    for (int n = cell_columns(c, r, columns); n-- > 0;)
+        show_cell(row, columns[n]);
 }
 
 static void show_tenth(const bench_case *c, int64_t r, uint8_t *row)
 {
-    for (int64_t n = first_tenth(r); n < cells(c, c->seq_kv); n += TENTH) show_cell(row, n);
+    for (int64_t n = first_tenth(r); n < cells(c, c->seq_kv); n += TENTH)
+        show_cell(row, n);
 }
 
 static int set_bitmap(const bench_case *c, attn_params *p, mask_arrays *arrays,
@@ -412,9 +424,11 @@ static int set_bitmap(const bench_case *c, attn_params *p, mask_arrays *arrays,
 {
     const int64_t rows = cells(c, c->seq_q), across = (cells(c, c->seq_kv) + 7) / 8;
     uint8_t *const bits = own(arrays, rows * across);
-    if (!bits) return 0;
+    if (!bits)
+        return 0;
     memset(bits, 0, (size_t)(rows * across));
-    for (int64_t r = 0; r < rows; r++) show(c, r, bits + r * across);
+    for (int64_t r = 0; r < rows; r++)
+        show(c, r, bits + r * across);
     p->block_mask.block_q = p->block_mask.block_k = cell_of(c);
     p->block_mask.stride_row = (ptrdiff_t)(8 * across);
     p->block_mask.bitmap = bits;
@@ -442,11 +456,13 @@ static int set_blocks_csr(const bench_case *c, attn_params *p, mask_arrays *arra
     int32_t *const offsets = own(arrays, 4 * (rows + 1));
     int32_t *const list = own(arrays, 4 * rows * CELL_COLUMNS);
     int64_t columns[CELL_COLUMNS];
-    if (!offsets || !list) return 0;
+    if (!offsets || !list)
+        return 0;
     offsets[0] = 0;
     for (int64_t r = 0; r < rows; r++) {
         const int n = cell_columns(c, r, columns);
-        for (int e = 0; e < n; e++) list[offsets[r] + e] = (int32_t)columns[e];
+        for (int e = 0; e < n; e++)
+            list[offsets[r] + e] = (int32_t)columns[e];
         offsets[r + 1] = offsets[r] + n;
     }
     p->block_mask.block_q = p->block_mask.block_k = cell;
@@ -480,14 +496,16 @@ static int ask_window_tile(void *user, const attn_rect *at)
     const int64_t nearest = at->i_begin + at->offset - (at->j_end - 1);
     const int64_t farthest = at->i_end - 1 + at->offset - at->j_begin;
     const int64_t width = *(const int64_t *)user;
-    if (farthest < 0 || nearest >= width) return ATTN_TILE_EMPTY;
+    if (farthest < 0 || nearest >= width)
+        return ATTN_TILE_EMPTY;
     return nearest >= 0 && farthest < width ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
 static int set_callback_tiles(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     int64_t *const width = own(arrays, (int64_t)sizeof *width);
-    if (!width) return 0;
+    if (!width)
+        return 0;
     *width = width_of(c);
     p->mask = ask_window;
     p->mask_tile = ask_window_tile;
@@ -570,7 +588,8 @@ static int set_score(const bench_case *c, attn_params *p, mask_arrays *arrays)
 static int set_sinks(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
     float *const sinks = own(arrays, 4 * c->heads_q);
-    for (int64_t h = 0; sinks && h < c->heads_q; h++) sinks[h] = (float)(h % 8);
+    for (int64_t h = 0; sinks && h < c->heads_q; h++)
+        sinks[h] = (float)(h % 8);
     return (p->sinks = sinks) != NULL;
 }
 
@@ -597,60 +616,60 @@ static const struct {
     int (*set)(const bench_case *c, attn_params *p, mask_arrays *arrays);
     int64_t (*keys)(const bench_case *c, int64_t b, int64_t i);
 } masks[NUM_MASKS] = {
-    [MASK_FULL] = {"full", "none: every row sees every key", 1, 0, set_none, all_keys},
-    [MASK_CAUSAL] = {"causal", "up to one's own position, the last row at the last key", 1, 0,
-                     set_causal, causal_keys},
-    [MASK_CAUSAL_TOP_LEFT] = {"causal-top-left", "the same, row 0 at key 0", 1, 0, set_top_left,
-                              top_left_keys},
-    [MASK_CAUSAL_OFFSET] = {"causal-offset", "the same, row 0 at key seq_kv / 4 + entry", 1, 0,
-                            set_offset, offset_keys},
-    [MASK_WINDOW] = {"window", "one's own key and those before it, seq_kv / 8 in all", 1, 0,
-                     set_window, window_keys},
-    [MASK_WINDOW_BOTH] = {"window-both", "seq_kv / 16 keys on either side", 1, 0, set_window_both,
-                          window_both_keys},
-    [MASK_CHUNKED] = {"chunked", "causal within chunks of seq_kv / 8 keys", 1, 0, set_chunked,
-                      chunked_keys},
-    [MASK_PREFIX] = {"prefix", "causal, and the first seq_kv / 4 + entry keys", 1, 0, set_prefix,
-                     prefix_keys},
-    [MASK_KV_LENGTHS] = {"kv-lengths", "keys in use by entry, down to half", 1, 0, set_kv_lengths,
-                         short_keys},
-    [MASK_Q_LENGTHS] = {"q-lengths", "rows in use by entry, down to half", 1, 0, set_q_lengths,
-                        short_rows},
-    [MASK_LEFT_PADDING] = {"left-padding", "first key in use by entry, up to half", 1, 0,
-                           set_left_padding, short_keys},
-    [MASK_VARLEN] = {"varlen", "each entry packs 5 sequences of 1, 3, 5, 7, 9 parts of 25", 1, 0,
-                     set_varlen, varlen_keys},
-    [MASK_DOCUMENTS] = {"documents", "segment ids of 5 such documents, causal", 0, 0, set_documents,
-                        document_keys},
-    [MASK_BOOLEAN] = {"boolean", "a byte a pair: 2 of 3", 0, 1, set_boolean, third_keys},
-    [MASK_BITS] = {"bits", "a bit a pair: 2 of 3", 0, 0.125, set_bits, third_keys},
-    [MASK_BLOCKS] = {"blocks", "bitmap of cells of 64 x 64: the first, 3 near, 2 far", 0, 0,
-                     set_blocks, block_keys},
-    [MASK_BLOCKS_CSR] = {"blocks-csr", "the same cells as CSR", 0, 0, set_blocks_csr, block_keys},
-    [MASK_BLOCKS_TENTH] = {"blocks-tenth", "bitmap of such cells: every tenth of a row", 0, 0,
-                           set_blocks_tenth, tenth_keys},
-    [MASK_LOCAL_GLOBAL] = {"local-global", "causal cells: one's own, 4 before it, the first 2", 0,
-                           0, set_pattern, cell_keys},
-    [MASK_LOCAL_STRIDED] = {"local-strided", "the last 8 of them, every eighth before", 0, 0,
-                            set_pattern, cell_keys},
-    [MASK_BIGBIRD] = {"bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0,
-                      set_pattern, cell_keys},
-    [MASK_CALLBACK] = {"callback", "a function asked for each pair: 2 of 3", 0, 0, set_callback,
-                       third_keys},
-    [MASK_CALLBACK_TILES] = {"callback-tiles", "the window by a function with a tile classifier", 0,
-                             0, set_callback_tiles, window_keys},
-    [MASK_TREE] = {"tree", "rows are the nodes of a binary tree after the other keys", 0, 0,
-                   set_tree, tree_keys},
-    [MASK_BIAS] = {"bias", "f32 added for each pair", 1, 4, set_bias, all_keys},
-    [MASK_BIAS_F16] = {"bias-f16", "the same in f16", 1, 2, set_bias_f16, all_keys},
-    [MASK_BIAS_BF16] = {"bias-bf16", "the same in bf16", 1, 2, set_bias_bf16, all_keys},
-    [MASK_ALIBI] = {"alibi", "a slope per head times the distance", 1, 0, set_alibi, all_keys},
-    [MASK_SOFTCAP] = {"softcap", "5 tanh(logit / 5)", 1, 0, set_softcap, all_keys},
-    [MASK_SCORE] = {"score", "a function asked for each logit", 1, 0, set_score, all_keys},
-    [MASK_SINKS] = {"sinks", "one more logit per head", 1, 0, set_sinks, all_keys},
-    [MASK_SOFTMAX1] = {"softmax1", "a sink of 0", 1, 0, set_softmax1, all_keys},
-    [MASK_DROPOUT] = {"dropout", "an eighth of the pairs, by a counter", 1, 0, set_dropout,
-                      all_keys},
+    [MASK_FULL] = { "full", "none: every row sees every key", 1, 0, set_none, all_keys },
+    [MASK_CAUSAL] = { "causal", "up to one's own position, the last row at the last key", 1, 0,
+                      set_causal, causal_keys },
+    [MASK_CAUSAL_TOP_LEFT] = { "causal-top-left", "the same, row 0 at key 0", 1, 0, set_top_left,
+                               top_left_keys },
+    [MASK_CAUSAL_OFFSET] = { "causal-offset", "the same, row 0 at key seq_kv / 4 + entry", 1, 0,
+                             set_offset, offset_keys },
+    [MASK_WINDOW] = { "window", "one's own key and those before it, seq_kv / 8 in all", 1, 0,
+                      set_window, window_keys },
+    [MASK_WINDOW_BOTH] = { "window-both", "seq_kv / 16 keys on either side", 1, 0, set_window_both,
+                           window_both_keys },
+    [MASK_CHUNKED] = { "chunked", "causal within chunks of seq_kv / 8 keys", 1, 0, set_chunked,
+                       chunked_keys },
+    [MASK_PREFIX] = { "prefix", "causal, and the first seq_kv / 4 + entry keys", 1, 0, set_prefix,
+                      prefix_keys },
+    [MASK_KV_LENGTHS] = { "kv-lengths", "keys in use by entry, down to half", 1, 0, set_kv_lengths,
+                          short_keys },
+    [MASK_Q_LENGTHS] = { "q-lengths", "rows in use by entry, down to half", 1, 0, set_q_lengths,
+                         short_rows },
+    [MASK_LEFT_PADDING] = { "left-padding", "first key in use by entry, up to half", 1, 0,
+                            set_left_padding, short_keys },
+    [MASK_VARLEN] = { "varlen", "each entry packs 5 sequences of 1, 3, 5, 7, 9 parts of 25", 1, 0,
+                      set_varlen, varlen_keys },
+    [MASK_DOCUMENTS] = { "documents", "segment ids of 5 such documents, causal", 0, 0,
+                         set_documents, document_keys },
+    [MASK_BOOLEAN] = { "boolean", "a byte a pair: 2 of 3", 0, 1, set_boolean, third_keys },
+    [MASK_BITS] = { "bits", "a bit a pair: 2 of 3", 0, 0.125, set_bits, third_keys },
+    [MASK_BLOCKS] = { "blocks", "bitmap of cells of 64 x 64: the first, 3 near, 2 far", 0, 0,
+                      set_blocks, block_keys },
+    [MASK_BLOCKS_CSR] = { "blocks-csr", "the same cells as CSR", 0, 0, set_blocks_csr, block_keys },
+    [MASK_BLOCKS_TENTH] = { "blocks-tenth", "bitmap of such cells: every tenth of a row", 0, 0,
+                            set_blocks_tenth, tenth_keys },
+    [MASK_LOCAL_GLOBAL] = { "local-global", "causal cells: one's own, 4 before it, the first 2", 0,
+                            0, set_pattern, cell_keys },
+    [MASK_LOCAL_STRIDED] = { "local-strided", "the last 8 of them, every eighth before", 0, 0,
+                             set_pattern, cell_keys },
+    [MASK_BIGBIRD] = { "bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0,
+                       set_pattern, cell_keys },
+    [MASK_CALLBACK] = { "callback", "a function asked for each pair: 2 of 3", 0, 0, set_callback,
+                        third_keys },
+    [MASK_CALLBACK_TILES] = { "callback-tiles", "the window by a function with a tile classifier",
+                              0, 0, set_callback_tiles, window_keys },
+    [MASK_TREE] = { "tree", "rows are the nodes of a binary tree after the other keys", 0, 0,
+                    set_tree, tree_keys },
+    [MASK_BIAS] = { "bias", "f32 added for each pair", 1, 4, set_bias, all_keys },
+    [MASK_BIAS_F16] = { "bias-f16", "the same in f16", 1, 2, set_bias_f16, all_keys },
+    [MASK_BIAS_BF16] = { "bias-bf16", "the same in bf16", 1, 2, set_bias_bf16, all_keys },
+    [MASK_ALIBI] = { "alibi", "a slope per head times the distance", 1, 0, set_alibi, all_keys },
+    [MASK_SOFTCAP] = { "softcap", "5 tanh(logit / 5)", 1, 0, set_softcap, all_keys },
+    [MASK_SCORE] = { "score", "a function asked for each logit", 1, 0, set_score, all_keys },
+    [MASK_SINKS] = { "sinks", "one more logit per head", 1, 0, set_sinks, all_keys },
+    [MASK_SOFTMAX1] = { "softmax1", "a sink of 0", 1, 0, set_softmax1, all_keys },
+    [MASK_DROPOUT] = { "dropout", "an eighth of the pairs, by a counter", 1, 0, set_dropout,
+                       all_keys },
 };
 
 const char *mask_name(int kind)
@@ -666,7 +685,8 @@ const char *mask_what(int kind)
 int mask_find(const char *name)
 {
     for (int kind = 0; kind < NUM_MASKS; kind++)
-        if (!strcmp(masks[kind].name, name)) return kind;
+        if (!strcmp(masks[kind].name, name))
+            return kind;
     return -1;
 }
 
@@ -674,7 +694,8 @@ double mask_pairs(const bench_case *c)
 {
     double keys = 0;
     for (int64_t b = 0; b < c->batch; b++)
-        for (int64_t i = 0; i < c->seq_q; i++) keys += (double)masks[c->mask].keys(c, b, i);
+        for (int64_t i = 0; i < c->seq_q; i++)
+            keys += (double)masks[c->mask].keys(c, b, i);
     return keys * (double)c->heads_q;
 }
 
@@ -721,5 +742,6 @@ int mask_again(const bench_case *c, mask_arrays *arrays)
 
 void mask_free(mask_arrays *arrays)
 {
-    while (arrays->n > 0) free(arrays->owned[--arrays->n]);
+    while (arrays->n > 0)
+        free(arrays->owned[--arrays->n]);
 }

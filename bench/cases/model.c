@@ -11,13 +11,14 @@ void model_sizes(const bench_case *c, bench_model *out)
     const double q_rows = (double)c->batch * (double)c->heads_q * (double)c->seq_q;
     const double width = (double)c->head_dim + (double)c->head_dim_v;
     const double row = width * case_width(c->dtype);
-    const double key = (double)c->head_dim * case_width(case_k_dtype(c))
-                       + (double)c->head_dim_v * case_width(case_v_dtype(c));
+    const double key = (double)c->head_dim * case_width(case_k_dtype(c)) +
+                       (double)c->head_dim_v * case_width(case_v_dtype(c));
     out->pairs = out->flops = 0;
     out->kv_token_bytes = (double)c->heads_kv * key;
     out->kv_bytes = case_stored_keys(c) * out->kv_token_bytes;
     out->tensor_bytes = (c->appends ? 0 : q_rows * row) + out->kv_bytes;
-    if (c->backward) out->tensor_bytes = 2 * out->tensor_bytes + 4 * q_rows;
+    if (c->backward)
+        out->tensor_bytes = 2 * out->tensor_bytes + 4 * q_rows;
     out->logits_bytes = q_rows * (double)c->seq_kv * 4;
 }
 
@@ -42,7 +43,8 @@ double model_intensity(const bench_model *m)
 
 const char *model_roof(double intensity, double gflops, double gbytes_per_s)
 {
-    if (gflops <= 0 || gbytes_per_s <= 0) return "";
+    if (gflops <= 0 || gbytes_per_s <= 0)
+        return "";
     return intensity * gbytes_per_s < gflops ? "memory" : "compute";
 }
 

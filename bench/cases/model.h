@@ -6,15 +6,15 @@
 #include "case.h"
 
 typedef struct bench_model {
-    double pairs;        /* visible (query, key) pairs over batch and heads, counted exactly; a
+    double pairs;          /* visible (query, key) pairs over batch and heads, counted exactly; a
                           * dilated case's once for each branch that shows them */
-    double flops;        /* 2 * pairs * (head_dim + head_dim_v); of a backward call 2 * pairs *
+    double flops;          /* 2 * pairs * (head_dim + head_dim_v); of a backward call 2 * pairs *
                           * (3 head_dim + 2 head_dim_v), its five products */
     double kv_token_bytes; /* k and v of one key, all heads */
     double kv_bytes;       /* k and v as they are stored */
-    double tensor_bytes; /* q, k, v and o; those that only append have no q and o; backward twice,
+    double tensor_bytes;   /* q, k, v and o; those that only append have no q and o; backward twice,
                           * for the gradients, and lse */
-    double logits_bytes; /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
+    double logits_bytes;   /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
 } bench_model;
 
 /* The bytes alone, at once; model_of also counts pairs, in proportion to batch * seq_q. */

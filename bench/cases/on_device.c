@@ -14,7 +14,8 @@ int on_device(const bench_path *path, attn_params *p, device_job *job, char *why
 {
     const device_order order = path->device == PATH_EXACT ? DEVICE_EXACT : DEVICE_FREE;
     attn_opencl *const gpu = device_get(order, why, bytes);
-    if (!gpu) return 0;
+    if (!gpu)
+        return 0;
     memset(job, 0, sizeof *job);
     job->backend = attn_opencl_backend(gpu, &job->how);
     p->backend = &job->backend;
@@ -24,7 +25,8 @@ int on_device(const bench_path *path, attn_params *p, device_job *job, char *why
 int on_device_taken(const attn_info *info, char *why, size_t bytes)
 {
     const char *const reason = strstr(info->reasons, "refused: ");
-    if (strcmp(info->backend_name, "cpu")) return 1;
+    if (strcmp(info->backend_name, "cpu"))
+        return 1;
     snprintf(why, bytes, "the device refuses this call: %.180s",
              reason ? reason + strlen("refused: ") : "it does not say why");
     return 0;
@@ -32,13 +34,14 @@ int on_device_taken(const attn_info *info, char *why, size_t bytes)
 
 int on_device_place(const attn_params *p, const size_t sizes[ON_DEVICE_ARRAYS], device_job *job)
 {
-    const void *const hosts[ON_DEVICE_ARRAYS] = {p->q.data, p->k.data, p->v.data, p->o.data};
+    const void *const hosts[ON_DEVICE_ARRAYS] = { p->q.data, p->k.data, p->v.data, p->o.data };
     for (int i = 0; i < ON_DEVICE_ARRAYS; i++) {
         attn_opencl_buffer *const array = &job->arrays[i];
         array->address = hosts[i];
         array->bytes = sizes[i];
         array->mem = device_new(sizes[i], hosts[i]);
-        if (!array->mem) return 0;
+        if (!array->mem)
+            return 0;
     }
     job->how.buffers = job->arrays;
     job->how.num_buffers = ON_DEVICE_ARRAYS;
@@ -83,7 +86,8 @@ int on_device_split(int (*call)(void *), void *arg, device_job *job, int calls, 
         ok = splits[i].seconds >= 0;
     }
     job->how.times = NULL; /* being measured takes time itself */
-    if (!ok) return 0;
+    if (!ok)
+        return 0;
     qsort(splits, (size_t)n, sizeof *splits, by_seconds);
     const split *const s = &splits[n / 2];
     r->to_device_ms = 1e3 * s->of.to_device;

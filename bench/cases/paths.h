@@ -46,7 +46,7 @@ typedef struct bench_path {
     const char *otherwise;   /* the set where the CPU cannot run that one; NULL = none */
     path_threads threads;
     path_keys keys;
-    int use;             /* sum of path_use */
+    int use; /* sum of path_use */
     path_device device;
     path_ring ring;
     const char *what;
@@ -54,7 +54,7 @@ typedef struct bench_path {
 
 enum { PATHS_MAX = 24 };
 
-const bench_path *path_get(int index); /* NULL beyond the last */
+const bench_path *path_get(int index);         /* NULL beyond the last */
 const bench_path *path_find(const char *name); /* NULL = there is none */
 int path_index(const bench_path *path);
 

@@ -10,10 +10,10 @@ enum { LOCAL = 4, GLOBAL = 2, STRIDE = 8, RANDOM = 3, WINDOW = 3, SEED = 1 };
 
 static attn_pattern pattern_of(const bench_case *c, int64_t cell)
 {
-    attn_pattern t = c->mask == MASK_LOCAL_GLOBAL    ? attn_pattern_longformer(LOCAL, GLOBAL)
-                     : c->mask == MASK_LOCAL_STRIDED ? attn_pattern_strided(STRIDE)
-                                                     : attn_pattern_bigbird(WINDOW, GLOBAL, RANDOM,
-                                                                            SEED);
+    attn_pattern t = c->mask == MASK_LOCAL_GLOBAL ? attn_pattern_longformer(LOCAL, GLOBAL)
+                     : c->mask == MASK_LOCAL_STRIDED
+                         ? attn_pattern_strided(STRIDE)
+                         : attn_pattern_bigbird(WINDOW, GLOBAL, RANDOM, SEED);
     t.causal = 1;
     t.seq_len_q = c->seq_q;
     t.seq_len_kv = c->seq_kv;
@@ -55,25 +55,29 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* Columns up to the diagonal. A random cell is before it, so that the row sees all of its keys. */
-static int64_t keys_by(const bench_case *c, int64_t cell, int64_t i,
-                       int (*shown)(const cell_at *a), int64_t random)
+static int64_t keys_by(const bench_case *c, int64_t cell, int64_t i, int (*shown)(const cell_at *a),
+                       int64_t random)
 {
     const int64_t offset = c->seq_kv - c->seq_q, row = i / cell;
     const int64_t last_row = least((row + 1) * cell, c->seq_q) - 1, end = i + offset + 1;
-    cell_at a = {row, 0, floor_of(row * cell + offset, cell), floor_of(last_row + offset, cell)};
+    cell_at a = { row, 0, floor_of(row * cell + offset, cell), floor_of(last_row + offset, cell) };
     int64_t keys = 0, left = 0;
     for (; a.column <= a.last && a.column * cell < c->seq_kv; a.column++) {
         const int64_t here = least(end - a.column * cell, cell);
-        if (!shown(&a)) left++;
-        else if (here > 0) keys += here;
+        if (!shown(&a))
+            left++;
+        else if (here > 0)
+            keys += here;
     }
     return keys + cell * least(left, random);
 }
 
 int64_t pattern_keys(const bench_case *c, int64_t cell, int64_t i)
 {
-    if (c->mask == MASK_LOCAL_GLOBAL) return keys_by(c, cell, i, local_global, 0);
-    if (c->mask == MASK_LOCAL_STRIDED) return keys_by(c, cell, i, local_strided, 0);
+    if (c->mask == MASK_LOCAL_GLOBAL)
+        return keys_by(c, cell, i, local_global, 0);
+    if (c->mask == MASK_LOCAL_STRIDED)
+        return keys_by(c, cell, i, local_strided, 0);
     return keys_by(c, cell, i, bigbird, RANDOM);
 }
 
@@ -89,12 +93,13 @@ int pattern_set(const bench_case *c, int64_t cell, attn_params *p, mask_arrays *
 {
     const attn_pattern t = pattern_of(c, cell);
     attn_pattern_info info;
-    if (attn_pattern_measure(&t, &info, NULL, 0) != ATTN_OK) return 0;
+    if (attn_pattern_measure(&t, &info, NULL, 0) != ATTN_OK)
+        return 0;
     arrays->owned[arrays->n++] = malloc(4 * (size_t)info.num_offsets);
     arrays->owned[arrays->n++] = malloc(4 * (size_t)info.num_columns + 1);
     p->causal = 1;
-    return arrays->owned[0] && arrays->owned[1] && build(&t, &info, arrays)
-           && attn_pattern_use(&t, arrays->owned[0], arrays->owned[1], p) == ATTN_OK;
+    return arrays->owned[0] && arrays->owned[1] && build(&t, &info, arrays) &&
+           attn_pattern_use(&t, arrays->owned[0], arrays->owned[1], p) == ATTN_OK;
 }
 
 int pattern_again(const bench_case *c, int64_t cell, mask_arrays *arrays)

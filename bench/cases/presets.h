@@ -22,7 +22,7 @@ typedef struct preset_choice {
     const bench_case *shape; /* its sizes are taken; NULL = the preset's */
     case_dilated dilated;    /* its branches are taken; none = the preset's */
     /* 0 = both, 1 = the first, 2 = the second: LSE or mean, strided or gathered, on or off */
-    int ranks;               /* most ranks of a ring; 0 = the preset's */
+    int ranks; /* most ranks of a ring; 0 = the preset's */
     int merge, variant, pattern_cache, memory_pool;
 } preset_choice;
 

@@ -8,7 +8,7 @@
 
 enum { HEADS = 8, GROUPED_HEADS = 32, GROUPED_KV = 8, SAMPLES = 9 };
 
-static const char *const mask_word[] = {"full", "causal"};
+static const char *const mask_word[] = { "full", "causal" };
 
 static bench_case *backward_case(case_list *list, const char *scenario, int length, int head_dim,
                                  int causal)
@@ -30,15 +30,15 @@ static bench_case *backward_case(case_list *list, const char *scenario, int leng
 
 static void add_rows(case_list *list, int quick, const char *kernels)
 {
-    static const int dims[] = {128, 64, 256}, lengths[] = {512, 1024, 2048, 4096};
+    static const int dims[] = { 128, 64, 256 }, lengths[] = { 512, 1024, 2048, 4096 };
     for (int d = 0; d < (quick ? 1 : LENGTH(dims)); d++)
         for (int s = 0; s < (quick ? 2 : LENGTH(lengths)); s++)
             for (int causal = 0; causal < 2; causal++) {
                 bench_case *const c = backward_case(list, kernels, lengths[s], dims[d], causal);
                 c->kernels = kernels;
                 c->iterations = SAMPLES;
-                snprintf(c->name, sizeof c->name, "backward %s d%d s%d", mask_word[causal],
-                         dims[d], lengths[s]);
+                snprintf(c->name, sizeof c->name, "backward %s d%d s%d", mask_word[causal], dims[d],
+                         lengths[s]);
             }
 }
 
@@ -46,7 +46,7 @@ static void add_rows(case_list *list, int quick, const char *kernels)
 
 static void add_both(case_list *list, int quick)
 {
-    static const int lengths[] = {512, 1024, 2048, 4096};
+    static const int lengths[] = { 512, 1024, 2048, 4096 };
     for (int s = 0; s < (quick ? 2 : LENGTH(lengths)); s++)
         for (int causal = 0; causal < 2; causal++)
             backward_case(list, "naive and tiled", lengths[s], 64, causal)->impl = NULL;
@@ -56,7 +56,7 @@ static void add_both(case_list *list, int quick)
 
 static void add_grouped(case_list *list, int quick)
 {
-    static const int lengths[] = {512, 2048};
+    static const int lengths[] = { 512, 2048 };
     for (int s = 0; s < (quick ? 1 : LENGTH(lengths)); s++)
         for (int causal = 0; causal < 2; causal++) {
             bench_case *const c = backward_case(list, "grouped", lengths[s], 128, causal);
@@ -84,7 +84,7 @@ static void add_storage(case_list *list, int quick)
 
 static void add_modifiers(case_list *list, int quick)
 {
-    static const int masks[] = {MASK_FULL, MASK_BIAS, MASK_WINDOW, MASK_SOFTCAP, MASK_DROPOUT};
+    static const int masks[] = { MASK_FULL, MASK_BIAS, MASK_WINDOW, MASK_SOFTCAP, MASK_DROPOUT };
     for (int m = 0; m < LENGTH(masks); m++) {
         bench_case *const c = backward_case(list, "modifiers", quick ? 512 : 2048, 64, 0);
         c->mask = masks[m];
@@ -99,7 +99,7 @@ static void add_modifiers(case_list *list, int quick)
 
 static const struct {
     int heads, length, quick; /* one head has few rows and keys for many threads */
-} shared_rows[] = {{HEADS, 2048, 512}, {1, 4096, 1024}};
+} shared_rows[] = { { HEADS, 2048, 512 }, { 1, 4096, 1024 } };
 
 static bench_case *shared_case(case_list *list, const char *scenario, int row, int quick,
                                int threads)
@@ -118,8 +118,8 @@ static void add_gemms(case_list *list, const preset_choice *want)
     for (int row = 0; row < LENGTH(shared_rows); row++)
         for (int all = 0; all < 2; all++)
             for (int gemms = 5; gemms <= 7; gemms += 2) {
-                bench_case *const c = shared_case(list, "products", row, want->quick,
-                                                  all ? want->threads : 1);
+                bench_case *const c =
+                    shared_case(list, "products", row, want->quick, all ? want->threads : 1);
                 c->gemms = gemms;
                 snprintf(c->name, sizeof c->name, "h%d s%d %d products", (int)c->heads_q,
                          (int)c->seq_q, gemms);

@@ -11,19 +11,20 @@
 
 enum { HEADS_Q = 32, HEADS_KV = 8, HEAD_DIM = 128 };
 
-static const case_keys contiguous = {.kind = KEYS_CONTIGUOUS};
-static const case_keys plain = {.kind = KEYS_PLAIN};
-static const case_keys ring = {.kind = KEYS_RING};
-static const case_keys pages_1 = {.kind = KEYS_PAGED, .page_size = 1};
-static const case_keys pages_16 = {.kind = KEYS_PAGED, .page_size = 16};
-static const case_keys pages_256 = {.kind = KEYS_PAGED, .page_size = 256};
+static const case_keys contiguous = { .kind = KEYS_CONTIGUOUS };
+static const case_keys plain = { .kind = KEYS_PLAIN };
+static const case_keys ring = { .kind = KEYS_RING };
+static const case_keys pages_1 = { .kind = KEYS_PAGED, .page_size = 1 };
+static const case_keys pages_16 = { .kind = KEYS_PAGED, .page_size = 16 };
+static const case_keys pages_256 = { .kind = KEYS_PAGED, .page_size = 256 };
 
 /* "contiguous", "pages of 16", ... */
 static void name_keys(const case_keys *keys, char *text, size_t bytes)
 {
     if (keys->kind == KEYS_PAGED)
         snprintf(text, bytes, "pages of %lld", (long long)keys->page_size);
-    else snprintf(text, bytes, "%s", case_keys_name(keys->kind));
+    else
+        snprintf(text, bytes, "%s", case_keys_name(keys->kind));
 }
 
 /* "f16", or "f32/f16": K, then V. */
@@ -63,10 +64,10 @@ static void set_group(case_list *list, bench_case *c, int group, case_shares sha
 
 static void storage_group(case_list *list, int group, int batch, int length, int quick)
 {
-    static const int types[][2] = {{ATTN_F32, ATTN_F32},  {ATTN_F16, ATTN_F16},
-                                   {ATTN_BF16, ATTN_BF16}, {ATTN_F16, ATTN_BF16},
-                                   {ATTN_BF16, ATTN_F16},  {ATTN_F32, ATTN_F16},
-                                   {ATTN_F32, ATTN_BF16},  {ATTN_F16, ATTN_F32}};
+    static const int types[][2] = { { ATTN_F32, ATTN_F32 },   { ATTN_F16, ATTN_F16 },
+                                    { ATTN_BF16, ATTN_BF16 }, { ATTN_F16, ATTN_BF16 },
+                                    { ATTN_BF16, ATTN_F16 },  { ATTN_F32, ATTN_F16 },
+                                    { ATTN_F32, ATTN_BF16 },  { ATTN_F16, ATTN_F32 } };
     for (int t = 0; t < (quick ? 4 : LENGTH(types)); t++) {
         char name[16];
         bench_case *const c = cache_case(list, "storage", &contiguous, types[t][0], types[t][1]);
@@ -88,24 +89,26 @@ static void keys_case(case_list *list, const char *scenario, int group, const ca
     c->batch = batch;
     c->seq_q = rows;
     c->seq_kv = length;
-    if (rows > 1) c->mask = MASK_CAUSAL;
+    if (rows > 1)
+        c->mask = MASK_CAUSAL;
     set_group(list, c, group, SHARES_BUT_KEYS);
     name_keys(&c->keys, name, sizeof name);
-    if (rows > 1) snprintf(rows_text, sizeof rows_text, " q%d", rows);
+    if (rows > 1)
+        snprintf(rows_text, sizeof rows_text, " q%d", rows);
     snprintf(c->name, sizeof c->name, "b%d%s kv%d %s %s", batch, rows_text, length,
              case_dtype_name(dtype), name);
 }
 
 static void decode_group(case_list *list, int group, int dtype, int batch, int length, int quick)
 {
-    const case_keys all[] = {contiguous, plain, pages_16, ring, pages_1, pages_256};
+    const case_keys all[] = { contiguous, plain, pages_16, ring, pages_1, pages_256 };
     for (int k = 0; k < (quick ? 4 : LENGTH(all)); k++)
         keys_case(list, "decode", group, &all[k], dtype, batch, 1, length);
 }
 
 static void prefill_group(case_list *list, int group, int dtype, int rows, int length, int quick)
 {
-    const case_keys all[] = {contiguous, plain, pages_16, pages_1, pages_256};
+    const case_keys all[] = { contiguous, plain, pages_16, pages_1, pages_256 };
     for (int k = 0; k < (quick ? 3 : LENGTH(all)); k++)
         keys_case(list, "prefill", group, &all[k], dtype, 1, rows, length);
 }
@@ -138,7 +141,7 @@ static void shared_group(case_list *list, int group, int dtype, int batch, int p
 static void append_case(case_list *list, int group, const case_keys *keys, keys_rope rope,
                         int dtype, int batch, int tokens)
 {
-    static const char *const turned[] = {"", " rope", " table"};
+    static const char *const turned[] = { "", " rope", " table" };
     char name[16];
     bench_case *const c = cache_case(list, "append", keys, dtype, dtype);
     c->batch = batch;
@@ -177,8 +180,8 @@ static void quick_cases(case_list *list)
 
 static void whole_cases(case_list *list)
 {
-    static const int decodes[][2] = {{1, 4096}, {1, 16384}, {8, 4096}}; /* batch, keys */
-    static const int appends[][2] = {{1, 512}, {1, 1}, {8, 1}};         /* batch, tokens */
+    static const int decodes[][2] = { { 1, 4096 }, { 1, 16384 }, { 8, 4096 } }; /* batch, keys */
+    static const int appends[][2] = { { 1, 512 }, { 1, 1 }, { 8, 1 } };         /* batch, tokens */
     int group = 1;
     storage_group(list, group++, 1, 4096, 0);
     storage_group(list, group++, 8, 4096, 0);
@@ -196,6 +199,8 @@ static void whole_cases(case_list *list)
 
 void cache_cases(case_list *list, const preset_choice *want)
 {
-    if (want->quick) quick_cases(list);
-    else whole_cases(list);
+    if (want->quick)
+        quick_cases(list);
+    else
+        whole_cases(list);
 }

@@ -14,12 +14,12 @@ static const struct {
     int rows;        /* 0 = half of the keys, so that the alignments differ */
     case_layout layout;
 } families[] = {
-    {"position", MASK_CAUSAL, MASK_PREFIX, 0, LAYOUT_BHSD},
-    {"lengths", MASK_KV_LENGTHS, MASK_DOCUMENTS, 0, LAYOUT_BSHD}, /* as varlen has it */
-    {"arrays", MASK_BOOLEAN, MASK_CALLBACK_TILES, 0, LAYOUT_BHSD},
-    {"tree", MASK_TREE, MASK_TREE, 64, LAYOUT_BHSD},
-    {"logits", MASK_BIAS, MASK_SCORE, 0, LAYOUT_BHSD},
-    {"softmax", MASK_SINKS, MASK_DROPOUT, 0, LAYOUT_BHSD},
+    { "position", MASK_CAUSAL, MASK_PREFIX, 0, LAYOUT_BHSD },
+    { "lengths", MASK_KV_LENGTHS, MASK_DOCUMENTS, 0, LAYOUT_BSHD }, /* as varlen has it */
+    { "arrays", MASK_BOOLEAN, MASK_CALLBACK_TILES, 0, LAYOUT_BHSD },
+    { "tree", MASK_TREE, MASK_TREE, 64, LAYOUT_BHSD },
+    { "logits", MASK_BIAS, MASK_SCORE, 0, LAYOUT_BHSD },
+    { "softmax", MASK_SINKS, MASK_DROPOUT, 0, LAYOUT_BHSD },
 };
 
 static void mask_case(case_list *list, int family, int mask, int quick)
@@ -100,14 +100,14 @@ static const struct factor {
     int values[MOST_VALUES];
     int count, quick; /* quick: of these the first ones */
 } factors[] = {
-    {"length", set_length, {128, 256, 512, 1024, 2048, 4096, 8192}, 7, 4},
-    {"head_dim", set_head_dim, {32, 64, 80, 96, 128, 192, 256, 512}, 8, 5},
-    {"heads", set_heads, {1, 2, 4, 8, 16, 32}, 6, 4},
-    {"batch", set_batch, {1, 2, 4, 8, 16}, 5, 3},
-    {"ratio", set_ratio, {1, 2, 4, 8}, 4, 4},
-    {"dtype", set_dtype, {ATTN_F32, ATTN_F16, ATTN_BF16}, 3, 3},
-    {"keys", set_keys, {1024, 4096, 16384, 65536}, 4, 3}, /* of one row */
-    {"threads", set_threads, {0}, 0, 0},                  /* powers of two up to those there are */
+    { "length", set_length, { 128, 256, 512, 1024, 2048, 4096, 8192 }, 7, 4 },
+    { "head_dim", set_head_dim, { 32, 64, 80, 96, 128, 192, 256, 512 }, 8, 5 },
+    { "heads", set_heads, { 1, 2, 4, 8, 16, 32 }, 6, 4 },
+    { "batch", set_batch, { 1, 2, 4, 8, 16 }, 5, 3 },
+    { "ratio", set_ratio, { 1, 2, 4, 8 }, 4, 4 },
+    { "dtype", set_dtype, { ATTN_F32, ATTN_F16, ATTN_BF16 }, 3, 3 },
+    { "keys", set_keys, { 1024, 4096, 16384, 65536 }, 4, 3 }, /* of one row */
+    { "threads", set_threads, { 0 }, 0, 0 }, /* powers of two up to those there are */
 };
 
 static void factor_case(case_list *list, const struct factor *factor, int64_t value, int quick)

@@ -17,14 +17,14 @@ typedef struct branch_set {
     int part[DILATED_MAX_BRANCHES], dilation[DILATED_MAX_BRANCHES];
 } branch_set;
 
-static const branch_set usual = {3, {4, 2, 1}, {1, 2, 4}}; /* 2048/1 4096/2 8192/4 of 8192 */
+static const branch_set usual = { 3, { 4, 2, 1 }, { 1, 2, 4 } }; /* 2048/1 4096/2 8192/4 of 8192 */
 
 static const branch_set others[] = {
-    {1, {4}, {1}},
-    {1, {1}, {4}},
-    {1, {1}, {16}},
-    {2, {8, 1}, {1, 8}},
-    {5, {16, 8, 4, 2, 1}, {1, 2, 4, 8, 16}},
+    { 1, { 4 }, { 1 } },
+    { 1, { 1 }, { 4 } },
+    { 1, { 1 }, { 16 } },
+    { 2, { 8, 1 }, { 1, 8 } },
+    { 5, { 16, 8, 4, 2, 1 }, { 1, 2, 4, 8, 16 } },
 };
 
 static void set_branches(const branch_set *set, bench_case *c)
@@ -40,8 +40,10 @@ static void set_branches(const branch_set *set, bench_case *c)
 /* Those of the command line, or the usual ones. */
 static void set_wanted(const preset_choice *want, bench_case *c)
 {
-    if (want->dilated.branches) c->dilated = want->dilated;
-    else set_branches(&usual, c);
+    if (want->dilated.branches)
+        c->dilated = want->dilated;
+    else
+        set_branches(&usual, c);
 }
 
 static bench_case *long_case(case_list *list, const preset_choice *want, const char *scenario,
@@ -53,7 +55,8 @@ static bench_case *long_case(case_list *list, const preset_choice *want, const c
     c->heads_q = c->heads_kv = HEADS;
     c->seq_q = c->seq_kv = want->quick ? QUICK_TOKENS : TOKENS;
     c->head_dim = c->head_dim_v = HEAD_DIM;
-    if (want->shape) case_take_shape(c, want->shape);
+    if (want->shape)
+        case_take_shape(c, want->shape);
     c->mask = MASK_CAUSAL;
     c->impl = "tiled";
     c->group = group;
@@ -72,9 +75,8 @@ static int left(int choice, int second)
 
 static int wanted(const preset_choice *want, const bench_case *c)
 {
-    return left(want->merge, c->dilated.mean) && left(want->variant, c->dilated.gathered)
-           && left(want->pattern_cache, c->pattern_anew)
-           && left(want->memory_pool, c->memory_anew);
+    return left(want->merge, c->dilated.mean) && left(want->variant, c->dilated.gathered) &&
+           left(want->pattern_cache, c->pattern_anew) && left(want->memory_pool, c->memory_anew);
 }
 
 /* Takes the case that was appended last off the list again where it is not wanted. */
@@ -90,16 +92,16 @@ static const struct {
     const char *name;
     int gathered, mean, rotate, groups, pattern_anew, memory_anew, backward;
 } ways[] = {
-    {"strided lse", 0, 0, 0, 0, 0, 0, 1},
-    {"strided lse, heads turned", 0, 0, 1, 0, 0, 0, 1},
-    {"strided lse, head groups", 0, 0, 0, 1, 0, 0, 1},
-    {"strided lse, memory anew", 0, 0, 0, 0, 0, 1, 1},
-    {"strided mean", 0, 1, 0, 0, 0, 0, 1},
-    {"gathered lse", 1, 0, 0, 0, 0, 0, 0},
-    {"gathered lse, index anew", 1, 0, 0, 0, 1, 0, 0},
-    {"gathered lse, memory anew", 1, 0, 0, 0, 0, 1, 0},
-    {"gathered lse, both anew", 1, 0, 0, 0, 1, 1, 0},
-    {"gathered mean", 1, 1, 0, 0, 0, 0, 0},
+    { "strided lse", 0, 0, 0, 0, 0, 0, 1 },
+    { "strided lse, heads turned", 0, 0, 1, 0, 0, 0, 1 },
+    { "strided lse, head groups", 0, 0, 0, 1, 0, 0, 1 },
+    { "strided lse, memory anew", 0, 0, 0, 0, 0, 1, 1 },
+    { "strided mean", 0, 1, 0, 0, 0, 0, 1 },
+    { "gathered lse", 1, 0, 0, 0, 0, 0, 0 },
+    { "gathered lse, index anew", 1, 0, 0, 0, 1, 0, 0 },
+    { "gathered lse, memory anew", 1, 0, 0, 0, 0, 1, 0 },
+    { "gathered lse, both anew", 1, 0, 0, 0, 1, 1, 0 },
+    { "gathered mean", 1, 1, 0, 0, 0, 0, 0 },
 };
 
 static void add_way(case_list *list, const preset_choice *want, int way, int backward)
@@ -121,7 +123,8 @@ static void add_ways(case_list *list, const preset_choice *want, int backward)
 {
     long_case(list, want, backward ? "backward" : "forward", 1)->backward = backward;
     for (int way = 0; way < LENGTH(ways); way++)
-        if (!backward || ways[way].backward) add_way(list, want, way, backward);
+        if (!backward || ways[way].backward)
+            add_way(list, want, way, backward);
 }
 
 /* ---- other branches */
@@ -147,8 +150,8 @@ static void add_others(case_list *list, const preset_choice *want)
 
 static void add_cells(case_list *list, const preset_choice *want)
 {
-    static const int masks[] = {MASK_LOCAL_GLOBAL, MASK_LOCAL_STRIDED, MASK_BIGBIRD};
-    static const char *const how[] = {"", ", cells anew", ", memory anew"};
+    static const int masks[] = { MASK_LOCAL_GLOBAL, MASK_LOCAL_STRIDED, MASK_BIGBIRD };
+    static const char *const how[] = { "", ", cells anew", ", memory anew" };
     long_case(list, want, "cells", 1);
     for (int m = 0; m < LENGTH(masks); m++)
         for (int h = 0; h < LENGTH(how); h++) {
@@ -164,7 +167,7 @@ static void add_cells(case_list *list, const preset_choice *want)
 /* Every tenth cell of the whole square, by the size of the cells. */
 static void add_tenths(case_list *list, const preset_choice *want)
 {
-    static const int sizes[] = {64, 128, 256};
+    static const int sizes[] = { 64, 128, 256 };
     long_case(list, want, "tenth of cells", 1)->mask = MASK_FULL;
     for (int i = 0; i < LENGTH(sizes); i++) {
         bench_case *const c = long_case(list, want, "tenth of cells", 1);
@@ -180,7 +183,7 @@ static void add_tenths(case_list *list, const preset_choice *want)
 static void add_rank_case(case_list *list, const preset_choice *want, int way, int ranks,
                           int backward)
 {
-    static const char *const paths[] = {"ring", "ring_zigzag", "ring_striped", "all_gather"};
+    static const char *const paths[] = { "ring", "ring_zigzag", "ring_striped", "all_gather" };
     bench_case *const c = long_case(list, want, backward ? "ring, backward" : "ring", way + 1);
     c->impl = paths[way];
     c->threads = ranks;
@@ -192,7 +195,7 @@ static void add_rank_case(case_list *list, const preset_choice *want, int way, i
 static void add_ranks(case_list *list, const preset_choice *want, int backward)
 {
     const int most = want->ranks > 0 ? want->ranks : MOST_RANKS;
-    const int first = backward && want->quick; /* zig-zag alone */
+    const int first = backward && want->quick;            /* zig-zag alone */
     const int end = backward ? (want->quick ? 2 : 3) : 4; /* a gathering ring has no gradients */
     for (int way = first; way < end; way++)
         for (int ranks = 1; ranks <= most; ranks *= 2)
@@ -202,9 +205,12 @@ static void add_ranks(case_list *list, const preset_choice *want, int backward)
 void dilated_cases(case_list *list, const preset_choice *want)
 {
     add_ways(list, want, 0);
-    if (!want->dilated.branches) add_others(list, want);
-    if (!want->dilated.branches) add_cells(list, want);
-    if (!want->dilated.branches && !want->quick) add_tenths(list, want);
+    if (!want->dilated.branches)
+        add_others(list, want);
+    if (!want->dilated.branches)
+        add_cells(list, want);
+    if (!want->dilated.branches && !want->quick)
+        add_tenths(list, want);
     add_ways(list, want, 1);
     add_ranks(list, want, 0);
     add_ranks(list, want, 1);

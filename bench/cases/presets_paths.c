@@ -7,7 +7,7 @@
 #include "masks.h"
 #include "presets_list.h"
 
-static const char *const storage_suffix[] = {"", " f16", " bf16"};
+static const char *const storage_suffix[] = { "", " f16", " bf16" };
 
 /* ---- prefill: full and causal by length, width, storage type and layout, for each kernel set that
  * is made for this CPU's vector unit. Rows of one group are compared with one another by the goals
@@ -21,18 +21,18 @@ typedef struct prefill_row {
 } prefill_row;
 
 static const prefill_row prefill_rows[] = {
-    {0, 128, 512, ATTN_F32, LAYOUT_BHSD},   {0, 128, 1024, ATTN_F32, LAYOUT_BHSD},
-    {2, 128, 2048, ATTN_F32, LAYOUT_BHSD},  {2, 128, 2048, ATTN_F16, LAYOUT_BHSD},
-    {2, 128, 2048, ATTN_BF16, LAYOUT_BHSD}, {2, 128, 2048, ATTN_F32, LAYOUT_BSHD},
-    {2, 80, 2048, ATTN_F32, LAYOUT_BHSD},   {2, 96, 2048, ATTN_F32, LAYOUT_BHSD},
-    {2, 112, 2048, ATTN_F32, LAYOUT_BHSD},  {0, 128, 4096, ATTN_F32, LAYOUT_BHSD},
-    {0, 128, 8192, ATTN_F32, LAYOUT_BHSD},  {0, 64, 512, ATTN_F32, LAYOUT_BHSD},
-    {4, 64, 2048, ATTN_F32, LAYOUT_BHSD},   {4, 64, 2048, ATTN_F16, LAYOUT_BHSD},
-    {4, 64, 2048, ATTN_BF16, LAYOUT_BHSD},  {4, 64, 2048, ATTN_F32, LAYOUT_BSHD},
-    {0, 64, 4096, ATTN_F32, LAYOUT_BHSD},   {0, 256, 2048, ATTN_F32, LAYOUT_BHSD},
-    {0, 256, 4096, ATTN_F32, LAYOUT_BHSD},
+    { 0, 128, 512, ATTN_F32, LAYOUT_BHSD },   { 0, 128, 1024, ATTN_F32, LAYOUT_BHSD },
+    { 2, 128, 2048, ATTN_F32, LAYOUT_BHSD },  { 2, 128, 2048, ATTN_F16, LAYOUT_BHSD },
+    { 2, 128, 2048, ATTN_BF16, LAYOUT_BHSD }, { 2, 128, 2048, ATTN_F32, LAYOUT_BSHD },
+    { 2, 80, 2048, ATTN_F32, LAYOUT_BHSD },   { 2, 96, 2048, ATTN_F32, LAYOUT_BHSD },
+    { 2, 112, 2048, ATTN_F32, LAYOUT_BHSD },  { 0, 128, 4096, ATTN_F32, LAYOUT_BHSD },
+    { 0, 128, 8192, ATTN_F32, LAYOUT_BHSD },  { 0, 64, 512, ATTN_F32, LAYOUT_BHSD },
+    { 4, 64, 2048, ATTN_F32, LAYOUT_BHSD },   { 4, 64, 2048, ATTN_F16, LAYOUT_BHSD },
+    { 4, 64, 2048, ATTN_BF16, LAYOUT_BHSD },  { 4, 64, 2048, ATTN_F32, LAYOUT_BSHD },
+    { 0, 64, 4096, ATTN_F32, LAYOUT_BHSD },   { 0, 256, 2048, ATTN_F32, LAYOUT_BHSD },
+    { 0, 256, 4096, ATTN_F32, LAYOUT_BHSD },
 };
-static const prefill_row prefill_quick[] = {{0, 128, 2048, ATTN_F32, LAYOUT_BHSD}};
+static const prefill_row prefill_quick[] = { { 0, 128, 2048, ATTN_F32, LAYOUT_BHSD } };
 
 enum { PREFILL_SAMPLES = 21, PREFILL_GROUP_HEADS = 8 };
 #define PREFILL_FLOPS 5e9 /* of one call at least: 40 ms and more on one core of 2023 */
@@ -43,13 +43,14 @@ static int prefill_heads(const prefill_row *row)
 {
     const double flops = 4.0 * row->seq * row->seq * row->head_dim;
     int heads = 1;
-    while (heads * flops < PREFILL_FLOPS) heads *= 2;
+    while (heads * flops < PREFILL_FLOPS)
+        heads *= 2;
     return row->group ? PREFILL_GROUP_HEADS : heads;
 }
 
 static void prefill_case(case_list *list, const prefill_row *row, int causal, const char *kernels)
 {
-    static const char *const layouts[] = {"", " strided"};
+    static const char *const layouts[] = { "", " strided" };
     bench_case *const c = case_append(list, "prefill", kernels);
     c->batch = 1;
     c->heads_q = c->heads_kv = prefill_heads(row);
@@ -76,7 +77,8 @@ static void prefill_set(case_list *list, int quick, const char *kernels)
         for (end = begin + 1; end < n && rows[end].group && rows[end].group == rows[begin].group;)
             end++;
         for (int causal = 0; causal < 2; causal++)
-            for (int i = begin; i < end; i++) prefill_case(list, &rows[i], causal, kernels);
+            for (int i = begin; i < end; i++)
+                prefill_case(list, &rows[i], causal, kernels);
     }
 }
 
@@ -84,9 +86,10 @@ static void prefill_set(case_list *list, int quick, const char *kernels)
  * fused multiply-add step by step, at 2 % of the peak, and one call takes seconds. */
 static int native(const char *kernels)
 {
-    static const char *const others[] = {"_narrow", "portable", "sse2"};
+    static const char *const others[] = { "_narrow", "portable", "sse2" };
     for (int i = 0; i < LENGTH(others); i++)
-        if (strstr(kernels, others[i])) return 0;
+        if (strstr(kernels, others[i]))
+            return 0;
     return 1;
 }
 
@@ -100,9 +103,11 @@ void each_native_set(case_list *list, const preset_choice *want,
     }
     for (int i = 0; attn_kernels_get(i); i++) {
         const char *const name = attn_kernels_name(attn_kernels_get(i));
-        if (native(name)) add(list, want->quick, name);
+        if (native(name))
+            add(list, want->quick, name);
     }
-    if (list->n == before) add(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
+    if (list->n == before)
+        add(list, want->quick, attn_kernels_name(attn_kernels_get(0)));
 }
 
 void prefill_cases(case_list *list, const preset_choice *want)
@@ -144,7 +149,7 @@ static void mla_case(case_list *list, int length, int dtype)
 
 void decode_cases(case_list *list, const preset_choice *want)
 {
-    static const int heads_kv[] = {32, 8}, dims[] = {64, 128, 256}, lengths[] = {4096, 16384};
+    static const int heads_kv[] = { 32, 8 }, dims[] = { 64, 128, 256 }, lengths[] = { 4096, 16384 };
     if (want->quick) {
         grouped_case(list, 8, 128, 4096, ATTN_F32);
         grouped_case(list, 8, 128, 4096, ATTN_F16);
@@ -170,11 +175,11 @@ static const struct {
     const char *name;
     int lists, heads_q, heads_kv, seq_q, seq_kv, mask;
 } thread_rows[] = {
-    {"prefill h8 s512", QUICK, 8, 8, 512, 512, MASK_CAUSAL},
-    {"prefill h8 s2048", WHOLE, 8, 8, 2048, 2048, MASK_CAUSAL},
-    {"h1 rows64 kv65536", WHOLE, 1, 1, 64, 65536, MASK_FULL},
-    {"decode g4 kv1500", WHOLE | QUICK, 4, 1, 1, 1500, MASK_FULL},
-    {"decode g4 kv65536", WHOLE, 4, 1, 1, 65536, MASK_FULL},
+    { "prefill h8 s512", QUICK, 8, 8, 512, 512, MASK_CAUSAL },
+    { "prefill h8 s2048", WHOLE, 8, 8, 2048, 2048, MASK_CAUSAL },
+    { "h1 rows64 kv65536", WHOLE, 1, 1, 64, 65536, MASK_FULL },
+    { "decode g4 kv1500", WHOLE | QUICK, 4, 1, 1, 1500, MASK_FULL },
+    { "decode g4 kv65536", WHOLE, 4, 1, 1, 65536, MASK_FULL },
 };
 
 static void threads_case(case_list *list, int row, int threads, case_shares shares)
@@ -205,7 +210,8 @@ static int next_threads(int threads, int most)
 void threads_cases(case_list *list, const preset_choice *want)
 {
     for (int row = 0; row < LENGTH(thread_rows); row++) {
-        if (!(thread_rows[row].lists & (want->quick ? QUICK : WHOLE))) continue;
+        if (!(thread_rows[row].lists & (want->quick ? QUICK : WHOLE)))
+            continue;
         for (int t = 1; t <= want->threads; t = next_threads(t, want->threads))
             threads_case(list, row, t, t > 1 ? SHARES_BUT_THREADS : SHARES_NOTHING);
     }
@@ -251,7 +257,7 @@ static void device_decode(case_list *list, int batch, int keys, int dtype)
 
 void device_cases(case_list *list, const preset_choice *want)
 {
-    static const int dims[] = {64, 128};
+    static const int dims[] = { 64, 128 };
     const int most = want->quick ? 1024 : 16384;
     for (int causal = 0; causal < 2; causal++)
         for (int d = 0; d < LENGTH(dims); d++)
@@ -270,17 +276,17 @@ static const struct {
     const char *scenario, *name;
     int lists, batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, causal;
 } rank_rows[] = {
-    {"prefill, short", "s128 h4 d64", WHOLE | QUICK, 1, 4, 4, 128, 128, 64, 0},
-    {"prefill, short", "b4 s256 h8 d64", WHOLE, 4, 8, 8, 256, 256, 64, 0},
-    {"prefill, long", "s1024 h2 d64", QUICK, 1, 2, 2, 1024, 1024, 64, 1},
-    {"prefill, long", "s2048 h4 d128", WHOLE, 1, 4, 4, 2048, 2048, 128, 1},
-    {"prefill, long", "s6144 h1 d64", WHOLE, 1, 1, 1, 6144, 6144, 64, 1},
-    {"prefill, GQA", "s512 h8/2 d64", WHOLE | QUICK, 1, 8, 2, 512, 512, 64, 1},
-    {"prefill, GQA", "s2048 h16/4 d64", WHOLE, 1, 16, 4, 2048, 2048, 64, 1},
-    {"decode", "kv2048 h8/2 d128", WHOLE | QUICK, 1, 8, 2, 1, 2048, 128, 1},
-    {"decode", "b4 kv4096 h32/8", WHOLE, 4, 32, 8, 1, 4096, 128, 1},
-    {"decode, one kv head", "kv8192 h4/1 d128", WHOLE | QUICK, 1, 4, 1, 1, 8192, 128, 1},
-    {"decode, one kv head", "kv65536 h4/1 d128", WHOLE, 1, 4, 1, 1, 65536, 128, 1},
+    { "prefill, short", "s128 h4 d64", WHOLE | QUICK, 1, 4, 4, 128, 128, 64, 0 },
+    { "prefill, short", "b4 s256 h8 d64", WHOLE, 4, 8, 8, 256, 256, 64, 0 },
+    { "prefill, long", "s1024 h2 d64", QUICK, 1, 2, 2, 1024, 1024, 64, 1 },
+    { "prefill, long", "s2048 h4 d128", WHOLE, 1, 4, 4, 2048, 2048, 128, 1 },
+    { "prefill, long", "s6144 h1 d64", WHOLE, 1, 1, 1, 6144, 6144, 64, 1 },
+    { "prefill, GQA", "s512 h8/2 d64", WHOLE | QUICK, 1, 8, 2, 512, 512, 64, 1 },
+    { "prefill, GQA", "s2048 h16/4 d64", WHOLE, 1, 16, 4, 2048, 2048, 64, 1 },
+    { "decode", "kv2048 h8/2 d128", WHOLE | QUICK, 1, 8, 2, 1, 2048, 128, 1 },
+    { "decode", "b4 kv4096 h32/8", WHOLE, 4, 32, 8, 1, 4096, 128, 1 },
+    { "decode, one kv head", "kv8192 h4/1 d128", WHOLE | QUICK, 1, 4, 1, 1, 8192, 128, 1 },
+    { "decode, one kv head", "kv65536 h4/1 d128", WHOLE, 1, 4, 1, 1, 65536, 128, 1 },
 };
 
 static void rank_case(case_list *list, int row)
@@ -300,5 +306,6 @@ static void rank_case(case_list *list, int row)
 void rank_cases(case_list *list, const preset_choice *want)
 {
     for (int row = 0; row < LENGTH(rank_rows); row++)
-        if (rank_rows[row].lists & (want->quick ? QUICK : WHOLE)) rank_case(list, row);
+        if (rank_rows[row].lists & (want->quick ? QUICK : WHOLE))
+            rank_case(list, row);
 }

@@ -28,8 +28,8 @@ static void gemma_case(case_list *list, int heads_kv, int batch, int length)
 /* The last of the short list fits no machine of 200 GB: it shows what is skipped, and why. */
 void gemma_cases(case_list *list, const preset_choice *want)
 {
-    static const int heads_kv[] = {32, 8}, batches[] = {1, 4, 8, 16};
-    static const int lengths[] = {512, 1024, 2048, 4096, 8192};
+    static const int heads_kv[] = { 32, 8 }, batches[] = { 1, 4, 8, 16 };
+    static const int lengths[] = { 512, 1024, 2048, 4096, 8192 };
     for (int h = 0; h < LENGTH(heads_kv); h++) {
         if (want->quick) {
             gemma_case(list, heads_kv[h], 1, 512);
@@ -63,8 +63,9 @@ static void latency_case(case_list *list, const char *scenario, int batch, int h
 
 void latency_cases(case_list *list, const preset_choice *want)
 {
-    static const int lengths[] = {128, 256, 512, 1024}, dims[] = {32, 64}, heads[] = {4, 8, 16};
-    static const int batches[] = {2, 4, 8, 16};
+    static const int lengths[] = { 128, 256, 512, 1024 }, dims[] = { 32, 64 },
+                     heads[] = { 4, 8, 16 };
+    static const int batches[] = { 2, 4, 8, 16 };
     if (want->quick) {
         latency_case(list, "latency", 1, 8, 128, 64);
         latency_case(list, "latency", 1, 8, 512, 64);
@@ -98,8 +99,9 @@ static void llm_case(case_list *list, int decode, int batch, int heads_q, int he
 
 void llm_cases(case_list *list, const preset_choice *want)
 {
-    static const int heads_kv[] = {32, 8}, prompts[] = {2048, 4096, 8192}, caches[] = {2048, 4096};
-    static const int prompt_batches[] = {1, 4}, cache_batches[] = {1, 4, 8};
+    static const int heads_kv[] = { 32, 8 }, prompts[] = { 2048, 4096, 8192 },
+                     caches[] = { 2048, 4096 };
+    static const int prompt_batches[] = { 1, 4 }, cache_batches[] = { 1, 4, 8 };
     if (want->quick) {
         llm_case(list, 0, 1, 8, 2, 256); /* small enough for a CPU without FMA */
         llm_case(list, 0, 1, 8, 2, 2048);
@@ -121,7 +123,7 @@ void llm_cases(case_list *list, const preset_choice *want)
 
 enum { EXTREME_FIRST = 65536, EXTREME_QUICK_FIRST = 4096, EXTREME_CELL = 128 };
 enum { EXTREME_TWICE = 131072 }; /* keys beyond: the cold call and one sample */
-#define EXTREME_SECONDS 150.0 /* of one call: a million causal rows take 20 minutes a head */
+#define EXTREME_SECONDS 150.0    /* of one call: a million causal rows take 20 minutes a head */
 
 /* The second number of a pair is that of --quick. What takes longest stands last, where the others
  * have left it their time. */
@@ -131,15 +133,21 @@ static const struct {
     int heads[2], rows[2]; /* rows 0: as many as keys */
     int dilated;
 } extreme_rows[] = {
-    {"last rows", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {1024, 256}, 0},
-    {"last rows, full", "tiled", MASK_FULL, {0, 0}, {8, 1}, {1024, 256}, 0},
-    {"window", "tiled", MASK_WINDOW, {4096, 1024}, {8, 1}, {0, 0}, 0},
-    {"blocks", "tiled", MASK_BLOCKS, {EXTREME_CELL, EXTREME_CELL}, {8, 1}, {0, 0}, 0},
-    {"blocks, 90 %", "tiled", MASK_BLOCKS_TENTH, {EXTREME_CELL, EXTREME_CELL}, {1, 1}, {0, 0}, 0},
-    {"dilated", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {0, 0}, 1},
-    {"dilated, copies", "tiled", MASK_CAUSAL, {0, 0}, {8, 1}, {0, 0}, 2},
-    {"decode", NULL, MASK_FULL, {0, 0}, {8, 8}, {1, 1}, 0},
-    {"causal", NULL, MASK_CAUSAL, {0, 0}, {1, 1}, {0, 0}, 0},
+    { "last rows", "tiled", MASK_CAUSAL, { 0, 0 }, { 8, 1 }, { 1024, 256 }, 0 },
+    { "last rows, full", "tiled", MASK_FULL, { 0, 0 }, { 8, 1 }, { 1024, 256 }, 0 },
+    { "window", "tiled", MASK_WINDOW, { 4096, 1024 }, { 8, 1 }, { 0, 0 }, 0 },
+    { "blocks", "tiled", MASK_BLOCKS, { EXTREME_CELL, EXTREME_CELL }, { 8, 1 }, { 0, 0 }, 0 },
+    { "blocks, 90 %",
+      "tiled",
+      MASK_BLOCKS_TENTH,
+      { EXTREME_CELL, EXTREME_CELL },
+      { 1, 1 },
+      { 0, 0 },
+      0 },
+    { "dilated", "tiled", MASK_CAUSAL, { 0, 0 }, { 8, 1 }, { 0, 0 }, 1 },
+    { "dilated, copies", "tiled", MASK_CAUSAL, { 0, 0 }, { 8, 1 }, { 0, 0 }, 2 },
+    { "decode", NULL, MASK_FULL, { 0, 0 }, { 8, 8 }, { 1, 1 }, 0 },
+    { "causal", NULL, MASK_CAUSAL, { 0, 0 }, { 1, 1 }, { 0, 0 }, 0 },
 };
 
 /* 2048 keys around, every fourth of 8192, every sixteenth of 32768; --quick a quarter of each. */
@@ -166,7 +174,8 @@ static void extreme_case(case_list *list, int row, int64_t length, int quick)
     c->mask = extreme_rows[row].mask;
     c->mask_size = extreme_rows[row].mask_size[quick];
     c->impl = extreme_rows[row].impl;
-    if (extreme_rows[row].dilated) set_dilated(c, extreme_rows[row].dilated, quick);
+    if (extreme_rows[row].dilated)
+        set_dilated(c, extreme_rows[row].dilated, quick);
     c->fixed = FIXED_MASK;
     c->warmup = length > EXTREME_QUICK_FIRST ? 0 : 1; /* the cold call did */
     c->iterations = length > EXTREME_TWICE;

@@ -12,7 +12,7 @@
 enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, ARRAYS };
 
 /* Whether a call reads it, or writes it. */
-static const int is_output[ARRAYS] = {[O] = 1, [DQ] = 1, [DK] = 1, [DV] = 1};
+static const int is_output[ARRAYS] = { [O] = 1, [DQ] = 1, [DK] = 1, [DV] = 1 };
 
 /* One of the case's arrays, and the rank's part of it, packed [batch, heads, length, dim]. */
 typedef struct part {
@@ -46,7 +46,8 @@ void rings_describe(const bench_case *c, const bench_path *path, int threads, ri
     const int64_t fair = c->seq_kv / (runs * threads);
     memset(job, 0, sizeof *job);
     job->c = c;
-    if (path->ring == PATH_ONE_PROCESS) return;
+    if (path->ring == PATH_ONE_PROCESS)
+        return;
     job->num_ranks = threads;
     job->ring.gather = path->ring == PATH_GATHER;
     job->ring.layout = path->ring == PATH_ZIGZAG    ? ATTN_RING_ZIGZAG
@@ -59,11 +60,16 @@ int rings_possible(const rings_job *job, char *why, size_t why_bytes)
 {
     const bench_case *const c = job->c;
     const char *reason = NULL;
-    if (job->num_ranks > virtual_ranks_most()) reason = "more ranks than a process has here";
-    if (c->seq_q != c->seq_kv) reason = "a ring cuts rows and keys alike: as many of both";
-    if (c->keys.kind != KEYS_PLAIN || c->appends) reason = "the bench has rings of plain arrays";
-    if (c->dilated.branches) reason = "the bench has rings of dense attention";
-    if (reason) snprintf(why, why_bytes, "%s", reason);
+    if (job->num_ranks > virtual_ranks_most())
+        reason = "more ranks than a process has here";
+    if (c->seq_q != c->seq_kv)
+        reason = "a ring cuts rows and keys alike: as many of both";
+    if (c->keys.kind != KEYS_PLAIN || c->appends)
+        reason = "the bench has rings of plain arrays";
+    if (c->dilated.branches)
+        reason = "the bench has rings of dense attention";
+    if (reason)
+        snprintf(why, why_bytes, "%s", reason);
     return !reason;
 }
 
@@ -94,9 +100,12 @@ static void cancel_nothing(void *user)
 
 static attn_transport query_of(const rings_job *job, int rank)
 {
-    const attn_transport t = {.size = job->num_ranks, .rank = rank, .agree = agree_on_nothing,
-                              .begin = begin_nothing, .end = end_nothing,
-                              .cancel = cancel_nothing};
+    const attn_transport t = { .size = job->num_ranks,
+                               .rank = rank,
+                               .agree = agree_on_nothing,
+                               .begin = begin_nothing,
+                               .end = end_nothing,
+                               .cancel = cancel_nothing };
     return t;
 }
 
@@ -119,8 +128,8 @@ static attn_params params_of(const attn_params *p)
     return own;
 }
 
-static attn_status size_of_rank(const rings_job *job, const attn_params *p,
-                                const attn_gradients *g, int rank, size_t *bytes)
+static attn_status size_of_rank(const rings_job *job, const attn_params *p, const attn_gradients *g,
+                                int rank, size_t *bytes)
 {
     const attn_transport transport = query_of(job, rank);
     const attn_ring ring = ring_of(job, &transport, NULL);
@@ -128,8 +137,8 @@ static attn_status size_of_rank(const rings_job *job, const attn_params *p,
              : attn_ring_workspace_size(p, &ring, bytes);
 }
 
-attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g,
-                       size_t *bytes, char *why, size_t why_bytes)
+attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g, size_t *bytes,
+                       char *why, size_t why_bytes)
 {
     const attn_params own = params_of(p);
     const attn_transport transport = query_of(job, 0);
@@ -143,9 +152,12 @@ attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradient
         *bytes += one;
     }
     job->canonical = status == ATTN_OK && info.canonical;
-    if (status == ATTN_OK) return status;
-    if (g) attn_ring_backward_check(&own, g, &ring, NULL, 0, why, why_bytes);
-    else attn_ring_check(&own, &ring, NULL, 0, why, why_bytes);
+    if (status == ATTN_OK)
+        return status;
+    if (g)
+        attn_ring_backward_check(&own, g, &ring, NULL, 0, why, why_bytes);
+    else
+        attn_ring_check(&own, &ring, NULL, 0, why, why_bytes);
     return status;
 }
 
@@ -155,25 +167,26 @@ static part part_of(const void *whole, int dtype, const ptrdiff_t strides[3], in
                     int64_t dim)
 {
     const ptrdiff_t width = case_width(dtype);
-    const part one = {(char *)(size_t)whole, NULL, strides[0] * width, strides[1] * width,
-                      strides[2] * width, heads, (size_t)(dim * width)};
+    const part one = { (char *)(size_t)whole, NULL,  strides[0] * width,   strides[1] * width,
+                       strides[2] * width,    heads, (size_t)(dim * width) };
     return one;
 }
 
 /* Of a tensor or an output: their fields have the same names. */
 #define PART(t, heads, dim)                                                                        \
     part_of((t).data, (t).dtype,                                                                   \
-            (const ptrdiff_t[3]){(t).stride_batch, (t).stride_head, (t).stride_seq}, heads, dim)
+            (const ptrdiff_t[3]){ (t).stride_batch, (t).stride_head, (t).stride_seq }, heads, dim)
 
 static void find_parts(rings_rank *r, const attn_params *p, const attn_gradients *g)
 {
     const bench_case *const c = r->job->c;
-    const ptrdiff_t rows[3] = {(ptrdiff_t)(c->heads_q * c->seq_q), (ptrdiff_t)c->seq_q, 1};
+    const ptrdiff_t rows[3] = { (ptrdiff_t)(c->heads_q * c->seq_q), (ptrdiff_t)c->seq_q, 1 };
     r->parts[Q] = PART(p->q, c->heads_q, c->head_dim);
     r->parts[K] = PART(p->k, c->heads_kv, c->head_dim);
     r->parts[V] = PART(p->v, c->heads_kv, c->head_dim_v);
     r->parts[O] = PART(p->o, c->heads_q, c->head_dim_v);
-    if (!g) return;
+    if (!g)
+        return;
     r->parts[LSE] = part_of(p->lse.data, ATTN_F32, rows, c->heads_q, 1);
     r->parts[DOUT] = PART(g->dout, c->heads_q, c->head_dim_v);
     r->parts[DQ] = PART(g->dq, c->heads_q, c->head_dim);
@@ -189,8 +202,8 @@ static void copy_part(const rings_rank *r, const part *a, int back)
         for (int64_t h = 0; h < a->heads; h++)
             for (int64_t n = 0; n < r->num_ranges; n++)
                 for (int64_t i = 0; i < r->ranges[n].count; i++, own += a->bytes) {
-                    char *const whole = a->whole + b * a->batch + h * a->head
-                                        + (r->ranges[n].begin + i) * a->row;
+                    char *const whole =
+                        a->whole + b * a->batch + h * a->head + (r->ranges[n].begin + i) * a->row;
                     memcpy(back ? whole : own, back ? own : whole, a->bytes);
                 }
 }
@@ -205,17 +218,21 @@ static int fill_parts(rings_rank *r)
 {
     for (int n = 0; n < ARRAYS; n++) {
         part *const a = &r->parts[n];
-        if (!a->whole) continue;
+        if (!a->whole)
+            continue;
         a->own = malloc(part_bytes(r, a) + 1);
-        if (!a->own) return 0;
-        if (is_output[n] && !(n == O && r->backward)) memset(a->own, 0xff, part_bytes(r, a));
-        else copy_part(r, a, 0);
+        if (!a->own)
+            return 0;
+        if (is_output[n] && !(n == O && r->backward))
+            memset(a->own, 0xff, part_bytes(r, a));
+        else
+            copy_part(r, a, 0);
     }
     return 1;
 }
 
 /* data of an array, packed. */
-#define OWN(t, array) \
+#define OWN(t, array)                                                                              \
     ((t).data = (array).own, (t).stride_batch = (t).stride_head = (t).stride_seq = 0)
 
 static void point_to_own(rings_rank *r)
@@ -224,7 +241,8 @@ static void point_to_own(rings_rank *r)
     OWN(r->p.k, r->parts[K]);
     OWN(r->p.v, r->parts[V]);
     OWN(r->p.o, r->parts[O]);
-    if (!r->backward) return;
+    if (!r->backward)
+        return;
     r->p.lse.data = (float *)(void *)r->parts[LSE].own;
     OWN(r->g.dout, r->parts[DOUT]);
     OWN(r->g.dq, r->parts[DQ]);
@@ -237,12 +255,12 @@ static int find_ranges(rings_rank *r, int rank)
     const attn_transport transport = query_of(r->job, rank);
     const attn_ring ring = ring_of(r->job, &transport, NULL);
     attn_ring_info info;
-    if (attn_ring_describe(&r->p, &ring, rank, &info) != ATTN_OK) return 0;
+    if (attn_ring_describe(&r->p, &ring, rank, &info) != ATTN_OK)
+        return 0;
     r->length = info.length;
     r->ranges = malloc(sizeof *r->ranges * (size_t)info.ranges + 1);
-    return r->ranges
-           && attn_ring_ranges(&r->p, &ring, rank, r->ranges, info.ranges, &r->num_ranges)
-                  == ATTN_OK;
+    return r->ranges &&
+           attn_ring_ranges(&r->p, &ring, rank, r->ranges, info.ranges, &r->num_ranges) == ATTN_OK;
 }
 
 static int make_rank(rings_job *job, int rank, const attn_params *p, const attn_gradients *g)
@@ -251,12 +269,16 @@ static int make_rank(rings_job *job, int rank, const attn_params *p, const attn_
     r->job = job;
     r->p = params_of(p);
     r->backward = g != NULL;
-    if (g) r->g = *g;
-    if (!find_ranges(r, rank)) return 0;
+    if (g)
+        r->g = *g;
+    if (!find_ranges(r, rank))
+        return 0;
     find_parts(r, p, g);
-    if (!fill_parts(r)) return 0;
+    if (!fill_parts(r))
+        return 0;
     point_to_own(r);
-    if (size_of_rank(job, &r->p, g ? &r->g : NULL, rank, &r->workspace_bytes) != ATTN_OK) return 0;
+    if (size_of_rank(job, &r->p, g ? &r->g : NULL, rank, &r->workspace_bytes) != ATTN_OK)
+        return 0;
     r->workspace = malloc(r->workspace_bytes + 1);
     return r->workspace != NULL;
 }
@@ -265,7 +287,8 @@ int rings_make(rings_job *job, const attn_params *p, const attn_gradients *g)
 {
     job->ranks = calloc((size_t)job->num_ranks, sizeof *job->ranks);
     for (int rank = 0; job->ranks && rank < job->num_ranks; rank++)
-        if (!make_rank(job, rank, p, g)) return 0;
+        if (!make_rank(job, rank, p, g))
+            return 0;
     return job->ranks != NULL;
 }
 
@@ -282,9 +305,11 @@ static void run_rank(void *arg, const attn_transport *transport)
 
 attn_status rings_call(rings_job *job)
 {
-    if (virtual_ranks_run(job->num_ranks, run_rank, job)) return ATTN_ERR_CALLBACK;
+    if (virtual_ranks_run(job->num_ranks, run_rank, job))
+        return ATTN_ERR_CALLBACK;
     for (int rank = 0; rank < job->num_ranks; rank++)
-        if (job->ranks[rank].status != ATTN_OK) return job->ranks[rank].status;
+        if (job->ranks[rank].status != ATTN_OK)
+            return job->ranks[rank].status;
     return ATTN_OK;
 }
 
@@ -293,7 +318,8 @@ void rings_collect(rings_job *job)
     for (int rank = 0; rank < job->num_ranks; rank++)
         for (int n = 0; n < ARRAYS; n++) {
             const rings_rank *const r = &job->ranks[rank];
-            if (is_output[n] && r->parts[n].own) copy_part(r, &r->parts[n], 1);
+            if (is_output[n] && r->parts[n].own)
+                copy_part(r, &r->parts[n], 1);
         }
 }
 
@@ -307,14 +333,15 @@ void rings_plant(rings_job *job)
 
 rings_figures rings_told(const rings_job *job)
 {
-    rings_figures f = {0, 0, 0};
+    rings_figures f = { 0, 0, 0 };
     double pairs = 0, most = 0;
     for (int rank = 0; rank < job->num_ranks; rank++) {
         const attn_ring_stats *const s = &job->ranks[rank].stats;
         f.moved_bytes += s->bytes_sent;
         f.exchange_seconds += s->seconds / job->num_ranks;
         pairs += s->pairs / job->num_ranks;
-        if (s->pairs > most) most = s->pairs;
+        if (s->pairs > most)
+            most = s->pairs;
     }
     f.balance = pairs > 0 ? most / pairs : 0;
     return f;
@@ -322,14 +349,16 @@ rings_figures rings_told(const rings_job *job)
 
 static void free_rank(rings_rank *r)
 {
-    for (int n = 0; n < ARRAYS; n++) free(r->parts[n].own);
+    for (int n = 0; n < ARRAYS; n++)
+        free(r->parts[n].own);
     free(r->ranges);
     free(r->workspace);
 }
 
 void rings_free(rings_job *job)
 {
-    for (int rank = 0; job->ranks && rank < job->num_ranks; rank++) free_rank(&job->ranks[rank]);
+    for (int rank = 0; job->ranks && rank < job->num_ranks; rank++)
+        free_rank(&job->ranks[rank]);
     free(job->ranks);
     job->ranks = NULL;
 }

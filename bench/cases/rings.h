@@ -28,8 +28,8 @@ void rings_describe(const bench_case *c, const bench_path *path, int threads, ri
 int rings_possible(const rings_job *job, char *why, size_t why_bytes);
 
 /* The bytes of workspace of all ranks together; otherwise the status, and why says it. */
-attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g,
-                       size_t *bytes, char *why, size_t why_bytes);
+attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g, size_t *bytes,
+                       char *why, size_t why_bytes);
 
 /* The ranks' arrays and workspaces, with what p and g (NULL = a forward call) point to; 0 = no
  * memory. */

@@ -34,8 +34,8 @@ struct baseline {
 };
 
 /* What makes two rows the same case. */
-static const char *const text_keys[] = {"preset", "case", "path", "kernels", "dtype", "mask",
-                                        "layout"};
+static const char *const text_keys[] = { "preset", "case", "path",  "kernels",
+                                         "dtype",  "mask", "layout" };
 
 enum { NUM_KEYS = sizeof text_keys / sizeof *text_keys };
 
@@ -59,7 +59,8 @@ static int same_machine(const json_document *d, const char *path, const char *ke
 {
     const char *const old = json_text(d, json_member(d, json_top(d), "machine"), key);
     char why[400], shown[160];
-    if (old && !strcmp(old, now)) return 1;
+    if (old && !strcmp(old, now))
+        return 1;
     snprintf(why, sizeof why, "its machine is another one: %s \"%.150s\", here \"%.150s\"", key,
              old ? utf8_printable(old, shown, sizeof shown) : "unknown", now);
     return refuse(path, why);
@@ -91,7 +92,8 @@ baseline *baseline_open(const char *path, const machine_info *machine)
         snprintf(sentence, sizeof sentence, "not JSON: %s", why);
         refuse(path, sentence);
     }
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     if (!b || !b->document || !is_ours(b->document, path, machine)) {
         baseline_close(b);
         return NULL;
@@ -102,7 +104,8 @@ baseline *baseline_open(const char *path, const machine_info *machine)
 
 void baseline_close(baseline *b)
 {
-    if (b) json_free(b->document);
+    if (b)
+        json_free(b->document);
     free(b);
 }
 
@@ -114,17 +117,18 @@ static int same_inputs(const baseline *b, const json_value *old, const bench_res
 {
     const json_document *const d = b->document;
     const char *const data = json_text(d, old, "data");
-    if (!data || strcmp(data, r->data)) return 0;
+    if (!data || strcmp(data, r->data))
+        return 0;
     return r->from->data == DATA_TRIG || json_number(d, json_top(d), "seed") == (double)seed;
 }
 
 static int same_case(const json_document *d, const json_value *old, const bench_result *r)
 {
-    const char *const now[NUM_KEYS] = {r->preset, r->name, r->path, r->kernels, r->dtype, r->mask,
-                                       r->layout};
+    const char *const now[NUM_KEYS] = { r->preset, r->name, r->path,  r->kernels,
+                                        r->dtype,  r->mask, r->layout };
     const char *const pass = json_text(d, old, "pass"); /* files of before there were several */
-    int same = json_number(d, old, "threads") == (double)r->threads
-               && (!pass || !strcmp(pass, r->pass));
+    int same =
+        json_number(d, old, "threads") == (double)r->threads && (!pass || !strcmp(pass, r->pass));
     for (int i = 0; same && i < NUM_KEYS; i++) {
         const char *const text = json_text(d, old, text_keys[i]);
         same = text && !strcmp(text, now[i]);
@@ -167,8 +171,10 @@ static void make_pairs(const baseline *b, const bench_result *results, int n, ui
 baseline_verdict baseline_judge(double ratio, const char *roof)
 {
     const double limit = strcmp(roof, "memory") ? SLOWER : SLOWER_MEMORY;
-    if (ratio > limit) return BASELINE_IS_SLOWER;
-    if (ratio > SUSPECT) return BASELINE_SUSPECT;
+    if (ratio > limit)
+        return BASELINE_IS_SLOWER;
+    if (ratio > SUSPECT)
+        return BASELINE_SUSPECT;
     return ratio < 1 / limit ? BASELINE_IS_FASTER : BASELINE_SAME;
 }
 
@@ -183,7 +189,8 @@ static void measure_again(bench_context *x, pair *p)
     bench_result again;
     run_case(x, p->now->from, p->now->path, &again);
     p->times++;
-    if (!again.skipped[0] && again.cycles_p10 < p->cycles) p->cycles = again.cycles_p10;
+    if (!again.skipped[0] && again.cycles_p10 < p->cycles)
+        p->cycles = again.cycles_p10;
 }
 
 static void measure_suspects(bench_context *x, pair *pairs, int n)
@@ -191,7 +198,8 @@ static void measure_suspects(bench_context *x, pair *pairs, int n)
     x->deadline = 0; /* of the run itself */
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < n; i++)
-            if (looks_slower(&pairs[i])) measure_again(x, &pairs[i]);
+            if (looks_slower(&pairs[i]))
+                measure_again(x, &pairs[i]);
 }
 
 /* Geometric mean where arithmetic is the roof; 1 = there is no such case. */
@@ -200,7 +208,8 @@ static double mean_ratio(const pair *pairs, int n)
     double sum = 0;
     int cases = 0;
     for (int i = 0; i < n; i++) {
-        if (!can_compare(&pairs[i]) || !strcmp(pairs[i].now->roof, "memory")) continue;
+        if (!can_compare(&pairs[i]) || !strcmp(pairs[i].now->roof, "memory"))
+            continue;
         sum += log(ratio_of(&pairs[i]));
         cases++;
     }
@@ -211,12 +220,15 @@ static double mean_ratio(const pair *pairs, int n)
 
 static void say_pair(const pair *p)
 {
-    static const char *const words[] = {"same", "FASTER", "SLOWER", "same (within the noise)"};
+    static const char *const words[] = { "same", "FASTER", "SLOWER", "same (within the noise)" };
     const bench_result *const r = p->now;
-    if (r->skipped[0]) return;
+    if (r->skipped[0])
+        return;
     say("  %-26s %-12s %-13s %3d ", r->name, r->path, r->kernels, (int)r->threads);
-    if (!p->old) say("not in the baseline\n");
-    else if (!can_compare(p)) say("no clock rate: not compared\n");
+    if (!p->old)
+        say("not in the baseline\n");
+    else if (!can_compare(p))
+        say("no clock rate: not compared\n");
     else {
         say("%12.0f %12.0f %6.3f  %s", p->before, p->cycles, ratio_of(p),
             words[baseline_judge(ratio_of(p), r->roof)]);
@@ -232,7 +244,8 @@ static void say_missing(const baseline *b, const pair *pairs, int n)
         const char *const name = json_text(d, row, "case"), *const path = json_text(d, row, "path");
         char shown[64], way[24];
         int found = 0;
-        for (int i = 0; i < n; i++) found |= pairs[i].old == row && !pairs[i].now->skipped[0];
+        for (int i = 0; i < n; i++)
+            found |= pairs[i].old == row && !pairs[i].now->skipped[0];
         if (!found)
             say("  %-26s %-12s in the baseline, not measured now\n",
                 utf8_printable(name ? name : "?", shown, sizeof shown),
@@ -245,7 +258,8 @@ static int say_verdict(const pair *pairs, int n)
     const double mean = mean_ratio(pairs, n);
     int compared = 0, slower = 0, faster = 0;
     for (int i = 0; i < n; i++) {
-        if (!can_compare(&pairs[i])) continue;
+        if (!can_compare(&pairs[i]))
+            continue;
         const baseline_verdict v = baseline_judge(ratio_of(&pairs[i]), pairs[i].now->roof);
         compared++;
         slower += v == BASELINE_IS_SLOWER;
@@ -262,7 +276,8 @@ static int say_verdict(const pair *pairs, int n)
 int baseline_compare(const baseline *b, bench_context *x, const bench_result *results, int n)
 {
     pair *const pairs = calloc((size_t)n + 1, sizeof *pairs);
-    if (!pairs) return 1;
+    if (!pairs)
+        return 1;
     make_pairs(b, results, n, x->seed, pairs);
     measure_suspects(x, pairs, n);
     say("\nagainst the baseline, clock cycles of a call (10 %% quantile); slower: ratio above "
@@ -270,7 +285,8 @@ int baseline_compare(const baseline *b, bench_context *x, const bench_result *re
         SLOWER, SLOWER_MEMORY, SLOWER_MEAN);
     say("  %-26s %-12s %-13s %3s %12s %12s %6s  %s\n", "case", "path", "kernels", "thr", "old",
         "new", "ratio", "verdict");
-    for (int i = 0; i < n; i++) say_pair(&pairs[i]);
+    for (int i = 0; i < n; i++)
+        say_pair(&pairs[i]);
     say_missing(b, pairs, n);
     const int status = say_verdict(pairs, n);
     free(pairs);

@@ -19,7 +19,10 @@ void baseline_close(baseline *b);
 int baseline_compare(const baseline *b, bench_context *x, const bench_result *results, int n);
 
 typedef enum baseline_verdict {
-    BASELINE_SAME, BASELINE_IS_FASTER, BASELINE_IS_SLOWER, BASELINE_SUSPECT
+    BASELINE_SAME,
+    BASELINE_IS_FASTER,
+    BASELINE_IS_SLOWER,
+    BASELINE_SUSPECT
 } baseline_verdict;
 
 /* What a ratio of new to old cycles says of a row with that roof. */

@@ -29,8 +29,10 @@ static int send_all(int to, const void *data, size_t bytes)
     const char *at = data;
     while (bytes > 0) {
         const ssize_t n = write(to, at, bytes);
-        if (n < 0 && errno != EINTR) return 0;
-        if (n > 0) at += n, bytes -= (size_t)n;
+        if (n < 0 && errno != EINTR)
+            return 0;
+        if (n > 0)
+            at += n, bytes -= (size_t)n;
     }
     return 1;
 }
@@ -40,8 +42,10 @@ static int receive_all(int from, void *data, size_t bytes)
     char *at = data;
     while (bytes > 0) {
         const ssize_t n = read(from, at, bytes);
-        if (n == 0 || (n < 0 && errno != EINTR)) return 0;
-        if (n > 0) at += n, bytes -= (size_t)n;
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return 0;
+        if (n > 0)
+            at += n, bytes -= (size_t)n;
     }
     return 1;
 }
@@ -74,13 +78,15 @@ void fresh_run(bench_context *x, const bench_case *c, const char *impl, bench_re
     }
     fflush(stdout);
     const pid_t child = fork();
-    if (child == 0) run_and_leave(x, c, impl, ends[1]);
+    if (child == 0)
+        run_and_leave(x, c, impl, ends[1]);
     close(ends[1]);
     const int complete = child > 0 && receive_all(ends[0], r, sizeof *r);
     close(ends[0]);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
-    if (complete) return;
+    if (complete)
+        return;
     say_why(r, c, impl,
             child < 0 ? "no process of its own (errno %d)" : "its process ended early (status %d)",
             child < 0 ? errno : status);

@@ -16,7 +16,7 @@ enum { MOST_DEVICES = 32 };
 
 static void print_path(const bench_context *x, const char *impl)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     attn_info info;
     char text[1024], why[160];
     p.batch = 1;
@@ -53,8 +53,8 @@ static void print_device(const attn_opencl_device *d)
 {
     say("  %s, %s, %s, driver %s; %s, %d units, memory %.1f GiB: %s%s\n", d->device, d->platform,
         d->version, d->driver, d->gpu ? "GPU" : "no GPU", d->compute_units,
-        (double)d->memory_bytes / 1073741824, d->usable ? "usable" : "not usable: ",
-        d->usable ? "" : d->why);
+        (double)d->memory_bytes / 1073741824,
+        d->usable ? "usable" : "not usable: ", d->usable ? "" : d->why);
 }
 
 /* Of all platforms, by whatever name. */
@@ -64,25 +64,30 @@ static void print_devices(void)
     attn_opencl *const gpu = malloc(attn_opencl_size());
     const int n = gpu ? attn_opencl_list(gpu, NULL, devices, MOST_DEVICES) : 0;
     say(n ? "OpenCL devices, the best first choice of --impl opencl (or --device NAME):\n"
-          : "OpenCL devices: none: %s\n", gpu ? attn_opencl_why(gpu) : "no memory");
-    for (int i = 0; i < n && i < MOST_DEVICES; i++) print_device(&devices[i]);
+          : "OpenCL devices: none: %s\n",
+        gpu ? attn_opencl_why(gpu) : "no memory");
+    for (int i = 0; i < n && i < MOST_DEVICES; i++)
+        print_device(&devices[i]);
     say("\n");
     free(gpu);
 }
 
 int info_command(const bench_options *o, bench_context *x)
 {
-    static const char *const impls[] = {"tiled", "naive"};
-    if (!files_possible(o)) return 2;
+    static const char *const impls[] = { "tiled", "naive" };
+    if (!files_possible(o))
+        return 2;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("attn      %s, numerics version %d\n", attn_version(), ATTN_NUMERICS_VERSION);
     say("kernels  ");
-    for (int i = 0; attn_kernels_get(i); i++) say(" %s", attn_kernels_name(attn_kernels_get(i)));
+    for (int i = 0; attn_kernels_get(i); i++)
+        say(" %s", attn_kernels_name(attn_kernels_get(i)));
     say("  (the first is the best)\n\n");
     print_devices();
     print_paths(x);
     say("what 1 x 32/8 heads x 2048 x 128, causal, would do:\n");
-    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++) print_path(x, impls[i]);
+    for (size_t i = 0; i < sizeof impls / sizeof *impls; i++)
+        print_path(x, impls[i]);
     return !files_write(o, x, NULL, 0);
 }

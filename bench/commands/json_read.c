@@ -17,7 +17,8 @@ struct json_document {
 
 static int refuse(json_document *d, const char *wrong)
 {
-    if (!d->wrong) d->wrong = wrong;
+    if (!d->wrong)
+        d->wrong = wrong;
     return 0;
 }
 
@@ -36,11 +37,13 @@ static int next_is(const json_document *d, char c)
 static int add_value(json_document *d, json_kind kind)
 {
     static const json_value none;
-    if (d->num_values == JSON_MAX_VALUES) return refuse(d, "too many values");
+    if (d->num_values == JSON_MAX_VALUES)
+        return refuse(d, "too many values");
     if (d->num_values == d->capacity) {
         const int capacity = 2 * d->capacity + 64;
         json_value *const grown = realloc(d->values, (size_t)capacity * sizeof *grown);
-        if (!grown) return refuse(d, "no memory");
+        if (!grown)
+            return refuse(d, "no memory");
         d->values = grown;
         d->capacity = capacity;
     }
@@ -56,10 +59,12 @@ static long read_hex(json_document *d)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
     long code = 0;
-    if (d->end - d->at < 4) return -1;
+    if (d->end - d->at < 4)
+        return -1;
     for (int i = 0; i < 4; i++) {
         const char *const digit = *d->at ? strchr(digits, *d->at++) : NULL;
-        if (!digit) return -1;
+        if (!digit)
+            return -1;
         code = code * 16 + (digit - digits) % 16;
     }
     return code;
@@ -69,23 +74,28 @@ static long read_hex(json_document *d)
 static long read_code(json_document *d)
 {
     const long high = read_hex(d);
-    if (high < 0xd800 || high > 0xdfff) return high;
-    if (high > 0xdbff || d->end - d->at < 6 || d->at[0] != '\\' || d->at[1] != 'u') return -1;
+    if (high < 0xd800 || high > 0xdfff)
+        return high;
+    if (high > 0xdbff || d->end - d->at < 6 || d->at[0] != '\\' || d->at[1] != 'u')
+        return -1;
     d->at += 2;
     const long low = read_hex(d);
-    if (low < 0xdc00 || low > 0xdfff) return -1;
+    if (low < 0xdc00 || low > 0xdfff)
+        return -1;
     return 0x10000 + (high - 0xd800) * 1024 + (low - 0xdc00);
 }
 
 /* As UTF-8; what is behind it. */
 static char *put_code(char *to, long code)
 {
-    static const long limits[] = {0x80, 0x800, 0x10000, 0x200000};
-    static const int lead[] = {0, 0xc0, 0xe0, 0xf0};
+    static const long limits[] = { 0x80, 0x800, 0x10000, 0x200000 };
+    static const int lead[] = { 0, 0xc0, 0xe0, 0xf0 };
     int more = 0;
-    while (code >= limits[more]) more++;
+    while (code >= limits[more])
+        more++;
     *to++ = (char)(lead[more] | (int)(code >> (6 * more)));
-    while (more-- > 0) *to++ = (char)(0x80 | (int)(code >> (6 * more) & 0x3f));
+    while (more-- > 0)
+        *to++ = (char)(0x80 | (int)(code >> (6 * more) & 0x3f));
     return to;
 }
 
@@ -93,33 +103,40 @@ static char *put_code(char *to, long code)
 static int read_escape(json_document *d, char **to)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    if (d->at == d->end) return 0;
+    if (d->at == d->end)
+        return 0;
     const char name = *d->at++;
     if (name == 'u') {
         const long code = read_code(d);
-        if (code > 0) *to = put_code(*to, code);
+        if (code > 0)
+            *to = put_code(*to, code);
         return code > 0;
     }
     const char *const found = name ? strchr(names, name) : NULL;
-    if (found) *(*to)++ = meanings[found - names];
+    if (found)
+        *(*to)++ = meanings[found - names];
     return found != NULL;
 }
 
 /* A text that begins here; NULL = it is none. */
 static const char *read_text(json_document *d)
 {
-    if (!next_is(d, '"')) return refuse(d, "a text is missing"), NULL;
+    if (!next_is(d, '"'))
+        return refuse(d, "a text is missing"), NULL;
     char *const text = ++d->at, *to = text;
     while (d->at < d->end && *d->at != '"') {
-        if ((unsigned char)*d->at < 0x20) return refuse(d, "a control character in a text"), NULL;
+        if ((unsigned char)*d->at < 0x20)
+            return refuse(d, "a control character in a text"), NULL;
         if (*d->at != '\\') {
             *to++ = *d->at++;
             continue;
         }
         d->at++;
-        if (!read_escape(d, &to)) return refuse(d, "a wrong escape in a text"), NULL;
+        if (!read_escape(d, &to))
+            return refuse(d, "a wrong escape in a text"), NULL;
     }
-    if (d->at == d->end) return refuse(d, "a text does not end"), NULL;
+    if (d->at == d->end)
+        return refuse(d, "a text does not end"), NULL;
     d->at++;
     *to = '\0';
     return text;
@@ -130,7 +147,8 @@ static const char *read_text(json_document *d)
 static int read_digits(json_document *d)
 {
     const char *const start = d->at;
-    while (d->at < d->end && *d->at >= '0' && *d->at <= '9') d->at++;
+    while (d->at < d->end && *d->at >= '0' && *d->at <= '9')
+        d->at++;
     return d->at > start;
 }
 
@@ -138,18 +156,25 @@ static int read_digits(json_document *d)
 static int read_number(json_document *d)
 {
     const char *const start = d->at;
-    if (next_is(d, '-')) d->at++;
+    if (next_is(d, '-'))
+        d->at++;
     const int zero = next_is(d, '0');
-    if (zero) d->at++;
-    if (!zero && !read_digits(d)) return refuse(d, "neither a value nor a number");
-    if (next_is(d, '.') && (d->at++, !read_digits(d))) return refuse(d, "a number ends in a point");
+    if (zero)
+        d->at++;
+    if (!zero && !read_digits(d))
+        return refuse(d, "neither a value nor a number");
+    if (next_is(d, '.') && (d->at++, !read_digits(d)))
+        return refuse(d, "a number ends in a point");
     if (next_is(d, 'e') || next_is(d, 'E')) {
         d->at++;
-        if (next_is(d, '+') || next_is(d, '-')) d->at++;
-        if (!read_digits(d)) return refuse(d, "an exponent without digits");
+        if (next_is(d, '+') || next_is(d, '-'))
+            d->at++;
+        if (!read_digits(d))
+            return refuse(d, "an exponent without digits");
     }
     const double number = strtod(start, NULL); /* ends where this did: what follows is checked */
-    if (number - number != 0) return refuse(d, "a number is too large");
+    if (number - number != 0)
+        return refuse(d, "a number is too large");
     const int place = add_value(d, JSON_NUMBER);
     d->values[place].number = number;
     return place;
@@ -163,15 +188,20 @@ static int read_child(json_document *d, int parent, int last)
     const int keyed = d->values[parent].kind == JSON_OBJECT;
     const char *key = NULL;
     skip_blanks(d);
-    if (keyed && !(key = read_text(d))) return 0;
+    if (keyed && !(key = read_text(d)))
+        return 0;
     skip_blanks(d);
-    if (keyed && !next_is(d, ':')) return refuse(d, "a colon is missing");
+    if (keyed && !next_is(d, ':'))
+        return refuse(d, "a colon is missing");
     d->at += keyed;
     const int place = read_value(d);
-    if (!place) return 0;
+    if (!place)
+        return 0;
     d->values[place].key = key;
-    if (last) d->values[last].next = place;
-    else d->values[parent].first = place;
+    if (last)
+        d->values[last].next = place;
+    else
+        d->values[parent].first = place;
     return place;
 }
 
@@ -181,14 +211,19 @@ static int read_children(json_document *d, json_kind kind)
     const char close = kind == JSON_LIST ? ']' : '}';
     const int parent = add_value(d, kind);
     int last = 0;
-    if (d->wrong) return 0;
-    if (++d->depth > JSON_MAX_DEPTH) return refuse(d, "too deep");
+    if (d->wrong)
+        return 0;
+    if (++d->depth > JSON_MAX_DEPTH)
+        return refuse(d, "too deep");
     d->at++;
     skip_blanks(d);
     while (!next_is(d, close)) {
-        if (last && !next_is(d, ',')) return refuse(d, "a comma is missing");
-        if (last) d->at++;
-        if (!(last = read_child(d, parent, last))) return 0;
+        if (last && !next_is(d, ','))
+            return refuse(d, "a comma is missing");
+        if (last)
+            d->at++;
+        if (!(last = read_child(d, parent, last)))
+            return 0;
         skip_blanks(d);
     }
     d->at++;
@@ -199,20 +234,25 @@ static int read_children(json_document *d, json_kind kind)
 /* Place of the value that begins here; 0 = it is none (place 0 is kept free). */
 static int read_value(json_document *d)
 {
-    static const char *const words[] = {"null", "false", "true"};
+    static const char *const words[] = { "null", "false", "true" };
     skip_blanks(d);
     for (int i = 0; i < 3; i++) {
         const size_t length = strlen(words[i]);
-        if ((size_t)(d->end - d->at) < length || memcmp(d->at, words[i], length)) continue;
+        if ((size_t)(d->end - d->at) < length || memcmp(d->at, words[i], length))
+            continue;
         d->at += length;
         return add_value(d, (json_kind)(JSON_NULL + i));
     }
-    if (next_is(d, '[')) return read_children(d, JSON_LIST);
-    if (next_is(d, '{')) return read_children(d, JSON_OBJECT);
-    if (!next_is(d, '"')) return read_number(d);
+    if (next_is(d, '['))
+        return read_children(d, JSON_LIST);
+    if (next_is(d, '{'))
+        return read_children(d, JSON_OBJECT);
+    if (!next_is(d, '"'))
+        return read_number(d);
     const char *const text = read_text(d);
     const int place = text ? add_value(d, JSON_TEXT) : 0;
-    if (place) d->values[place].text = text;
+    if (place)
+        d->values[place].text = text;
     return place;
 }
 
@@ -221,15 +261,18 @@ static int read_value(json_document *d)
 static void read_all(json_document *d)
 {
     add_value(d, JSON_NULL);
-    if (d->wrong || !read_value(d)) return;
+    if (d->wrong || !read_value(d))
+        return;
     skip_blanks(d);
-    if (d->at < d->end) refuse(d, "something follows the value");
+    if (d->at < d->end)
+        refuse(d, "something follows the value");
 }
 
 json_document *json_parse(const char *text, size_t bytes, char *why, size_t why_bytes)
 {
     json_document *const d = calloc(1, sizeof *d);
-    if (d) d->text = malloc(bytes + 1);
+    if (d)
+        d->text = malloc(bytes + 1);
     if (!d || !d->text) {
         snprintf(why, why_bytes, "no memory");
         json_free(d);
@@ -239,9 +282,12 @@ json_document *json_parse(const char *text, size_t bytes, char *why, size_t why_
     d->text[bytes] = '\0';
     d->at = d->text;
     d->end = d->text + bytes;
-    if (bytes > JSON_MAX_BYTES) refuse(d, "too long");
-    else read_all(d);
-    if (!d->wrong) return d;
+    if (bytes > JSON_MAX_BYTES)
+        refuse(d, "too long");
+    else
+        read_all(d);
+    if (!d->wrong)
+        return d;
     snprintf(why, why_bytes, "%s (byte %ld)", d->wrong, (long)(d->at - d->text));
     json_free(d);
     return NULL;
@@ -255,22 +301,27 @@ json_document *json_read(FILE *f, char *why, size_t why_bytes)
     while (got > 0 && bytes <= JSON_MAX_BYTES) {
         if (bytes == capacity) {
             char *const grown = realloc(text, capacity = 2 * capacity + 4096);
-            if (!grown) break;
+            if (!grown)
+                break;
             text = grown;
         }
         got = fread(text + bytes, 1, capacity - bytes, f);
         bytes += got;
     }
-    if (got > 0 && bytes <= JSON_MAX_BYTES) snprintf(why, why_bytes, "no memory");
-    else if (ferror(f)) snprintf(why, why_bytes, "it cannot be read");
-    else d = json_parse(text, bytes, why, why_bytes);
+    if (got > 0 && bytes <= JSON_MAX_BYTES)
+        snprintf(why, why_bytes, "no memory");
+    else if (ferror(f))
+        snprintf(why, why_bytes, "it cannot be read");
+    else
+        d = json_parse(text, bytes, why, why_bytes);
     free(text);
     return d;
 }
 
 void json_free(json_document *d)
 {
-    if (!d) return;
+    if (!d)
+        return;
     free(d->text);
     free(d->values);
     free(d);
@@ -294,7 +345,8 @@ const json_value *json_next(const json_document *d, const json_value *v)
 const json_value *json_member(const json_document *d, const json_value *object, const char *key)
 {
     for (const json_value *v = json_first(d, object); v; v = json_next(d, v))
-        if (v->key && !strcmp(v->key, key)) return v;
+        if (v->key && !strcmp(v->key, key))
+            return v;
     return NULL;
 }
 

@@ -15,7 +15,13 @@
 enum { JSON_MAX_BYTES = 1 << 24, JSON_MAX_VALUES = 1 << 20, JSON_MAX_DEPTH = 32 };
 
 typedef enum json_kind {
-    JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_TEXT, JSON_LIST, JSON_OBJECT
+    JSON_NULL,
+    JSON_FALSE,
+    JSON_TRUE,
+    JSON_NUMBER,
+    JSON_TEXT,
+    JSON_LIST,
+    JSON_OBJECT
 } json_kind;
 
 typedef struct json_value {

@@ -36,23 +36,66 @@ enum { GROUP_ROWS = 96, MOST_GROUP = 8 }; /* row tiles that a call sums over at 
 /* MILD is what is timed: no maximum moves. WILD: maxima move, some have not begun, keys are dead,
  * logits are too large to be calm; every kernel then changes something. */
 typedef enum mood_kind { MILD, WILD } mood_kind;
-static const float logit_spread[] = {2.0f, 100.0f};
-static const float key_spread[] = {0.125f, 2.5f};
+static const float logit_spread[] = { 2.0f, 100.0f };
+static const float key_spread[] = { 0.125f, 2.5f };
 
 /* M, TOP: maxima; E, CALM: logits whose exponentials are taken, those of CALM with TOP calm; DP to
  * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. */
 typedef enum array_id {
-    Q, QT, S, E, CALM, X, FACTOR, M, TOP, L, ALPHA, DECAY, O, OUT, A, B, F16, BF16, HALVES, ALIVE,
-    BEGIN, END, DP, LSE, DELTA, TANH, P, X_SOME, B_ALL, B_SOME, NUM_ARRAYS
+    Q,
+    QT,
+    S,
+    E,
+    CALM,
+    X,
+    FACTOR,
+    M,
+    TOP,
+    L,
+    ALPHA,
+    DECAY,
+    O,
+    OUT,
+    A,
+    B,
+    F16,
+    BF16,
+    HALVES,
+    ALIVE,
+    BEGIN,
+    END,
+    DP,
+    LSE,
+    DELTA,
+    TANH,
+    P,
+    X_SOME,
+    B_ALL,
+    B_SOME,
+    NUM_ARRAYS
 } array_id;
 
 /* Of an array's elements: an attn_dtype or one of these. */
 enum { INT = ATTN_BF16 + 1, BYTE };
-static const size_t type_bytes[] = {sizeof(float), 2, 2, sizeof(int), 1};
+static const size_t type_bytes[] = { sizeof(float), 2, 2, sizeof(int), 1 };
 
 typedef enum fill_kind {
-    SIGNED, POSITIVE, ONE, SPREAD, MORTAL, MAXIMUM, BEGUN, RATIO, BIT, FROM, UNTIL, SUM, TANGENT,
-    MAYBE_DEAD, DEAD_LANES, INFINITE_LANES
+    SIGNED,
+    POSITIVE,
+    ONE,
+    SPREAD,
+    MORTAL,
+    MAXIMUM,
+    BEGUN,
+    RATIO,
+    BIT,
+    FROM,
+    UNTIL,
+    SUM,
+    TANGENT,
+    MAYBE_DEAD,
+    DEAD_LANES,
+    INFINITE_LANES
 } fill_kind;
 
 /* Length of an array per lane = keys * KEYS + dims * head_dim + pitches * (head_dim in whole cache
@@ -63,36 +106,36 @@ static const struct {
     int type;
     fill_kind fill;
 } arrays[NUM_ARRAYS] = {
-    [Q] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
-    [QT] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
-    [S] = {1, 0, 0, 0, 0, ATTN_F32, SPREAD},
-    [E] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
-    [CALM] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
-    [X] = {1, 0, 0, 0, 0, ATTN_F32, MORTAL},
-    [FACTOR] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [M] = {0, 0, 0, 1, 0, ATTN_F32, BEGUN},
-    [TOP] = {0, 0, 0, 1, 0, ATTN_F32, MAXIMUM},
-    [L] = {0, 0, 0, 1, 0, ATTN_F32, POSITIVE},
-    [ALPHA] = {0, 0, 0, BLOCKS, 0, ATTN_F32, ONE},
-    [DECAY] = {0, 0, 0, 1, 0, ATTN_F32, RATIO},
-    [O] = {0, 1, 0, 0, 0, ATTN_F32, SIGNED},
-    [OUT] = {0, 1, 0, 0, 1, ATTN_F32, SIGNED},
-    [A] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE}, /* states: m, l, o */
-    [B] = {0, 1, 0, 2, 0, ATTN_F32, POSITIVE},
-    [F16] = {0, 1, 0, 0, 1, ATTN_F16, SIGNED},
-    [BF16] = {0, 1, 0, 0, 1, ATTN_BF16, SIGNED},
-    [HALVES] = {0, 1, 0, 0, 1, ATTN_F16, ONE},
-    [ALIVE] = {1, 0, 0, 0, 0, BYTE, BIT},
-    [BEGIN] = {0, 0, 0, 1, 0, INT, FROM},
-    [END] = {0, 0, 0, 1, 0, INT, UNTIL},
-    [DP] = {1, 0, 0, 0, 0, ATTN_F32, SIGNED},
-    [LSE] = {0, 0, 0, 1, 0, ATTN_F32, SUM},
-    [DELTA] = {0, 0, 0, 1, 0, ATTN_F32, SIGNED},
-    [TANH] = {1, 0, 0, 0, 0, ATTN_F32, TANGENT},
-    [P] = {1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD},
-    [X_SOME] = {1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES},
-    [B_ALL] = {0, 0, 1, 0, 1, ATTN_F32, SIGNED},
-    [B_SOME] = {0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES},
+    [Q] = { 0, 1, 0, 0, 1, ATTN_F32, SIGNED },
+    [QT] = { 0, 1, 0, 0, 0, ATTN_F32, SIGNED },
+    [S] = { 1, 0, 0, 0, 0, ATTN_F32, SPREAD },
+    [E] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
+    [CALM] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
+    [X] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
+    [FACTOR] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
+    [M] = { 0, 0, 0, 1, 0, ATTN_F32, BEGUN },
+    [TOP] = { 0, 0, 0, 1, 0, ATTN_F32, MAXIMUM },
+    [L] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
+    [ALPHA] = { 0, 0, 0, BLOCKS, 0, ATTN_F32, ONE },
+    [DECAY] = { 0, 0, 0, 1, 0, ATTN_F32, RATIO },
+    [O] = { 0, 1, 0, 0, 0, ATTN_F32, SIGNED },
+    [OUT] = { 0, 1, 0, 0, 1, ATTN_F32, SIGNED },
+    [A] = { 0, 1, 0, 2, 0, ATTN_F32, POSITIVE }, /* states: m, l, o */
+    [B] = { 0, 1, 0, 2, 0, ATTN_F32, POSITIVE },
+    [F16] = { 0, 1, 0, 0, 1, ATTN_F16, SIGNED },
+    [BF16] = { 0, 1, 0, 0, 1, ATTN_BF16, SIGNED },
+    [HALVES] = { 0, 1, 0, 0, 1, ATTN_F16, ONE },
+    [ALIVE] = { 1, 0, 0, 0, 0, BYTE, BIT },
+    [BEGIN] = { 0, 0, 0, 1, 0, INT, FROM },
+    [END] = { 0, 0, 0, 1, 0, INT, UNTIL },
+    [DP] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
+    [LSE] = { 0, 0, 0, 1, 0, ATTN_F32, SUM },
+    [DELTA] = { 0, 0, 0, 1, 0, ATTN_F32, SIGNED },
+    [TANH] = { 1, 0, 0, 0, 0, ATTN_F32, TANGENT },
+    [P] = { 1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD },
+    [X_SOME] = { 1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES },
+    [B_ALL] = { 0, 0, 1, 0, 1, ATTN_F32, SIGNED },
+    [B_SOME] = { 0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES },
 };
 
 typedef struct tile {
@@ -106,8 +149,8 @@ typedef struct tile {
     float *k, *v;                         /* [KEYS][dim] */
     float *c;                             /* [KEYS][pitch], sums over lanes */
     ptrdiff_t pitch;                      /* dim in whole cache lines */
-    int found[BLOCKS]; /* what running_max says about a block */
-    int group;         /* how often over the rows are summed over, as if they were other tiles */
+    int found[BLOCKS];                    /* what running_max says about a block */
+    int group; /* how often over the rows are summed over, as if they were other tiles */
     void *memory;
 } tile;
 
@@ -137,13 +180,14 @@ static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *besi
 
 static void run_qk(const attn_kernels *f, tile *t)
 {
-    for (int b = 0; b < BLOCKS; b++) block_qk(f, t, b, NULL);
+    for (int b = 0; b < BLOCKS; b++)
+        block_qk(f, t, b, NULL);
 }
 
 /* The exponentials of block b, in all lanes. */
 static attn_exp block_exp(const tile *t, int logits, int b, int maximum, int calm)
 {
-    attn_exp e = {NULL, ATTN_BLOCK, NULL, NULL, {0, 0}, 0};
+    attn_exp e = { NULL, ATTN_BLOCK, NULL, NULL, { 0, 0 }, 0 };
     e.s = block(t, logits, b);
     e.m = numbers(t, maximum);
     e.l = numbers(t, L);
@@ -206,7 +250,8 @@ static void block_max(const attn_kernels *f, tile *t, int b)
 
 static void run_running_max(const attn_kernels *f, tile *t)
 {
-    for (int b = 0; b < BLOCKS; b++) block_max(f, t, b);
+    for (int b = 0; b < BLOCKS; b++)
+        block_max(f, t, b);
 }
 
 static void run_maximum(const attn_kernels *f, tile *t)
@@ -265,7 +310,8 @@ static void run_softcap_gradient(const attn_kernels *f, tile *t)
 static attn_lanes new_lanes(const tile *t)
 {
     attn_lanes lanes = t->lanes;
-    if (lanes.end > t->of - t->first) lanes.end = t->of - t->first;
+    if (lanes.end > t->of - t->first)
+        lanes.end = t->of - t->first;
     return lanes;
 }
 
@@ -273,10 +319,11 @@ static void sum_rows(void (*outer)(float *c, ptrdiff_t c_stride, const attn_term
                                    int64_t columns),
                      const tile *t, int x, int b)
 {
-    const attn_term one = {t->array[x], t->array[b], new_lanes(t), 0, KEYS};
+    const attn_term one = { t->array[x], t->array[b], new_lanes(t), 0, KEYS };
     attn_term group[MOST_GROUP];
-    const attn_terms terms = {group, t->group, t->pitch};
-    for (int i = 0; i < t->group; i++) group[i] = one;
+    const attn_terms terms = { group, t->group, t->pitch };
+    for (int i = 0; i < t->group; i++)
+        group[i] = one;
     outer(t->c, t->pitch, &terms, KEYS, t->dim);
 }
 
@@ -344,7 +391,8 @@ static void tile_blocks(const attn_kernels *f, tile *t)
 static void tile_values(const attn_kernels *f, tile *t)
 {
     for (int begin = 0, end; begin < BLOCKS; begin = end) {
-        for (end = begin + 1; end < BLOCKS && !(t->found[end] & ATTN_RAISED); end++) continue;
+        for (end = begin + 1; end < BLOCKS && !(t->found[end] & ATTN_RAISED); end++)
+            continue;
         if (t->found[begin] & ATTN_RAISED)
             f->rescale(t->array[O], numbers(t, ALPHA) + begin * t->rows, t->dim);
         blocks_pv(f, t, begin, end);
@@ -362,8 +410,8 @@ static int calm_holds(const tile *t)
 {
     for (int i = 0; i < KEYS * t->rows; i++) {
         const float s = numbers(t, S)[i];
-        if (t->found[i / (ATTN_BLOCK * t->rows)] & ATTN_IS_CALM
-            && !(s >= -ATTN_CALM && s <= ATTN_CALM))
+        if (t->found[i / (ATTN_BLOCK * t->rows)] & ATTN_IS_CALM &&
+            !(s >= -ATTN_CALM && s <= ATTN_CALM))
             return 0;
     }
     return 1;
@@ -378,39 +426,39 @@ static const struct {
     void (*run)(const attn_kernels *f, tile *t);
     int per_key; /* its elements are rows * KEYS, else rows * head_dim */
     work_kind work;
-    double amount;                 /* per element; PRODUCT: products of this size */
-    array_id halved;               /* only the upper half of its lanes is asked for; 0 = none */
-    int (*holds)(const tile *t);   /* what else must be so after a run; NULL = nothing */
+    double amount;               /* per element; PRODUCT: products of this size */
+    array_id halved;             /* only the upper half of its lanes is asked for; 0 = none */
+    int (*holds)(const tile *t); /* what else must be so after a run; NULL = nothing */
 } entries[] = {
-    {"pack", run_pack, 0, BYTES, 8, 0, NULL},
-    {"qk", run_qk, 1, PRODUCT, 1, 0, NULL},
-    {"qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL},
-    {"qk_exp", run_qk_exp, 1, PRODUCT, 1, 0, NULL},
-    {"qk_exp_calm", run_qk_exp_calm, 1, PRODUCT, 1, 0, NULL},
-    {"softcap", run_softcap, 1, BYTES, 8, 0, NULL},
-    {"add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL},
-    {"clip", run_clip, 1, BYTES, 8, 0, NULL},
-    {"hide", run_hide, 1, BYTES, 9, 0, NULL},
-    {"running_max", run_running_max, 1, BYTES, 4, 0, calm_holds},
-    {"maximum", run_maximum, 1, BYTES, 4, 0, NULL},
-    {"exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL},
-    {"exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL},
-    {"rescale", run_rescale, 0, BYTES, 8, 0, NULL},
-    {"pv", run_pv, 0, PRODUCT, 1, 0, NULL},
-    {"pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL},
-    {"pv_select", run_pv_select, 0, PRODUCT, 1, 0, NULL},
-    {"merge", run_merge, 0, BYTES, 12, 0, NULL},
-    {"result", run_result, 0, BYTES, 8, 0, NULL},
-    {"widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL},
-    {"widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL},
-    {"narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL},
-    {"narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL},
-    {"tile", run_tile, 1, PRODUCT, 2, 0, NULL}, /* Q K^T and P V */
-    {"gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL},
-    {"softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL},
-    {"outer", run_outer, 1, PRODUCTS, 1, 0, NULL},
-    {"outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL},
-    {"dots", run_dots, 0, BYTES, 8, 0, NULL},
+    { "pack", run_pack, 0, BYTES, 8, 0, NULL },
+    { "qk", run_qk, 1, PRODUCT, 1, 0, NULL },
+    { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
+    { "qk_exp", run_qk_exp, 1, PRODUCT, 1, 0, NULL },
+    { "qk_exp_calm", run_qk_exp_calm, 1, PRODUCT, 1, 0, NULL },
+    { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
+    { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
+    { "clip", run_clip, 1, BYTES, 8, 0, NULL },
+    { "hide", run_hide, 1, BYTES, 9, 0, NULL },
+    { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
+    { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },
+    { "exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL },
+    { "exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL },
+    { "rescale", run_rescale, 0, BYTES, 8, 0, NULL },
+    { "pv", run_pv, 0, PRODUCT, 1, 0, NULL },
+    { "pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL },
+    { "pv_select", run_pv_select, 0, PRODUCT, 1, 0, NULL },
+    { "merge", run_merge, 0, BYTES, 12, 0, NULL },
+    { "result", run_result, 0, BYTES, 8, 0, NULL },
+    { "widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL },
+    { "widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL },
+    { "narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL },
+    { "narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL },
+    { "tile", run_tile, 1, PRODUCT, 2, 0, NULL }, /* Q K^T and P V */
+    { "gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL },
+    { "softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL },
+    { "outer", run_outer, 1, PRODUCTS, 1, 0, NULL },
+    { "outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL },
+    { "dots", run_dots, 0, BYTES, 8, 0, NULL },
 };
 
 const char *kernel_name(int i)
@@ -422,14 +470,14 @@ const char *kernel_name(int i)
 
 static int64_t array_length(const tile *t, int id)
 {
-    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim
-           + arrays[id].pitches * t->pitch + arrays[id].more;
+    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim +
+           arrays[id].pitches * t->pitch + arrays[id].more;
 }
 
 static unsigned char *element(const tile *t, int id, int64_t index, int lane)
 {
-    const int64_t at = arrays[id].lane_major ? lane * array_length(t, id) + index
-                                             : index * t->rows + lane;
+    const int64_t at =
+        arrays[id].lane_major ? lane * array_length(t, id) + index : index * t->rows + lane;
     return (unsigned char *)t->array[id] + (size_t)at * type_bytes[arrays[id].type];
 }
 
@@ -454,10 +502,12 @@ static int make_tile(tile *t, int rows, int64_t dim)
     t->dim = dim;
     t->pitch = (ptrdiff_t)((dim + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS);
     t->lanes.end = rows;
-    for (int id = 0; id < NUM_ARRAYS; id++) bytes += array_place(t, id);
+    for (int id = 0; id < NUM_ARRAYS; id++)
+        bytes += array_place(t, id);
     bytes += 2 * place(KEYS * dim, sizeof(float)) + place(KEYS * t->pitch, sizeof(float));
     t->memory = malloc(bytes);
-    if (!t->memory) return 0;
+    if (!t->memory)
+        return 0;
     unsigned char *at = (unsigned char *)t->memory + (LINE - (uintptr_t)t->memory % LINE);
     for (int id = 0; id < NUM_ARRAYS; id++) {
         t->array[id] = at;
@@ -476,8 +526,8 @@ static int make_tile(tile *t, int rows, int64_t dim)
 /* In (-1, 1), the same for the same three numbers. */
 static float hashed(int id, int64_t index, int lane)
 {
-    uint64_t z = (uint64_t)index * 0x9e3779b97f4a7c15u + (uint64_t)lane * 0xd1b54a32d192ed03u
-                 + (uint64_t)id * 0x8cb92ba72f3d8dd7u;
+    uint64_t z = (uint64_t)index * 0x9e3779b97f4a7c15u + (uint64_t)lane * 0xd1b54a32d192ed03u +
+                 (uint64_t)id * 0x8cb92ba72f3d8dd7u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return (float)((z ^ (z >> 31)) >> 40) / 8388608.0f - 1.0f; /* 24 bits */
@@ -501,22 +551,38 @@ static float wild_sum(int lane)
 static float value(fill_kind kind, float x, int lane, mood_kind mood)
 {
     switch (kind) {
-    case SIGNED: return 2.0f * x;
-    case POSITIVE: return x + 1.5f;
-    case SPREAD: return logit_spread[mood] * x;
-    case MORTAL: return mood == WILD && x > 0.75f ? negative_infinity() : logit_spread[mood] * x;
-    case MAXIMUM: return START_MAXIMUM;
-    case BEGUN: return mood == WILD && lane % 4 == 3 ? negative_infinity() : START_MAXIMUM;
-    case RATIO: return mood == WILD ? x + 1.5f : 1.0f;
-    case BIT: return x > -0.5f ? 1.0f : 0.0f;
-    case FROM: return 8.0f + 8.0f * x;
-    case UNTIL: return (float)KEYS - 8.0f + 8.0f * x;
-    case SUM: return mood == WILD ? wild_sum(lane) : START_MAXIMUM;
-    case TANGENT: return mood == WILD ? x : 0.0f;
-    case MAYBE_DEAD: return mood == WILD && x > 0.75f ? ATTN_DEAD : x + 1.5f;
-    case DEAD_LANES: return mood == WILD && lane % 4 == 2 ? ATTN_DEAD : 2.0f * x;
-    case INFINITE_LANES: return mood == WILD && lane % 4 == 2 ? negative_infinity() : 2.0f * x;
-    default: return 1.0f;
+    case SIGNED:
+        return 2.0f * x;
+    case POSITIVE:
+        return x + 1.5f;
+    case SPREAD:
+        return logit_spread[mood] * x;
+    case MORTAL:
+        return mood == WILD && x > 0.75f ? negative_infinity() : logit_spread[mood] * x;
+    case MAXIMUM:
+        return START_MAXIMUM;
+    case BEGUN:
+        return mood == WILD && lane % 4 == 3 ? negative_infinity() : START_MAXIMUM;
+    case RATIO:
+        return mood == WILD ? x + 1.5f : 1.0f;
+    case BIT:
+        return x > -0.5f ? 1.0f : 0.0f;
+    case FROM:
+        return 8.0f + 8.0f * x;
+    case UNTIL:
+        return (float)KEYS - 8.0f + 8.0f * x;
+    case SUM:
+        return mood == WILD ? wild_sum(lane) : START_MAXIMUM;
+    case TANGENT:
+        return mood == WILD ? x : 0.0f;
+    case MAYBE_DEAD:
+        return mood == WILD && x > 0.75f ? ATTN_DEAD : x + 1.5f;
+    case DEAD_LANES:
+        return mood == WILD && lane % 4 == 2 ? ATTN_DEAD : 2.0f * x;
+    case INFINITE_LANES:
+        return mood == WILD && lane % 4 == 2 ? negative_infinity() : 2.0f * x;
+    default:
+        return 1.0f;
     }
 }
 
@@ -524,10 +590,14 @@ static void store(void *to, int type, float x)
 {
     const int integer = type >= INT ? (int)x : 0; /* -inf only where floats are */
     const uint8_t byte = (uint8_t)integer;
-    if (type == INT) memcpy(to, &integer, sizeof integer);
-    else if (type == BYTE) memcpy(to, &byte, sizeof byte);
-    else if (type == ATTN_F32) memcpy(to, &x, sizeof x);
-    else attn_convert(to, type, &x, ATTN_F32, 1);
+    if (type == INT)
+        memcpy(to, &integer, sizeof integer);
+    else if (type == BYTE)
+        memcpy(to, &byte, sizeof byte);
+    else if (type == ATTN_F32)
+        memcpy(to, &x, sizeof x);
+    else
+        attn_convert(to, type, &x, ATTN_F32, 1);
 }
 
 static void fill_lane(tile *t, int id, int r)
@@ -545,7 +615,8 @@ static void fill_tile(tile *t, int first, int of, mood_kind mood)
     t->mood = mood;
     memset(t->found, 0, sizeof t->found);
     for (int id = 0; id < NUM_ARRAYS; id++)
-        for (int r = 0; r < t->rows; r++) fill_lane(t, id, r);
+        for (int r = 0; r < t->rows; r++)
+            fill_lane(t, id, r);
     for (int64_t i = 0; i < KEYS * t->dim; i++) {
         t->k[i] = key_spread[mood] * hashed(NUM_ARRAYS, i, 0);
         t->v[i] = hashed(NUM_ARRAYS, i, 1);
@@ -554,7 +625,8 @@ static void fill_tile(tile *t, int first, int of, mood_kind mood)
 
 static void fill_sums(tile *t)
 {
-    for (int64_t i = 0; i < KEYS * t->pitch; i++) t->c[i] = hashed(NUM_ARRAYS, i, 2);
+    for (int64_t i = 0; i < KEYS * t->pitch; i++)
+        t->c[i] = hashed(NUM_ARRAYS, i, 2);
 }
 
 /* What a kernel may leave as it likes gets one value: lanes that were not asked for, and factors
@@ -562,9 +634,11 @@ static void fill_sums(tile *t)
 static void settle(tile *t, int i)
 {
     for (int r = 0; r < t->rows && entries[i].halved; r++)
-        if ((t->first + r) % t->of < t->of / 2) fill_lane(t, (int)entries[i].halved, r);
+        if ((t->first + r) % t->of < t->of / 2)
+            fill_lane(t, (int)entries[i].halved, r);
     for (int k = 0; k < BLOCKS * t->rows; k++)
-        if (!(t->found[k / t->rows] & ATTN_RAISED)) numbers(t, ALPHA)[k] = 1.0f;
+        if (!(t->found[k / t->rows] & ATTN_RAISED))
+            numbers(t, ALPHA)[k] = 1.0f;
 }
 
 static void run_entry(const attn_kernels *set, int i, tile *t)
@@ -588,7 +662,8 @@ static uint32_t bits_at(const tile *t, int id, int64_t index, int lane)
 {
     const unsigned char *const at = element(t, id, index, lane);
     uint32_t u = 0;
-    if (arrays[id].type == ATTN_F32) return float_bits(at);
+    if (arrays[id].type == ATTN_F32)
+        return float_bits(at);
     memcpy(&u, at, type_bytes[arrays[id].type]);
     return u;
 }
@@ -621,8 +696,8 @@ static int same_lanes(const tile *large, const tile *small)
     for (int id = 0; id < NUM_ARRAYS; id++)
         for (int64_t i = 0; i < array_length(large, id); i++)
             for (int r = 0; r < small->rows; r++)
-                if (bits_at(large, id, i, (small->first + r) % small->of)
-                    != bits_at(small, id, i, r))
+                if (bits_at(large, id, i, (small->first + r) % small->of) !=
+                    bits_at(small, id, i, r))
                     return 0;
     return 1;
 }
@@ -640,13 +715,17 @@ static int matches(const attn_kernels *set, int i, mood_kind mood, int spoil, ti
     fill_sums(small);
     run_entry(set, i, large);
     unsigned char *const changed = last_difference(large, before);
-    if (!changed && mood == WILD) return 0;
-    if (entries[i].holds && !entries[i].holds(large)) return 0;
-    if (changed && spoil) *changed ^= 1u;
+    if (!changed && mood == WILD)
+        return 0;
+    if (entries[i].holds && !entries[i].holds(large))
+        return 0;
+    if (changed && spoil)
+        *changed ^= 1u;
     for (int first = 0; first < large->rows; first += small->rows) {
         fill_tile(small, first, large->rows, mood);
         run_entry(portable, i, small);
-        if (!same_lanes(large, small)) return 0;
+        if (!same_lanes(large, small))
+            return 0;
     }
     return !different_sum(large, small);
 }
@@ -679,8 +758,8 @@ static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const m
 {
     const double other = (double)(entries[i].per_key ? r->head_dim : r->keys);
     const double tiles = entries[i].work == PRODUCTS ? group_of((int)r->rows) : 1;
-    const double elements = tiles * (double)(lanes.end - lanes.begin)
-                            * (double)(entries[i].per_key ? r->keys : r->head_dim);
+    const double elements = tiles * (double)(lanes.end - lanes.begin) *
+                            (double)(entries[i].per_key ? r->keys : r->head_dim);
     const double amount = entries[i].amount * elements;
     r->cycles = m->cycles_p50;
     r->cycles_per_element = m->cycles_p50 / elements;
@@ -699,13 +778,15 @@ static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const m
 static int time_kernel(const bench_context *x, const attn_kernels *set, int i, tile *t,
                        kernel_result *r)
 {
-    const measure_plan plan = {WARMUP, x->kernel_samples, 0, 0};
-    timed_kernel k = {set, t, i};
+    const measure_plan plan = { WARMUP, x->kernel_samples, 0, 0 };
+    timed_kernel k = { set, t, i };
     measure_result m;
     fill_tile(t, 0, t->rows, MILD);
     fill_sums(t);
-    if (entries[i].work == PRODUCTS) t->group = group_of(set->rows);
-    if (!measure(&plan, call, &k, &m)) return 0;
+    if (entries[i].work == PRODUCTS)
+        t->group = group_of(set->rows);
+    if (!measure(&plan, call, &k, &m))
+        return 0;
     fill_result(probe_unit_of(&x->probe, r->set), i, t->lanes, &m, r);
     return 1;
 }
@@ -714,17 +795,20 @@ int kernel_measure(const bench_context *x, const attn_kernels *set, int64_t head
                    int spoil, kernel_result *r)
 {
     tile large, before, small;
-    const kernel_result start = {attn_kernels_name(set), entries[i].name, set->rows, KEYS, head_dim,
-                                 0, 0, 0, 0, 0, 0, 0};
+    const kernel_result start = {
+        attn_kernels_name(set), entries[i].name, set->rows, KEYS, head_dim, 0, 0, 0, 0, 0, 0, 0
+    };
     int ok = make_tile(&large, set->rows, head_dim);
     ok &= make_tile(&before, set->rows, head_dim);
     ok &= make_tile(&small, attn_kernels_find("portable")->rows, head_dim);
     *r = start;
-    if (entries[i].halved) large.lanes.begin = set->rows / 2;
+    if (entries[i].halved)
+        large.lanes.begin = set->rows / 2;
     if (ok)
-        r->wrong = !matches(set, i, MILD, spoil, &large, &before, &small)
-                   || !matches(set, i, WILD, spoil, &large, &before, &small);
-    if (ok && x && !r->wrong) ok = time_kernel(x, set, i, &large, r);
+        r->wrong = !matches(set, i, MILD, spoil, &large, &before, &small) ||
+                   !matches(set, i, WILD, spoil, &large, &before, &small);
+    if (ok && x && !r->wrong)
+        ok = time_kernel(x, set, i, &large, r);
     free(large.memory);
     free(before.memory);
     free(small.memory);
@@ -739,12 +823,12 @@ static const struct {
     size_t offset;
     int decimals;
 } columns[] = {
-    {"cycles", "cycles/call", offsetof(kernel_result, cycles), 0},
-    {"cycles_per_element", "cyc/element", offsetof(kernel_result, cycles_per_element), 3},
-    {"pct_fma_peak", "%peak", offsetof(kernel_result, pct_fma_peak), 1},
-    {"ns_per_exp", "ns/exp", offsetof(kernel_result, ns_per_exp), 3},
-    {"cycles_per_exp", "cyc/exp", offsetof(kernel_result, cycles_per_exp), 3},
-    {"bytes_per_cycle", "bytes/cyc", offsetof(kernel_result, bytes_per_cycle), 1},
+    { "cycles", "cycles/call", offsetof(kernel_result, cycles), 0 },
+    { "cycles_per_element", "cyc/element", offsetof(kernel_result, cycles_per_element), 3 },
+    { "pct_fma_peak", "%peak", offsetof(kernel_result, pct_fma_peak), 1 },
+    { "ns_per_exp", "ns/exp", offsetof(kernel_result, ns_per_exp), 3 },
+    { "cycles_per_exp", "cyc/exp", offsetof(kernel_result, cycles_per_exp), 3 },
+    { "bytes_per_cycle", "bytes/cyc", offsetof(kernel_result, bytes_per_cycle), 1 },
 };
 
 static double column_value(const kernel_result *r, int c)
@@ -764,7 +848,8 @@ static void say_head(int samples)
         "does, its elements\n  are those of x\n\n",
         samples, KEYS);
     say("%-15s %4s %5s %-16s", "set", "rows", "dim", "kernel");
-    for (int c = 0; c < LENGTH(columns); c++) say(" %11s", columns[c].title);
+    for (int c = 0; c < LENGTH(columns); c++)
+        say(" %11s", columns[c].title);
     say("\n");
 }
 
@@ -773,8 +858,10 @@ static void say_result(const kernel_result *r)
     say("%-15s %4d %5d %-16s", r->set, (int)r->rows, (int)r->head_dim, r->kernel);
     for (int c = 0; c < LENGTH(columns) && !r->wrong; c++) {
         const double x = column_value(r, c);
-        if (x > 0) say(" %11.*f", columns[c].decimals, x);
-        else say(" %11s", "");
+        if (x > 0)
+            say(" %11.*f", columns[c].decimals, x);
+        else
+            say(" %11s", "");
     }
     say("%s\n", r->wrong ? " WRONG: differs from the portable set, not timed" : "");
 }
@@ -782,7 +869,8 @@ static void say_result(const kernel_result *r)
 static void write_head(FILE *f)
 {
     fputs("set,rows,keys,head_dim,kernel", f);
-    for (int c = 0; c < LENGTH(columns); c++) fprintf(f, ",%s", columns[c].key);
+    for (int c = 0; c < LENGTH(columns); c++)
+        fprintf(f, ",%s", columns[c].key);
     putc('\n', f);
 }
 
@@ -790,7 +878,8 @@ static void write_result(FILE *f, const kernel_result *r)
 {
     fprintf(f, "\"%s\",%d,%d,%d,\"%s\"", r->set, (int)r->rows, (int)r->keys, (int)r->head_dim,
             r->kernel);
-    for (int c = 0; c < LENGTH(columns); c++) fprintf(f, ",%.9g", column_value(r, c));
+    for (int c = 0; c < LENGTH(columns); c++)
+        fprintf(f, ",%.9g", column_value(r, c));
     putc('\n', f);
 }
 
@@ -806,7 +895,8 @@ static int run_set(const bench_context *x, const attn_kernels *set, int64_t head
         }
         bad += r.wrong;
         say_result(&r);
-        if (csv && !r.wrong) write_result(csv, &r);
+        if (csv && !r.wrong)
+            write_result(csv, &r);
     }
     return bad;
 }
@@ -814,7 +904,8 @@ static int run_set(const bench_context *x, const attn_kernels *set, int64_t head
 static int run_sets(const bench_context *x, int64_t head_dim, FILE *csv)
 {
     int bad = 0;
-    if (x->kernels) return run_set(x, attn_kernels_find(x->kernels), head_dim, csv);
+    if (x->kernels)
+        return run_set(x, attn_kernels_find(x->kernels), head_dim, csv);
     for (int i = 0; attn_kernels_get(i); i++)
         bad += run_set(x, attn_kernels_get(i), head_dim, csv);
     return bad;
@@ -822,18 +913,21 @@ static int run_sets(const bench_context *x, int64_t head_dim, FILE *csv)
 
 int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
 {
-    static const int64_t usual[] = {64, 128, 256};
+    static const int64_t usual[] = { 64, 128, 256 };
     output out;
-    if (csv && (!output_possible(csv) || !output_open(&out, csv))) return 2;
+    if (csv && (!output_possible(csv) || !output_open(&out, csv)))
+        return 2;
     FILE *const f = csv ? out.file : NULL;
     int bad = 0;
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say_head(x->kernel_samples);
-    if (f) write_head(f);
+    if (f)
+        write_head(f);
     for (int d = 0; d < LENGTH(usual) && (d == 0 || head_dim == 0); d++)
         bad += run_sets(x, head_dim ? head_dim : usual[d], f);
-    if (f && !output_close(&out)) return 1;
+    if (f && !output_close(&out))
+        return 1;
     say("\n%d wrong\n", bad);
     return bad != 0;
 }

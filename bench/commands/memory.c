@@ -41,10 +41,10 @@ typedef struct memory_curve {
 } memory_curve;
 
 static const memory_curve curves[] = {
-    {"naive", 0, 2, 0.1, {1024, 2048, 4096, 8192}, {1024, 2048, 4096, 8192, 12288}},
-    {"tiled", 0, 0, 0.05, {1024, 2048, 4096, 8192, 16384}, {1024, 4096, 16384, 65536}},
-    {"naive", 1, 2, 0.1, {1024, 2048, 4096}, {1024, 2048, 4096, 8192}},
-    {"tiled", 1, 1, 0.2, {1024, 2048, 4096, 8192}, {2048, 4096, 8192, 16384}},
+    { "naive", 0, 2, 0.1, { 1024, 2048, 4096, 8192 }, { 1024, 2048, 4096, 8192, 12288 } },
+    { "tiled", 0, 0, 0.05, { 1024, 2048, 4096, 8192, 16384 }, { 1024, 4096, 16384, 65536 } },
+    { "naive", 1, 2, 0.1, { 1024, 2048, 4096 }, { 1024, 2048, 4096, 8192 } },
+    { "tiled", 1, 1, 0.2, { 1024, 2048, 4096, 8192 }, { 2048, 4096, 8192, 16384 } },
 };
 
 enum { NUM_CURVES = sizeof curves / sizeof *curves };
@@ -52,7 +52,8 @@ enum { NUM_CURVES = sizeof curves / sizeof *curves };
 double memory_exponent(const double *lengths, const double *growth, int n)
 {
     double bytes[MEMORY_MAX_POINTS];
-    for (int i = 0; i < n; i++) bytes[i] = growth[i] < SURE_BYTES ? SURE_BYTES : growth[i];
+    for (int i = 0; i < n; i++)
+        bytes[i] = growth[i] < SURE_BYTES ? SURE_BYTES : growth[i];
     return bench_exponent(lengths, bytes, n);
 }
 
@@ -85,9 +86,11 @@ static void take_point(bench_context *x, const bench_case *c, const char *impl, 
     fresh_run(x, c, impl, r);
     for (int i = 1; i < PROCESSES && !r->skipped[0]; i++) {
         bench_result again;
-        if ((double)r->rss_growth_bytes <= SURE_BYTES) return;
+        if ((double)r->rss_growth_bytes <= SURE_BYTES)
+            return;
         fresh_run(x, c, impl, &again);
-        if (again.skipped[0] || again.rss_growth_bytes < r->rss_growth_bytes) *r = again;
+        if (again.skipped[0] || again.rss_growth_bytes < r->rss_growth_bytes)
+            *r = again;
     }
 }
 
@@ -97,7 +100,8 @@ static void say_head(void)
         "growth: of the peak resident size by the first call, over q, k, v and o, backward over "
         "their\ngradients, too; theory: naive its logits, backward twice, tiled its workspace; "
         "share: workspace /\n(seq^2 * 4); for the exponent of a forward call growth up to %.1f MiB "
-        "counts as that: pages are\ncounted in batches\n\n", HEAD_DIM, SURE_BYTES / MIB);
+        "counts as that: pages are\ncounted in batches\n\n",
+        HEAD_DIM, SURE_BYTES / MIB);
     say("%-6s %-8s %9s %12s %12s %12s %12s %8s %9s\n", "impl", "pass", "length", "tensors MiB",
         "work MiB", "theory MiB", "growth MiB", "share", "peak MiB");
 }
@@ -138,7 +142,8 @@ static int judge_curve(const memory_curve *c, const bench_result *results, int n
     int used = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || strcmp(r->impl, c->impl) || (r->gemms > 0) != c->backward) continue;
+        if (r->skipped[0] || strcmp(r->impl, c->impl) || (r->gemms > 0) != c->backward)
+            continue;
         lengths[used] = (double)r->seq_q;
         growth[used] = (double)r->rss_growth_bytes;
         workspace[used++] = (double)r->workspace_bytes;
@@ -153,8 +158,8 @@ static double workspace_of(const bench_context *x, int64_t length, int gemms)
 {
     float any; /* pointers to data are not read */
     size_t bytes = 0;
-    attn_params p = {0};
-    attn_gradients g = {0};
+    attn_params p = { 0 };
+    attn_gradients g = { 0 };
     p.batch = p.num_heads_q = 1;
     p.seq_len_q = p.seq_len_kv = length;
     p.head_dim = HEAD_DIM;
@@ -177,8 +182,8 @@ static int judge_workspace(const bench_context *x, int gemms)
     const double e = memory_growth_exponent(lengths, bytes, 5);
     const int met = fabs(e - 1) <= SURE_EXPONENT;
     say("tiled backward with %d products, workspace of 4096 to 65536 tokens: %.2f, %.2f, %.2f, "
-        "%.2f, %.2f MiB\n  grows as length^%.3f, expected 1.0 +- %.2f: %s\n", gemms,
-        bytes[0] / MIB, bytes[1] / MIB, bytes[2] / MIB, bytes[3] / MIB, bytes[4] / MIB, e,
+        "%.2f, %.2f MiB\n  grows as length^%.3f, expected 1.0 +- %.2f: %s\n",
+        gemms, bytes[0] / MIB, bytes[1] / MIB, bytes[2] / MIB, bytes[3] / MIB, bytes[4] / MIB, e,
         SURE_EXPONENT, met ? "met" : "NOT MET");
     return met;
 }
@@ -198,7 +203,9 @@ int memory_command(bench_context *x, int quick, bench_result *results, int *n)
         }
     }
     say("\n");
-    for (int c = 0; c < NUM_CURVES; c++) met &= judge_curve(&curves[c], results, *n);
-    for (int gemms = 5; gemms <= 7; gemms += 2) met &= judge_workspace(x, gemms);
+    for (int c = 0; c < NUM_CURVES; c++)
+        met &= judge_curve(&curves[c], results, *n);
+    for (int gemms = 5; gemms <= 7; gemms += 2)
+        met &= judge_workspace(x, gemms);
     return !met;
 }

@@ -63,11 +63,16 @@ static void wrong_gradient(float *s, float *dp, int n, const float *lse2, const 
 const attn_kernels *plant_wrong(const attn_kernels *right, const char *product)
 {
     planted = *(origin = right);
-    if (!strcmp(product, "qk")) planted.qk = wrong_qk;
-    else if (!strcmp(product, "pv")) planted.pv = wrong_pv;
-    else if (!strcmp(product, "outer")) planted.outer = wrong_outer;
-    else if (!strcmp(product, "gradient")) planted.gradient = wrong_gradient;
-    else return NULL;
+    if (!strcmp(product, "qk"))
+        planted.qk = wrong_qk;
+    else if (!strcmp(product, "pv"))
+        planted.pv = wrong_pv;
+    else if (!strcmp(product, "outer"))
+        planted.outer = wrong_outer;
+    else if (!strcmp(product, "gradient"))
+        planted.gradient = wrong_gradient;
+    else
+        return NULL;
     return &planted;
 }
 
@@ -90,7 +95,7 @@ static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_strid
 }
 
 static void slow_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     origin->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
     for (int i = repetitions(); i > 0; i--)
@@ -101,7 +106,8 @@ const attn_kernels *plant_slow(const attn_kernels *right)
 {
     planted = *(origin = right);
     planted.qk = slow_qk;
-    if (planted.qk_runs) planted.qk_runs = slow_qk_runs;
+    if (planted.qk_runs)
+        planted.qk_runs = slow_qk_runs;
     rate = owed = 0;
     return &planted;
 }
@@ -123,11 +129,12 @@ static int call_at_rate(void *arg)
  * in turn; as in baseline.c the 10 % quantile. Below 0 when there is no clock or a call failed. */
 static double slower_at(double repeated, measure_fn call, void *arg)
 {
-    const measure_plan plan = {1, 0, SAMPLES_SECONDS, 0};
-    trial plain = {call, arg, 0}, slow = {call, arg, repeated};
-    measure_job jobs[] = {{.call = call_at_rate, .arg = &plain},
-                          {.call = call_at_rate, .arg = &slow}};
-    if (!measure_in_turn(&plan, jobs, 2) || jobs[0].result.cycles_p10 <= 0) return -1;
+    const measure_plan plan = { 1, 0, SAMPLES_SECONDS, 0 };
+    trial plain = { call, arg, 0 }, slow = { call, arg, repeated };
+    measure_job jobs[] = { { .call = call_at_rate, .arg = &plain },
+                           { .call = call_at_rate, .arg = &slow } };
+    if (!measure_in_turn(&plan, jobs, 2) || jobs[0].result.cycles_p10 <= 0)
+        return -1;
     const double slower = jobs[1].result.cycles_p10 / jobs[0].result.cycles_p10 - 1;
     return slower > 0 ? 100 * slower : 0;
 }
@@ -135,7 +142,8 @@ static double slower_at(double repeated, measure_fn call, void *arg)
 static int find_known(const char *name)
 {
     int i = 0;
-    while (i < num_known && strcmp(known[i].name, name)) i++;
+    while (i < num_known && strcmp(known[i].name, name))
+        i++;
     return i;
 }
 
@@ -151,12 +159,14 @@ double plant_calibrate(double percent, const char *name, const char *impl, measu
         return known[i].slower;
     }
     for (int c = 0; c <= CORRECTIONS && fabs(slower - percent) > GOOD_ENOUGH; c++) {
-        if (slower > 1) tried *= percent / slower;
+        if (slower > 1)
+            tried *= percent / slower;
         slower = slower_at(tried, call, arg);
     }
     rate = tried;
     say("planted: %s takes %.1f %% longer, measured in turn\n", key, slower);
-    if (i == MAX_KNOWN) return slower;
+    if (i == MAX_KNOWN)
+        return slower;
     memcpy(known[i].name, key, sizeof key);
     known[i].rate = rate;
     known[i].slower = slower;

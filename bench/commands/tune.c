@@ -35,10 +35,10 @@ typedef struct tune_case {
 } tune_case;
 
 static const tune_case
-    prefill_64 = {"prefill 1024 causal, 1 x 64", 1, 1, 1024, 1024, 64, ATTN_F32, 1, 1},
-    prefill_128 = {"prefill 1024 causal, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F32, 1, 1},
-    prefill_f16 = {"prefill 1024 causal f16, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F16, 1, 1},
-    decode = {"decode 4096, 32/8 x 128", 32, 8, 1, 4096, 128, ATTN_F32, 0, 1};
+    prefill_64 = { "prefill 1024 causal, 1 x 64", 1, 1, 1024, 1024, 64, ATTN_F32, 1, 1 },
+    prefill_128 = { "prefill 1024 causal, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F32, 1, 1 },
+    prefill_f16 = { "prefill 1024 causal f16, 1 x 128", 1, 1, 1024, 1024, 128, ATTN_F16, 1, 1 },
+    decode = { "decode 4096, 32/8 x 128", 32, 8, 1, 4096, 128, ATTN_F32, 0, 1 };
 
 static const struct field {
     const char *name;
@@ -47,18 +47,27 @@ static const struct field {
     int count;
     const tune_case *cases[TUNE_MAX_CASES];
 } fields[] = {
-    {"tile_keys", WIDE, {-1, 16, 32, 64, 128, 256, 512, 1024}, 8, {&prefill_64, &prefill_128}},
-    {"item_rows", WIDE, {96, 48, 144, 192, 288, 384}, 6, {&prefill_64, &prefill_128}},
-    {"item_bytes", WIDE, {1 << 20, 1 << 18, 1 << 19, 1 << 21, 1 << 22}, 5, {&prefill_f16, NULL}},
-    {"ahead", WIDE, {1, 0}, 2, {&prefill_64, &prefill_128}},
-    {"tile_keys", NARROW, {-1, 16, 32, 64, 128, 256, 512, 1024}, 8, {&decode, NULL}},
-    {"ahead", NARROW, {1, 0}, 2, {&decode, NULL}},
+    { "tile_keys",
+      WIDE,
+      { -1, 16, 32, 64, 128, 256, 512, 1024 },
+      8,
+      { &prefill_64, &prefill_128 } },
+    { "item_rows", WIDE, { 96, 48, 144, 192, 288, 384 }, 6, { &prefill_64, &prefill_128 } },
+    { "item_bytes",
+      WIDE,
+      { 1 << 20, 1 << 18, 1 << 19, 1 << 21, 1 << 22 },
+      5,
+      { &prefill_f16, NULL } },
+    { "ahead", WIDE, { 1, 0 }, 2, { &prefill_64, &prefill_128 } },
+    { "tile_keys", NARROW, { -1, 16, 32, 64, 128, 256, 512, 1024 }, 8, { &decode, NULL } },
+    { "ahead", NARROW, { 1, 0 }, 2, { &decode, NULL } },
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 int tune_candidate(int field, int value, const char **name, int64_t *out)
 {
-    if (field >= FIELDS || value >= fields[field].count) return 0;
+    if (field >= FIELDS || value >= fields[field].count)
+        return 0;
     *name = fields[field].name;
     *out = fields[field].values[value];
     return 1;
@@ -92,7 +101,8 @@ typedef struct tune {
 static void *filled(int dtype, size_t n, int which)
 {
     void *const data = malloc(n * sizeof(float));
-    if (data) data_fill(data, dtype, n, which, DATA_NORMAL, 1);
+    if (data)
+        data_fill(data, dtype, n, which, DATA_NORMAL, 1);
     return data;
 }
 
@@ -128,7 +138,8 @@ static int open_subject(const tune *t, const tune_case *c, int set, subject *s)
     s->p.k.data = s->k = filled(c->dtype, keys, DATA_K);
     s->p.v.data = s->v = filled(c->dtype, keys, DATA_V);
     s->p.o.data = s->o = malloc(queries * sizeof(float));
-    if (s->q && s->k && s->v && s->o) return 1;
+    if (s->q && s->k && s->v && s->o)
+        return 1;
     close_subject(s);
     return 0;
 }
@@ -141,8 +152,10 @@ static int make_variant(const tune *t, subject *s, const char *name, int64_t val
     v->p = s->p;
     v->p.tuning = v->text;
     tuning_compose(v->text, &t->chosen, attn_kernels_name(s->p.kernels), name, value);
-    if (attn_workspace_size(&v->p, &need) != ATTN_OK) return 0;
-    if (need <= s->workspace_bytes) return 1;
+    if (attn_workspace_size(&v->p, &need) != ATTN_OK)
+        return 0;
+    if (need <= s->workspace_bytes)
+        return 1;
     free(s->workspace); /* all variants run in the same one */
     s->workspace = malloc(need);
     s->workspace_bytes = s->workspace ? need : 0;
@@ -156,14 +169,15 @@ static int call(void *argument)
 }
 
 /* Times the variants in turn; 0 when they cannot be timed often enough in `seconds`. */
-static int time_variants(const tune *t, variant *variants, int n, double seconds,
-                         measure_job *jobs)
+static int time_variants(const tune *t, variant *variants, int n, double seconds, measure_job *jobs)
 {
-    measure_plan plan = {1, t->samples, 0, seconds};
-    if (measure_once(call, &variants[0]) < 0) return 0; /* the first one meets new memory */
-    if (measure_once(call, &variants[0]) * n * (MIN_SAMPLES + 1) > seconds) return 0;
+    measure_plan plan = { 1, t->samples, 0, seconds };
+    if (measure_once(call, &variants[0]) < 0)
+        return 0; /* the first one meets new memory */
+    if (measure_once(call, &variants[0]) * n * (MIN_SAMPLES + 1) > seconds)
+        return 0;
     for (int i = 0; i < n; i++) {
-        const measure_job job = {.call = call, .arg = &variants[i]};
+        const measure_job job = { .call = call, .arg = &variants[i] };
         jobs[i] = job;
     }
     return measure_in_turn(&plan, jobs, n) && jobs[0].result.seconds.n >= MIN_SAMPLES;
@@ -185,7 +199,8 @@ static double gain_of(const tune_trial *a, const tune_trial *b, int cases)
     for (int c = 0; c < cases; c++) {
         const double ratio = a->seconds[c] / b->seconds[c];
         product *= ratio;
-        if (ratio < worst) worst = ratio;
+        if (ratio < worst)
+            worst = ratio;
     }
     return worst < 1 ? worst - 1 : cases == 2 ? sqrt(product) - 1 : product - 1;
 }
@@ -198,7 +213,8 @@ static double noise_of(const tune_trial *a, const tune_trial *b, int cases, tune
     for (int c = 0; c < cases; c++) {
         noise = fmax(noise, fabs(a->seconds[c] / b->seconds[c] - 1));
         noise = fmax(noise, fmax(a->error[c], b->error[c]));
-        if (b->seconds[c] < a->seconds[c]) usual->seconds[c] = b->seconds[c];
+        if (b->seconds[c] < a->seconds[c])
+            usual->seconds[c] = b->seconds[c];
     }
     return noise;
 }
@@ -211,7 +227,8 @@ int tune_choose(const tune_trial *trials, int n, int cases, double *gain, double
     *gain = 0;
     for (int i = 1; i < n - 1; i++) {
         const double g = gain_of(&usual, &trials[i], cases);
-        if (best && g <= *gain) continue;
+        if (best && g <= *gain)
+            continue;
         best = i;
         *gain = g;
     }
@@ -278,13 +295,14 @@ static int drop_equal(const tune *t, const struct field *f, subject *subjects, i
     for (int i = 0; i < f->count; i++) {
         int differs = i == 0 || !strcmp(f->name, "ahead");
         for (int c = 0; !differs && c < count_cases(f); c++)
-            differs = make_variant(t, &subjects[c], f->name, f->values[0], &usual)
-                      && make_variant(t, &subjects[c], f->name, f->values[i], &other)
-                      && attn_explain(&usual.p, &a) == ATTN_OK
-                      && attn_explain(&other.p, &b) == ATTN_OK
-                      && (a.tile_keys != b.tile_keys || a.items != b.items
-                          || a.workspace_bytes != b.workspace_bytes);
-        if (differs) values[n++] = f->values[i];
+            differs = make_variant(t, &subjects[c], f->name, f->values[0], &usual) &&
+                      make_variant(t, &subjects[c], f->name, f->values[i], &other) &&
+                      attn_explain(&usual.p, &a) == ATTN_OK &&
+                      attn_explain(&other.p, &b) == ATTN_OK &&
+                      (a.tile_keys != b.tile_keys || a.items != b.items ||
+                       a.workspace_bytes != b.workspace_bytes);
+        if (differs)
+            values[n++] = f->values[i];
     }
     return n;
 }
@@ -293,10 +311,13 @@ static void say_trials(const tune_trial *trials, int n, int cases)
 {
     for (int i = 0; i < n; i++) {
         char value[24] = "usual";
-        if (i > 0 && i < n - 1) snprintf(value, sizeof value, "%lld", (long long)trials[i].value);
-        if (i == n - 1) snprintf(value, sizeof value, "usual again");
+        if (i > 0 && i < n - 1)
+            snprintf(value, sizeof value, "%lld", (long long)trials[i].value);
+        if (i == n - 1)
+            snprintf(value, sizeof value, "usual again");
         say("  %-12s", value);
-        for (int c = 0; c < cases; c++) say(" %9.4f", 1e3 * trials[i].seconds[c]);
+        for (int c = 0; c < cases; c++)
+            say(" %9.4f", 1e3 * trials[i].seconds[c]);
         say("\n");
     }
 }
@@ -305,14 +326,17 @@ static void say_trials(const tune_trial *trials, int n, int cases)
 static int wins_again(const tune *t, const struct field *f, subject *subjects, int64_t value,
                       double seconds, double *gain, double *noise)
 {
-    const int64_t values[] = {f->values[0], value};
+    const int64_t values[] = { f->values[0], value };
     tune_trial trials[3];
     double again, apart;
-    if (!time_field(t, f, subjects, values, 2, seconds, trials)) return 0;
+    if (!time_field(t, f, subjects, values, 2, seconds, trials))
+        return 0;
     const int won = tune_choose(trials, 3, count_cases(f), &again, &apart);
     say("  once more: %+.1f %%, noise %.1f %%\n", 1e2 * again, 1e2 * apart);
-    if (again < *gain) *gain = again;
-    if (apart > *noise) *noise = apart;
+    if (again < *gain)
+        *gain = again;
+    if (apart > *noise)
+        *noise = apart;
     return won && *gain > *noise;
 }
 
@@ -335,18 +359,19 @@ static void tune_subjects(tune *t, const struct field *f, subject *subjects, dou
         say("  " REASON "%lld did not win twice\n", (long long)trials[best].value);
     } else {
         tuning_add(&t->chosen, set, f->name, trials[best].value, gain, noise);
-        say("  chosen: %lld, %+.1f %%, noise %.1f %%\n", (long long)trials[best].value,
-            1e2 * gain, 1e2 * noise);
+        say("  chosen: %lld, %+.1f %%, noise %.1f %%\n", (long long)trials[best].value, 1e2 * gain,
+            1e2 * noise);
     }
 }
 
 static void tune_field(tune *t, const struct field *f)
 {
     const double seconds = step_seconds(t, weight_of(f));
-    subject subjects[TUNE_MAX_CASES] = {{0}};
+    subject subjects[TUNE_MAX_CASES] = { { 0 } };
     int ok = 1;
     say("%s of %s, ms:", f->name, attn_kernels_name(t->sets[f->set]));
-    for (int c = 0; c < count_cases(f); c++) say("%s %s", c ? ";" : "", f->cases[c]->name);
+    for (int c = 0; c < count_cases(f); c++)
+        say("%s %s", c ? ";" : "", f->cases[c]->name);
     say("\n");
     if (!t->sets[f->set]) {
         say("  skipped: the best set has no narrow form\n");
@@ -354,9 +379,12 @@ static void tune_field(tune *t, const struct field *f)
     }
     for (int c = 0; ok && c < count_cases(f); c++)
         ok = open_subject(t, f->cases[c], f->set, &subjects[c]);
-    if (ok) tune_subjects(t, f, subjects, seconds);
-    else say("  skipped: no memory\n");
-    for (int c = 0; c < count_cases(f); c++) close_subject(&subjects[c]);
+    if (ok)
+        tune_subjects(t, f, subjects, seconds);
+    else
+        say("  skipped: no memory\n");
+    for (int c = 0; c < count_cases(f); c++)
+        close_subject(&subjects[c]);
 }
 
 /* ---- two ways to compute the same call: a, b, and a again */
@@ -375,10 +403,11 @@ static int verdict(const duel *d)
 static int fight(const tune *t, variant v[3], double seconds, duel *d)
 {
     measure_job jobs[3];
-    tune_trial trials[3] = {{0}}, best;
+    tune_trial trials[3] = { { 0 } }, best;
     v[2] = v[0];
     v[2].p.tuning = v[2].text;
-    if (!time_variants(t, v, 3, seconds, jobs)) return 0;
+    if (!time_variants(t, v, 3, seconds, jobs))
+        return 0;
     for (int i = 0; i < 3; i++) {
         trials[i].seconds[0] = jobs[i].result.seconds.p50;
         trials[i].error[0] = error_of(&jobs[i].result.seconds);
@@ -398,13 +427,13 @@ enum { SPLIT_DIM = 128, SPLIT_USUAL = 512, SPLIT_LEAST = 64, SPLIT_MOST = 8192, 
 /* a: whole, b: divided. */
 static int split_duel(const tune *t, int set, int keys, double seconds, duel *d)
 {
-    const tune_case c = {"", 4, 1, 1, keys, SPLIT_DIM, ATTN_F32, 0, 2};
+    const tune_case c = { "", 4, 1, 1, keys, SPLIT_DIM, ATTN_F32, 0, 2 };
     static variant v[3];
     subject s;
-    if (!open_subject(t, &c, set, &s)) return 0;
-    const int ok = make_variant(t, &s, "split_work", 1 << 30, &v[0])
-                   && make_variant(t, &s, "split_work", 1, &v[1])
-                   && fight(t, v, seconds, d);
+    if (!open_subject(t, &c, set, &s))
+        return 0;
+    const int ok = make_variant(t, &s, "split_work", 1 << 30, &v[0]) &&
+                   make_variant(t, &s, "split_work", 1, &v[1]) && fight(t, v, seconds, d);
     close_subject(&s);
     if (ok)
         say("  %-12d %9.4f %9.4f  %+.1f %%, noise %.1f %%\n", keys, 1e3 * d->a, 1e3 * d->b,
@@ -418,7 +447,8 @@ static int split_keys(const tune *t, int set, double seconds, duel *last)
 {
     duel d;
     int keys = SPLIT_USUAL;
-    if (!split_duel(t, set, keys, seconds, &d)) return 0;
+    if (!split_duel(t, set, keys, seconds, &d))
+        return 0;
     *last = d;
     if (verdict(&d) > 0) {
         while (keys > SPLIT_LEAST && split_duel(t, set, keys / 2, seconds, &d) && verdict(&d) > 0) {
@@ -430,20 +460,22 @@ static int split_keys(const tune *t, int set, double seconds, duel *last)
     while (verdict(&d) < 0 && keys < SPLIT_MOST) {
         keys *= 2;
         *last = d;
-        if (!split_duel(t, set, keys, seconds, &d)) return 0;
+        if (!split_duel(t, set, keys, seconds, &d))
+            return 0;
     }
     return keys;
 }
 
 static int two_cpus(const tune *t, int set, double seconds)
 {
-    const tune_case c = {"", 4, 1, 1, SPLIT_MOST, SPLIT_DIM, ATTN_F32, 0, 2};
+    const tune_case c = { "", 4, 1, 1, SPLIT_MOST, SPLIT_DIM, ATTN_F32, 0, 2 };
     static variant v;
     measure_job job;
     subject s;
-    if (t->x->machine.cpus < 2 || !t->two || !open_subject(t, &c, set, &s)) return 0;
-    const int ok = make_variant(t, &s, "split_work", 1, &v)
-                   && time_variants(t, &v, 1, seconds, &job);
+    if (t->x->machine.cpus < 2 || !t->two || !open_subject(t, &c, set, &s))
+        return 0;
+    const int ok =
+        make_variant(t, &s, "split_work", 1, &v) && time_variants(t, &v, 1, seconds, &job);
     close_subject(&s);
     return ok && (job.result.running <= 0 || job.result.running > SPLIT_CPUS);
 }
@@ -477,16 +509,18 @@ enum { NAIVE_LEAST = 64, NAIVE_MOST = 1024, NAIVE_WEIGHT = 12 };
 /* a: tiled, b: naive; prints and returns the verdict. */
 static int naive_wins(const tune *t, int keys, int causal, double seconds, duel *d)
 {
-    const tune_case c = {"", 2, 2, keys, keys, 64, ATTN_F32, causal, 1};
+    const tune_case c = { "", 2, 2, keys, keys, 64, ATTN_F32, causal, 1 };
     static variant v[3];
     subject s;
-    if (!open_subject(t, &c, WIDE, &s)) return 0;
+    if (!open_subject(t, &c, WIDE, &s))
+        return 0;
     s.p.impl = ATTN_IMPL_NAIVE;
     int ok = make_variant(t, &s, "", -1, &v[1]);
     s.p.impl = ATTN_IMPL_TILED;
     ok = ok && make_variant(t, &s, "", -1, &v[0]) && fight(t, v, seconds, d);
     close_subject(&s);
-    if (!ok) return 0;
+    if (!ok)
+        return 0;
     say("  %-4d %-7s %9.4f %9.4f  %+.1f %%, noise %.1f %%\n", keys, causal ? "causal" : "full",
         1e3 * d->a, 1e3 * d->b, 1e2 * d->gain, 1e2 * d->noise);
     return verdict(d) > 0;
@@ -498,11 +532,12 @@ static void tune_auto(tune *t)
 {
     const double seconds = step_seconds(t, NAIVE_WEIGHT) / 10;
     int64_t most = 0;
-    duel d = {0}, last = {0};
+    duel d = { 0 }, last = { 0 };
     say("auto_naive_keys of %s, 2 x 64, ms: keys, tiled, naive\n",
         attn_kernels_name(t->sets[WIDE]));
     for (int keys = NAIVE_LEAST; keys <= NAIVE_MOST; keys *= 2) {
-        if (!naive_wins(t, keys, 0, seconds, &d) || !naive_wins(t, keys, 1, seconds, &d)) break;
+        if (!naive_wins(t, keys, 0, seconds, &d) || !naive_wins(t, keys, 1, seconds, &d))
+            break;
         most = keys;
         last = d;
     }
@@ -525,8 +560,10 @@ static int write_file(const tune *t, const char *path)
     char date[32] = "unknown";
     output out;
     FILE *const f = output_open(&out, path);
-    if (!f) return 0;
-    if (utc) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", utc);
+    if (!f)
+        return 0;
+    if (utc)
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "attn-tuning 1\n# For p.tuning of attn.h, written by `bench tune`; never needed.\n");
     fprintf(f, "# machine: %s, %d CPUs, %s\n# date: %s\n# attn %s, revision %s; %s\n", m->cpu,
             m->cpus, m->system, date, attn_version(), m->revision, m->compiler);
@@ -551,12 +588,15 @@ static int finish(const tune *t, const char *path)
         fprintf(stderr, "bench: not written: %s\n", why[0] ? why : "the result has other bits");
         return 0;
     }
-    if (!write_file(t, path)) return 0;
+    if (!write_file(t, path))
+        return 0;
     char *const written = tuning_read(path);
     const int ok = written && tuning_taken(written, why, sizeof why);
-    if (written && !ok) fprintf(stderr, "bench: %s: %s\n", path, why);
+    if (written && !ok)
+        fprintf(stderr, "bench: %s: %s\n", path, why);
     free(written);
-    if (ok) say("\nthe same bits with it as without: checked; wrote %s\n", path);
+    if (ok)
+        say("\nthe same bits with it as without: checked; wrote %s\n", path);
     return ok;
 }
 
@@ -567,22 +607,25 @@ static void find_sets(tune *t)
     t->sets[WIDE] = asked ? attn_kernels_find(asked) : attn_kernels_get(0);
     char narrow[64];
     snprintf(narrow, sizeof narrow, "%.50s_narrow", attn_kernels_name(t->sets[WIDE]));
-    if (!asked && !strcmp(attn_kernels_name(second), narrow)) t->sets[NARROW] = second;
+    if (!asked && !strcmp(attn_kernels_name(second), narrow))
+        t->sets[NARROW] = second;
 }
 
 int tune_command(bench_context *x, int quick, const char *path)
 {
-    tune t = {.x = x, .weight_left = SPLIT_WEIGHT + NAIVE_WEIGHT + DEVICE_WEIGHT};
+    tune t = { .x = x, .weight_left = SPLIT_WEIGHT + NAIVE_WEIGHT + DEVICE_WEIGHT };
     const double begin = clock_seconds();
     t.deadline = begin + (quick ? QUICK_SECONDS : SECONDS);
     t.samples = quick ? QUICK_SAMPLES : SAMPLES;
     find_sets(&t);
     t.two = pool_create(2);
     say("machine   %s, %d CPUs, %s\nmedians of up to %d calls in turn; a value is chosen when it "
-        "is faster by more\nthan %.0f %% and than the noise, twice\n\n", x->machine.cpu,
-        x->machine.cpus, x->machine.system, t.samples, 1e2 * TUNE_LEAST_GAIN);
-    for (int i = 0; i < FIELDS; i++) t.weight_left += weight_of(&fields[i]);
-    for (int i = 0; i < FIELDS; i++) tune_field(&t, &fields[i]);
+        "is faster by more\nthan %.0f %% and than the noise, twice\n\n",
+        x->machine.cpu, x->machine.cpus, x->machine.system, t.samples, 1e2 * TUNE_LEAST_GAIN);
+    for (int i = 0; i < FIELDS; i++)
+        t.weight_left += weight_of(&fields[i]);
+    for (int i = 0; i < FIELDS; i++)
+        tune_field(&t, &fields[i]);
     tune_split(&t);
     tune_auto(&t);
     tune_device(x, step_seconds(&t, DEVICE_WEIGHT), &t.device);

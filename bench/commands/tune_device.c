@@ -30,13 +30,15 @@ static float *filled(int length, int which)
 {
     const size_t n = (size_t)HEADS * (size_t)length * DIM;
     float *const x = malloc(n * sizeof *x);
-    if (x) data_fill(x, ATTN_F32, n, which, DATA_NORMAL, 1);
+    if (x)
+        data_fill(x, ATTN_F32, n, which, DATA_NORMAL, 1);
     return x;
 }
 
 static int size_side(side *s)
 {
-    if (attn_workspace_size(&s->p, &s->bytes) != ATTN_OK) return 0;
+    if (attn_workspace_size(&s->p, &s->bytes) != ATTN_OK)
+        return 0;
     s->workspace = malloc(s->bytes + 1);
     return s->workspace != NULL;
 }
@@ -74,19 +76,21 @@ static int open_duel(pool *workers, int threads, int length, duel *d)
     p->v.data = d->v = filled(length, DATA_V);
     p->o.data = d->o = filled(length, DATA_Q); /* its pages are touched */
     d->device.p = *p;
-    return d->q && d->k && d->v && d->o
-           && on_device(path_find("opencl"), &d->device.p, &d->job, why, sizeof why)
-           && size_side(&d->cpu) && size_side(&d->device);
+    return d->q && d->k && d->v && d->o &&
+           on_device(path_find("opencl"), &d->device.p, &d->job, why, sizeof why) &&
+           size_side(&d->cpu) && size_side(&d->device);
 }
 
 /* Medians of both, timed in turn; 0 = they take too long for the time there is, or fail. */
 static int fight(duel *d, double seconds, double *cpu, double *device)
 {
-    measure_plan plan = {1, SAMPLES, 0, seconds};
-    measure_job jobs[] = {{.call = call, .arg = &d->cpu}, {.call = call, .arg = &d->device}};
-    if (call(&d->cpu) || call(&d->device)) return 0; /* the first ones build kernels */
+    measure_plan plan = { 1, SAMPLES, 0, seconds };
+    measure_job jobs[] = { { .call = call, .arg = &d->cpu }, { .call = call, .arg = &d->device } };
+    if (call(&d->cpu) || call(&d->device))
+        return 0; /* the first ones build kernels */
     const double once = measure_once(call, &d->cpu) + measure_once(call, &d->device);
-    if (once * (MIN_SAMPLES + 1) > seconds || !measure_in_turn(&plan, jobs, 2)) return 0;
+    if (once * (MIN_SAMPLES + 1) > seconds || !measure_in_turn(&plan, jobs, 2))
+        return 0;
     *cpu = jobs[0].result.seconds.p50;
     *device = jobs[1].result.seconds.p50;
     return 1;
@@ -95,7 +99,8 @@ static int fight(duel *d, double seconds, double *cpu, double *device)
 int tune_crossover_of(const double *cpu_seconds, const double *device_seconds, int n)
 {
     int first = n;
-    while (first > 0 && device_seconds[first - 1] < cpu_seconds[first - 1]) first--;
+    while (first > 0 && device_seconds[first - 1] < cpu_seconds[first - 1])
+        first--;
     return first;
 }
 
@@ -110,10 +115,11 @@ static int time_lengths(pool *workers, int threads, double seconds, double *cpu,
     int n = 0, ok = 1;
     for (int length = SHORTEST; ok && n < LENGTHS; length *= 2) {
         static duel d;
-        ok = open_duel(workers, threads, length, &d)
-             && fight(&d, seconds / LENGTHS, &cpu[n], &device[n]);
+        ok = open_duel(workers, threads, length, &d) &&
+             fight(&d, seconds / LENGTHS, &cpu[n], &device[n]);
         close_duel(&d);
-        if (!ok) break;
+        if (!ok)
+            break;
         say("  %-6d %12.0f %9.4f %9.4f  %.2fx\n", length, flops_of(length), 1e3 * cpu[n],
             1e3 * device[n], cpu[n] / device[n]);
         n++;

@@ -12,8 +12,9 @@
 void tuning_add(tuning_list *list, const char *set, const char *name, int64_t value, double gain,
                 double noise)
 {
-    const tuning_setting s = {set, name, value, gain, noise};
-    if (list->n < TUNING_MAX_SETTINGS) list->settings[list->n++] = s;
+    const tuning_setting s = { set, name, value, gain, noise };
+    if (list->n < TUNING_MAX_SETTINGS)
+        list->settings[list->n++] = s;
 }
 
 void tuning_compose(char text[TUNING_BYTES], const tuning_list *list, const char *set,
@@ -40,13 +41,16 @@ char *tuning_load(FILE *f)
     while (text) {
         length += fread(text + length, 1, capacity - length - 1, f);
         text[length] = '\0';
-        if (length + 1 < capacity || length > TUNING_MAX_FILE) break;
+        if (length + 1 < capacity || length > TUNING_MAX_FILE)
+            break;
         capacity *= 2;
         char *const grown = realloc(text, capacity);
-        if (!grown) free(text);
+        if (!grown)
+            free(text);
         text = grown;
     }
-    if (!text || (!ferror(f) && length <= TUNING_MAX_FILE)) return text;
+    if (!text || (!ferror(f) && length <= TUNING_MAX_FILE))
+        return text;
     free(text);
     return NULL;
 }
@@ -59,7 +63,8 @@ char *tuning_read(const char *path)
     if (!text)
         fprintf(stderr, "bench: cannot read %s: %s\n", path,
                 errno ? strerror(errno) : "it is larger than 1 MiB");
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     return text;
 }
 
@@ -79,10 +84,10 @@ static void note(void *user, int level, const char *text)
 
 int tuning_taken(const char *text, char *why, size_t why_bytes)
 {
-    sentence s = {why, why_bytes};
+    sentence s = { why, why_bytes };
     float one = 1, o;
     size_t bytes = 0;
-    attn_params p = {0};
+    attn_params p = { 0 };
     p.batch = p.num_heads_q = p.seq_len_q = p.seq_len_kv = p.head_dim = 1;
     p.q.data = p.k.data = p.v.data = &one;
     p.o.data = &o;
@@ -108,7 +113,8 @@ typedef struct bits_buffers {
 static int backwards(void *user, int64_t n, attn_task_fn task, void *arg)
 {
     (void)user;
-    for (int64_t i = n; i-- > 0;) task(arg, i, 0);
+    for (int64_t i = n; i-- > 0;)
+        task(arg, i, 0);
     return 0;
 }
 
@@ -117,7 +123,7 @@ static int compute(const bits_buffers *b, int rows, int dtype, int workers, cons
                    char *o)
 {
     size_t bytes = 0;
-    attn_params p = {0};
+    attn_params p = { 0 };
     p.batch = 1;
     p.num_heads_q = BITS_HEADS;
     p.num_heads_kv = 1;
@@ -146,9 +152,12 @@ static int same_bits_of(const bits_buffers *b, int rows, int dtype, int workers,
     data_fill(b->q, ATTN_F32, bytes / sizeof(float), DATA_Q, DATA_NORMAL, 1);
     data_fill(b->k, dtype, BITS_KEYS * BITS_DIM, DATA_K, DATA_NORMAL, 1);
     data_fill(b->v, dtype, BITS_KEYS * BITS_DIM, DATA_V, DATA_NORMAL, 1);
-    if (!compute(b, rows, dtype, workers, NULL, b->o[0])) return 0;
-    if (!compute(b, rows, dtype, workers, text, b->o[1])) return 0;
-    if (spoil) b->o[1][bytes / 2] ^= 1;
+    if (!compute(b, rows, dtype, workers, NULL, b->o[0]))
+        return 0;
+    if (!compute(b, rows, dtype, workers, text, b->o[1]))
+        return 0;
+    if (spoil)
+        b->o[1][bytes / 2] ^= 1;
     return !memcmp(b->o[0], b->o[1], bytes);
 }
 
@@ -156,13 +165,15 @@ int tuning_same_bits(const char *text, int spoil)
 {
     const size_t rows = sizeof(float) * BITS_HEADS * BITS_ROWS * BITS_DIM;
     const size_t keys = sizeof(float) * BITS_KEYS * BITS_DIM;
-    const bits_buffers b = {malloc(rows), malloc(keys), malloc(keys), {malloc(rows), malloc(rows)}};
+    const bits_buffers b = {
+        malloc(rows), malloc(keys), malloc(keys), { malloc(rows), malloc(rows) }
+    };
     int same = b.q && b.k && b.v && b.o[0] && b.o[1];
     for (int decode = 0; decode < 2; decode++)
         for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
             for (int workers = 1; workers <= 2; workers++)
-                same = same && same_bits_of(&b, decode ? 1 : BITS_ROWS, dtype, workers, text,
-                                            spoil);
+                same =
+                    same && same_bits_of(&b, decode ? 1 : BITS_ROWS, dtype, workers, text, spoil);
     free(b.q);
     free(b.k);
     free(b.v);

@@ -12,7 +12,7 @@ enum { TUNING_BYTES = 1024, TUNING_MAX_SETTINGS = 12, TUNING_MAX_FILE = 1 << 20 
 typedef struct tuning_setting {
     const char *set, *name; /* a kernel set and a word of attn.h, p.tuning */
     int64_t value;
-    double gain, noise;     /* measured; for the comment */
+    double gain, noise; /* measured; for the comment */
 } tuning_setting;
 
 typedef struct tuning_list {

@@ -83,7 +83,8 @@ static void open_device(device_order order)
 
 attn_opencl *device_get(device_order order, char *why, size_t bytes)
 {
-    if (!device.of[order].tried) open_device(order);
+    if (!device.of[order].tried)
+        open_device(order);
     snprintf(why, bytes, "%s", device.of[order].why);
     return device.of[order].gpu;
 }
@@ -91,7 +92,8 @@ attn_opencl *device_get(device_order order, char *why, size_t bytes)
 const attn_opencl_info *device_opened(void)
 {
     for (int order = 0; order < DEVICE_ORDERS; order++)
-        if (device.of[order].gpu) return &device.of[order].info;
+        if (device.of[order].gpu)
+            return &device.of[order].info;
     return NULL;
 }
 
@@ -123,16 +125,15 @@ static int find(void *library, const char *name, void *to)
 
 static int load(void)
 {
-    static const char *const names[] = {
-        "libOpenCL.so.1", "libOpenCL.so", "/System/Library/Frameworks/OpenCL.framework/OpenCL"};
+    static const char *const names[] = { "libOpenCL.so.1", "libOpenCL.so",
+                                         "/System/Library/Frameworks/OpenCL.framework/OpenCL" };
     void *library = NULL;
     for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library && find(library, "clCreateBuffer", &cl.create)
-           && find(library, "clReleaseMemObject", &cl.release)
-           && find(library, "clEnqueueReadBuffer", &cl.read)
-           && find(library, "clEnqueueCopyBuffer", &cl.copy)
-           && find(library, "clFinish", &cl.finish);
+    return library && find(library, "clCreateBuffer", &cl.create) &&
+           find(library, "clReleaseMemObject", &cl.release) &&
+           find(library, "clEnqueueReadBuffer", &cl.read) &&
+           find(library, "clEnqueueCopyBuffer", &cl.copy) && find(library, "clFinish", &cl.finish);
 }
 #else
 static int load(void)
@@ -143,7 +144,8 @@ static int load(void)
 
 static int loaded(void)
 {
-    if (!cl.tried) cl.there = load();
+    if (!cl.tried)
+        cl.there = load();
     cl.tried = 1;
     return cl.there && device_opened();
 }
@@ -151,10 +153,11 @@ static int loaded(void)
 void *device_new(size_t bytes, const void *host)
 {
     int32_t error = 0;
-    if (!loaded()) return NULL;
+    if (!loaded())
+        return NULL;
     const uint64_t flags = READ_WRITE | (host ? COPY_HOST : 0);
-    handle const mem = cl.create(device_opened()->context, flags, bytes, (void *)(uintptr_t)host,
-                                 &error);
+    handle const mem =
+        cl.create(device_opened()->context, flags, bytes, (void *)(uintptr_t)host, &error);
     return error ? NULL : mem;
 }
 
@@ -165,7 +168,8 @@ int device_read(void *mem, void *host, size_t bytes)
 
 void device_free(void *mem)
 {
-    if (mem) cl.release(mem);
+    if (mem)
+        cl.release(mem);
 }
 
 /* Seconds of one copy, the least of several; negative = it fails. */
@@ -174,11 +178,12 @@ static double copy_seconds(handle from, handle to, size_t bytes)
     double least = -1;
     for (int i = 0; i < COPIES; i++) {
         const double begin = clock_seconds();
-        if (cl.copy(device_opened()->queue, from, to, 0, 0, bytes, 0, NULL, NULL)
-            || cl.finish(device_opened()->queue))
+        if (cl.copy(device_opened()->queue, from, to, 0, 0, bytes, 0, NULL, NULL) ||
+            cl.finish(device_opened()->queue))
             return -1;
         const double seconds = clock_seconds() - begin;
-        if (least < 0 || seconds < least) least = seconds;
+        if (least < 0 || seconds < least)
+            least = seconds;
     }
     return least;
 }
@@ -186,7 +191,8 @@ static double copy_seconds(handle from, handle to, size_t bytes)
 double device_copy_rate(void)
 {
     static double rate = -1;
-    if (rate >= 0 || !device_opened()) return rate > 0 ? rate : 0;
+    if (rate >= 0 || !device_opened())
+        return rate > 0 ? rate : 0;
     const size_t bytes = device_opened()->gpu ? COPY_BYTES : COPY_BYTES_CPU;
     handle const from = device_new(bytes, NULL), to = device_new(bytes, NULL);
     const double seconds = from && to ? copy_seconds(from, to, bytes) : -1;
@@ -199,7 +205,8 @@ double device_copy_rate(void)
 void device_close(void)
 {
     for (int order = 0; order < DEVICE_ORDERS; order++) {
-        if (device.of[order].gpu) attn_opencl_close(device.of[order].gpu);
+        if (device.of[order].gpu)
+            attn_opencl_close(device.of[order].gpu);
         free(device.of[order].gpu);
     }
     memset(&device, 0, sizeof device);

@@ -16,7 +16,8 @@ void *large_alloc(size_t bytes)
 {
     void *memory = NULL;
     const size_t whole = (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
-    if (whole < bytes || posix_memalign(&memory, LARGE_PAGE, whole)) return NULL;
+    if (whole < bytes || posix_memalign(&memory, LARGE_PAGE, whole))
+        return NULL;
     madvise(memory, whole, MADV_HUGEPAGE);
     return memory;
 }

@@ -48,30 +48,36 @@ static int read_cpuinfo(const char *const *keys, char *out, size_t bytes)
     int found = 0;
     while (f && !found && fgets(line, sizeof line, f)) {
         const char *value = strchr(line, ':');
-        if (!value) continue;
+        if (!value)
+            continue;
         for (int i = 0; keys[i] && !found; i++)
             found = !strncmp(line, keys[i], strlen(keys[i]));
         value += strspn(value, ": \t");
-        if (found) snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+        if (found)
+            snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
     }
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     return found;
 }
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
-#define ISA_IF(name) if (__builtin_cpu_supports(name)) append_isa(out, name);
+#define ISA_IF(name)                                                                               \
+    if (__builtin_cpu_supports(name))                                                              \
+        append_isa(out, name);
 
 static void append_isa(char *out, const char *name)
 {
-    if (*out) strcat(out, " ");
+    if (*out)
+        strcat(out, " ");
     strcat(out, name);
 }
 
 static void describe_isa(char *out)
 {
-    ISA_IF("sse2") ISA_IF("sse4.1") ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2")
-    ISA_IF("avx512f") ISA_IF("avx512bw") ISA_IF("avx512vl") ISA_IF("avx512vnni")
-    ISA_IF("avx512bf16")
+    ISA_IF("sse2")
+    ISA_IF("sse4.1") ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2") ISA_IF("avx512f") ISA_IF("avx512bw")
+        ISA_IF("avx512vl") ISA_IF("avx512vnni") ISA_IF("avx512bf16")
 }
 #else
 static void describe_isa(char *out)
@@ -91,7 +97,8 @@ static int64_t read_limit(const char *path, int64_t otherwise)
     FILE *const f = fopen(path, "r");
     long long value = 0;
     const int ok = f && fscanf(f, "%lld", &value) == 1 && value > 0;
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     return ok && value < otherwise ? (int64_t)value : otherwise;
 }
 
@@ -102,8 +109,10 @@ static int64_t read_cache(int index)
     long long kib = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
     FILE *const f = fopen(path, "r");
-    if (!f) return 0;
-    if (fscanf(f, "%lldK", &kib) != 1) kib = 0;
+    if (!f)
+        return 0;
+    if (fscanf(f, "%lldK", &kib) != 1)
+        kib = 0;
     fclose(f);
     return (int64_t)kib * 1024;
 }
@@ -113,8 +122,8 @@ static int64_t usable_memory(int64_t memory)
     struct rlimit r;
     memory = read_limit("/sys/fs/cgroup/memory.max", memory);
     memory = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", memory);
-    if (!getrlimit(RLIMIT_AS, &r) && r.rlim_cur != RLIM_INFINITY
-        && (memory == 0 || r.rlim_cur < (rlim_t)memory))
+    if (!getrlimit(RLIMIT_AS, &r) && r.rlim_cur != RLIM_INFINITY &&
+        (memory == 0 || r.rlim_cur < (rlim_t)memory))
         memory = (int64_t)r.rlim_cur;
     return memory;
 }
@@ -141,9 +150,10 @@ static void describe_memory(machine_info *m)
 
 void machine_describe(machine_info *out)
 {
-    static const char *const keys[] = {"model name", "Model", "cpu model", "uarch", NULL};
+    static const char *const keys[] = { "model name", "Model", "cpu model", "uarch", NULL };
     memset(out, 0, sizeof *out);
-    if (!read_cpuinfo(keys, out->cpu, sizeof out->cpu)) strcpy(out->cpu, "unknown");
+    if (!read_cpuinfo(keys, out->cpu, sizeof out->cpu))
+        strcpy(out->cpu, "unknown");
     describe_isa(out->isa);
     describe_memory(out);
     out->system = SYSTEM;

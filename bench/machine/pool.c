@@ -73,7 +73,8 @@ static int spin(const unsigned *at, unsigned value, int equal)
     const double start = clock_seconds();
     do {
         for (int i = 0; i < PAUSES; i++) {
-            if ((__atomic_load_n(at, __ATOMIC_ACQUIRE) == value) == equal) return 1;
+            if ((__atomic_load_n(at, __ATOMIC_ACQUIRE) == value) == equal)
+                return 1;
             PAUSE();
         }
         sched_yield();
@@ -108,7 +109,8 @@ static int spin(const unsigned *at, unsigned value, int equal)
 static void run_indices(pool *p, int worker)
 {
     int64_t index;
-    while ((index = next_index(p)) < p->n) p->task(p->arg, index, worker);
+    while ((index = next_index(p)) < p->n)
+        p->task(p->arg, index, worker);
 }
 
 /* Waits for a call after `seen`, joins it if it is still open; 1 = joined. Leaves with the lock. */
@@ -117,9 +119,11 @@ static int join_call(pool *p, unsigned seen)
     spin(&p->round, seen, 0);
     pthread_mutex_lock(&p->lock);
     p->asleep++;
-    while (p->round == seen) pthread_cond_wait(&p->work, &p->lock);
+    while (p->round == seen)
+        pthread_cond_wait(&p->work, &p->lock);
     p->asleep--;
-    if (p->open) set(&p->active, p->active + 1);
+    if (p->open)
+        set(&p->active, p->active + 1);
     return p->open;
 }
 
@@ -127,7 +131,8 @@ static void leave_call(pool *p)
 {
     pthread_mutex_lock(&p->lock);
     set(&p->active, p->active - 1);
-    if (p->active == 0 && p->waiting) pthread_cond_signal(&p->done);
+    if (p->active == 0 && p->waiting)
+        pthread_cond_signal(&p->done);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -142,7 +147,8 @@ static void *worker_main(void *argument)
         seen = p->round;
         stop = p->stop;
         pthread_mutex_unlock(&p->lock);
-        if (!joined) continue;
+        if (!joined)
+            continue;
         run_indices(p, self->number);
         leave_call(p);
     }
@@ -162,7 +168,8 @@ static void begin_call(pool *p, int64_t n, attn_task_fn task, void *arg)
     set(&p->round, p->round + 1);
     const int asleep = p->asleep;
     pthread_mutex_unlock(&p->lock);
-    if (asleep) pthread_cond_broadcast(&p->work);
+    if (asleep)
+        pthread_cond_broadcast(&p->work);
 }
 
 /* Lets nobody join any more and waits for those who have. */
@@ -172,10 +179,12 @@ static void end_call(pool *p)
     const unsigned active = p->active;
     p->open = 0;
     pthread_mutex_unlock(&p->lock);
-    if (!active || spin(&p->active, 0, 1)) return;
+    if (!active || spin(&p->active, 0, 1))
+        return;
     pthread_mutex_lock(&p->lock);
     p->waiting = 1;
-    while (p->active) pthread_cond_wait(&p->done, &p->lock);
+    while (p->active)
+        pthread_cond_wait(&p->done, &p->lock);
     p->waiting = 0;
     pthread_mutex_unlock(&p->lock);
 }
@@ -183,7 +192,8 @@ static void end_call(pool *p)
 pool *pool_create(int n)
 {
     pool *p = calloc(1, sizeof *p);
-    if (!p) return NULL;
+    if (!p)
+        return NULL;
     p->num_workers = n;
     p->started = 1;
     p->workers = calloc((size_t)n, sizeof *p->workers);
@@ -194,26 +204,32 @@ pool *pool_create(int n)
         pool_worker *const w = &p->workers[p->started];
         w->owner = p;
         w->number = p->started;
-        if (pthread_create(&w->thread, NULL, worker_main, w)) break;
+        if (pthread_create(&w->thread, NULL, worker_main, w))
+            break;
     }
-    if (p->started == n && p->workers) return p;
+    if (p->started == n && p->workers)
+        return p;
     pool_destroy(p);
     return NULL;
 }
 
 pool *pool_of(pool *p, int n)
 {
-    if (!p || p->num_workers == n) return p;
-    if (!p->other) p->other = pool_create(n);
+    if (!p || p->num_workers == n)
+        return p;
+    if (!p->other)
+        p->other = pool_create(n);
     return pool_of(p->other, n);
 }
 
 void pool_destroy(pool *p)
 {
-    if (!p) return;
+    if (!p)
+        return;
     pool_destroy(p->other);
     begin_call(p, 0, NULL, NULL);
-    for (int i = 1; p->workers && i < p->started; i++) pthread_join(p->workers[i].thread, NULL);
+    for (int i = 1; p->workers && i < p->started; i++)
+        pthread_join(p->workers[i].thread, NULL);
     pthread_cond_destroy(&p->done);
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
@@ -225,7 +241,8 @@ int pool_parallel_for(void *user, int64_t n, attn_task_fn task, void *arg)
 {
     pool *const p = user;
     if (n < 2) {
-        if (n == 1) task(arg, 0, 0);
+        if (n == 1)
+            task(arg, 0, 0);
         return 0;
     }
     begin_call(p, n, task, arg);
@@ -258,7 +275,8 @@ void pool_destroy(pool *p)
 int pool_parallel_for(void *user, int64_t n, attn_task_fn task, void *arg)
 {
     (void)user;
-    for (int64_t i = 0; i < n; i++) task(arg, i, 0);
+    for (int64_t i = 0; i < n; i++)
+        task(arg, i, 0);
     return 0;
 }
 #endif

@@ -36,16 +36,15 @@ static volatile float probe_sink, probe_start; /* volatile: a compiler folds cha
     attribute static void name(void)                                                               \
     {                                                                                              \
         const vector a = set1(FACTOR), b = set1(OFFSET), start = set1(probe_start);                \
-        times(name##_DECLARE)                                                                      \
-        for (int i = 0; i < STEPS; i++) {                                                          \
-            times(name##_STEP)                                                                     \
-        }                                                                                          \
-        times(name##_USE)                                                                          \
+        times(name##_DECLARE) for (int i = 0; i < STEPS;                                           \
+                                   i++){ times(name##_STEP) } times(name##_USE)                    \
     }
 
 #define SCALAR_SET1(x) (x)
 #define peak_scalar_DECLARE(n) float x##n = start + (float)n;
-#define peak_scalar_STEP(n) x##n = x##n * a; x##n = x##n + b;
+#define peak_scalar_STEP(n)                                                                        \
+    x##n = x##n * a;                                                                               \
+    x##n = x##n + b;
 #define peak_scalar_USE(n) probe_sink = x##n;
 DEFINE_PEAK(peak_scalar, , TIMES12, float, SCALAR_SET1)
 
@@ -68,8 +67,7 @@ DEFINE_PEAK(peak_sse, SSE_TARGET, TIMES12, __m128, _mm_set1_ps)
 DEFINE_PEAK(peak_avx2, AVX2_TARGET, TIMES12, __m256, _mm256_set1_ps)
 
 #define AVX512_TARGET __attribute__((target("avx512f")))
-#define peak_avx512_DECLARE(n) \
-    __m512 x##n = _mm512_add_ps(start, _mm512_set1_ps((float)n));
+#define peak_avx512_DECLARE(n) __m512 x##n = _mm512_add_ps(start, _mm512_set1_ps((float)n));
 #define peak_avx512_STEP(n) x##n = _mm512_fmadd_ps(x##n, a, b);
 #define peak_avx512_USE(n) probe_sink = _mm_cvtss_f32(_mm512_castps512_ps128(x##n));
 DEFINE_PEAK(peak_avx512, AVX512_TARGET, TIMES12, __m512, _mm512_set1_ps)
@@ -99,8 +97,7 @@ static int has_avx512(void)
 #define NEON_TIMES TIMES12
 #define NEON_CHAINS 12
 #endif
-#define peak_neon_DECLARE(n) \
-    float32x4_t x##n = vaddq_f32(start, vdupq_n_f32((float)n));
+#define peak_neon_DECLARE(n) float32x4_t x##n = vaddq_f32(start, vdupq_n_f32((float)n));
 #define peak_neon_STEP(n) x##n = vfmaq_f32(b, x##n, a);
 #define peak_neon_USE(n) probe_sink = vgetq_lane_f32(x##n, 0);
 DEFINE_PEAK(peak_neon, , NEON_TIMES, float32x4_t, vdupq_n_f32)
@@ -112,14 +109,13 @@ static const struct {
     int (*usable)(void);
     void (*run)(void);
 } units[PROBE_MAX_UNITS] = {
-    {"scalar", 1, 12, always, peak_scalar},
+    { "scalar", 1, 12, always, peak_scalar },
 #ifdef PROBE_X86
-    {"sse", 4, 12, has_sse, peak_sse},
-    {"avx2", 8, 12, has_avx2, peak_avx2},
-    {"avx512", 16, 12, has_avx512, peak_avx512},
+    { "sse", 4, 12, has_sse, peak_sse },           { "avx2", 8, 12, has_avx2, peak_avx2 },
+    { "avx512", 16, 12, has_avx512, peak_avx512 },
 #endif
 #ifdef PROBE_NEON
-    {"neon", 4, NEON_CHAINS, always, peak_neon},
+    { "neon", 4, NEON_CHAINS, always, peak_neon },
 #endif
 };
 
@@ -127,7 +123,7 @@ static const struct {
  * cycle, since a disturbed clock estimate would flatter the best. */
 static probe_peak measure_peak(const char *name, double flops, void (*run)(void))
 {
-    probe_peak peak = {name, 0, 0};
+    probe_peak peak = { name, 0, 0 };
     double per_cycle[REPEATS];
     bench_stats stats;
     for (int i = 0; i < REPEATS; i++) {
@@ -136,7 +132,8 @@ static probe_peak measure_peak(const char *name, double flops, void (*run)(void)
         run();
         const double seconds = clock_seconds() - start;
         const double hertz = 0.5 * (before + clock_hertz());
-        if (flops / seconds > peak.gflops * 1e9) peak.gflops = flops / seconds * 1e-9;
+        if (flops / seconds > peak.gflops * 1e9)
+            peak.gflops = flops / seconds * 1e-9;
         per_cycle[i] = hertz > 0 ? flops / (seconds * hertz) : 0;
     }
     bench_stats_of(per_cycle, REPEATS, &stats);
@@ -148,16 +145,18 @@ double probe_reading(int threads, attn_parallel_for_fn parallel_for, void *user)
 {
     const size_t bytes = (size_t)128 << 20; /* several times the last-level cache of one core */
     void *const memory = malloc(bytes);
-    reading r = {{memory, memory}, {bytes, 0}, threads, parallel_for, user, 0};
+    reading r = { { memory, memory }, { bytes, 0 }, threads, parallel_for, user, 0 };
     double best = 0;
-    if (!memory) return 0;
+    if (!memory)
+        return 0;
     memset(memory, 1, bytes);
     reading_choose(&r);
     for (int i = 0; i < 4; i++) {
         const double start = clock_seconds();
         reading_run(&r);
         const double rate = (double)bytes / (clock_seconds() - start) * 1e-9;
-        if (rate > best) best = rate;
+        if (rate > best)
+            best = rate;
     }
     free(memory);
     return best;
@@ -166,7 +165,8 @@ double probe_reading(int threads, attn_parallel_for_fn parallel_for, void *user)
 const probe_peak *probe_unit_of(const probe_result *p, const char *set)
 {
     for (int i = 0; i < p->num_units; i++)
-        if (!strncmp(p->units[i].name, set, strlen(p->units[i].name))) return &p->units[i];
+        if (!strncmp(p->units[i].name, set, strlen(p->units[i].name)))
+            return &p->units[i];
     return &p->best;
 }
 
@@ -174,12 +174,15 @@ void probe_machine(probe_result *out)
 {
     memset(out, 0, sizeof *out);
     for (int i = 0; i < PROBE_MAX_UNITS && units[i].name; i++) {
-        if (!units[i].usable()) continue;
+        if (!units[i].usable())
+            continue;
         const double flops = 2.0 * STEPS * units[i].chains * units[i].lanes;
         const probe_peak p = measure_peak(units[i].name, flops, units[i].run);
         out->units[out->num_units++] = p;
-        if (!strcmp(p.name, "avx2")) out->avx2 = p;
-        if (p.gflops > out->best.gflops) out->best = p;
+        if (!strcmp(p.name, "avx2"))
+            out->avx2 = p;
+        if (p.gflops > out->best.gflops)
+            out->best = p;
     }
     out->ghz = clock_hertz() * 1e-9;
     out->read_gbs = probe_reading(1, NULL, NULL);

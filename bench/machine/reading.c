@@ -73,12 +73,9 @@ static size_t distance(size_t bytes, size_t streams)
     {                                                                                              \
         const size_t apart = distance(bytes, streams), all = apart * streams;                      \
         uint64_t sum = 0;                                                                          \
-        times(name##_DECLARE)                                                                      \
-        for (const char *at = from; at < from + apart; at += LINE) {                               \
-            times(name##_STEP)                                                                     \
-        }                                                                                          \
-        times(name##_USE)                                                                          \
-        return sum + read_words(from + all, bytes - all);                                          \
+        times(name##_DECLARE) for (const char *at = from; at < from + apart; at += LINE){ times(   \
+            name##_STEP) } times(name##_USE) return sum +                                          \
+            read_words(from + all, bytes - all);                                                   \
     }
 
 #define read_lines_DECLARE(n) uint64_t x##n = 0;
@@ -118,7 +115,8 @@ AVX512_TARGET static uint64_t sum512(__m512i x)
 {
     uint64_t words[8], sum = 0;
     _mm512_storeu_si512(words, x);
-    for (int i = 0; i < 8; i++) sum += words[i];
+    for (int i = 0; i < 8; i++)
+        sum += words[i];
     return sum;
 }
 
@@ -140,11 +138,11 @@ static const struct {
     int (*usable)(void);
     uint64_t (*run)(const char *from, size_t bytes);
 } loops[] = {
-    {"words", always, read_words},
-    {"lines", always, read_lines},
+    { "words", always, read_words },
+    { "lines", always, read_lines },
 #ifdef READING_X86
-    {"avx2", has_avx2, read_avx2},
-    {"avx512", has_avx512, read_avx512},
+    { "avx2", has_avx2, read_avx2 },
+    { "avx512", has_avx512, read_avx512 },
 #endif
 };
 
@@ -182,7 +180,8 @@ static void read_part(void *argument, int64_t index, int worker)
 int reading_run(void *argument)
 {
     reading *const r = argument;
-    if (r->threads > 1) return r->parallel_for(r->user, r->threads, read_part, r);
+    if (r->threads > 1)
+        return r->parallel_for(r->user, r->threads, read_part, r);
     read_part(r, 0, 0);
     return 0;
 }
@@ -197,20 +196,25 @@ static void watch_part(void *argument, int64_t index, int worker)
     const watched *const w = argument;
     const double start = clock_seconds(), cpu = clock_thread_cpu_seconds();
     (void)worker;
-    while (clock_seconds() - start < WATCH_SECONDS) reading_sink = reading_part(w->r, index);
+    while (clock_seconds() - start < WATCH_SECONDS)
+        reading_sink = reading_part(w->r, index);
     w->cpu[index] = clock_thread_cpu_seconds() - cpu;
 }
 
 double reading_running(const reading *r)
 {
-    watched w = {r, calloc((size_t)r->threads, sizeof(double))};
+    watched w = { r, calloc((size_t)r->threads, sizeof(double)) };
     double cpu = 0;
-    if (!w.cpu) return 0;
+    if (!w.cpu)
+        return 0;
     const double start = clock_seconds();
-    if (r->threads > 1) r->parallel_for(r->user, r->threads, watch_part, &w);
-    else watch_part(&w, 0, 0);
+    if (r->threads > 1)
+        r->parallel_for(r->user, r->threads, watch_part, &w);
+    else
+        watch_part(&w, 0, 0);
     const double seconds = clock_seconds() - start;
-    for (int i = 0; i < r->threads; i++) cpu += w.cpu[i];
+    for (int i = 0; i < r->threads; i++)
+        cpu += w.cpu[i];
     free(w.cpu);
     return cpu / (seconds * r->threads);
 }
@@ -220,13 +224,15 @@ void reading_choose(reading *r)
     double best = -1;
     int fastest = 0;
     for (int i = 0; i < LOOPS; i++) {
-        if (!loops[i].usable()) continue;
+        if (!loops[i].usable())
+            continue;
         r->loop = i;
         for (int t = 0; t < TRIES; t++) {
             const double start = clock_seconds();
             reading_run(r);
             const double seconds = clock_seconds() - start;
-            if (best >= 0 && seconds >= best) continue;
+            if (best >= 0 && seconds >= best)
+                continue;
             best = seconds;
             fastest = i;
         }

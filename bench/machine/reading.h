@@ -16,10 +16,10 @@
 typedef struct reading {
     const void *data[2];
     size_t bytes[2];
-    int threads;                       /* 1: the two fields below are not used */
+    int threads; /* 1: the two fields below are not used */
     attn_parallel_for_fn parallel_for;
     void *user;
-    int loop;                          /* which loop reads; any CPU has loop 0 */
+    int loop; /* which loop reads; any CPU has loop 0 */
 } reading;
 
 /* Reads every line of both buffers once; 0. */

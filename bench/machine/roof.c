@@ -12,9 +12,12 @@ double roof_cpus(const bench_context *x, int threads)
 static double read_peak(bench_context *x, int threads)
 {
     int i = 0;
-    if (threads == 1) return x->probe.read_gbs;
-    while (i < x->num_read_peaks && x->read_peaks[i].threads != threads) i++;
-    if (i < x->num_read_peaks) return x->read_peaks[i].gbytes_per_s;
+    if (threads == 1)
+        return x->probe.read_gbs;
+    while (i < x->num_read_peaks && x->read_peaks[i].threads != threads)
+        i++;
+    if (i < x->num_read_peaks)
+        return x->read_peaks[i].gbytes_per_s;
     const double rate = probe_reading(threads, pool_parallel_for, x->workers);
     if (i < RUN_MAX_READ_PEAKS) {
         x->read_peaks[i].threads = threads;

@@ -32,20 +32,24 @@ static void say_storage(const bench_result *r)
     say("  %-22s %-4s  %-4s %8lld %11.0f %10.3f %9.1f %10.1f", r->name, r->k_dtype, r->v_dtype,
         (long long)r->kv_token_bytes, GIB / (double)r->kv_token_bytes, r->ms_p50, r->gbytes_per_s,
         r->pct_read_bw);
-    if (r->speedup > 0) say(" %9.1f %%\n", 100 / r->speedup);
-    else say(" %11s\n", "-");
+    if (r->speedup > 0)
+        say(" %9.1f %%\n", 100 / r->speedup);
+    else
+        say(" %11s\n", "-");
 }
 
 static void storage_report(const bench_result *results, int n)
 {
     int said = 0;
     for (int i = 0; i < n; i++) {
-        if (!is_of(&results[i], "storage")) continue;
+        if (!is_of(&results[i], "storage"))
+            continue;
         if (!said++) {
             report_heading("storage of K and V; bytes of a token of one layer = "
                            "heads_kv * (head_dim * bytes of K + head_dim_v * bytes of V)");
             say("  %-22s K     V      bytes  tokens/GiB     P50 ms      GB/s      %%read "
-                "of the time\n", "case");
+                "of the time\n",
+                "case");
         }
         say_storage(&results[i]);
     }
@@ -61,8 +65,10 @@ static int same_place(const bench_result *r, const caches_cost *c)
 static caches_cost *place_of(const bench_result *r, caches_cost *out, int *count, int max)
 {
     for (int i = 0; i < *count; i++)
-        if (same_place(r, &out[i])) return &out[i];
-    if (*count == max) return NULL;
+        if (same_place(r, &out[i]))
+            return &out[i];
+    if (*count == max)
+        return NULL;
     caches_cost *const c = &out[(*count)++];
     memset(c, 0, sizeof *c);
     c->keys = r->keys;
@@ -76,9 +82,11 @@ int caches_costs(const bench_result *results, int n, caches_cost *out, int max)
     int count = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (!is_of(r, "decode") || r->speedup <= 0) continue;
+        if (!is_of(r, "decode") || r->speedup <= 0)
+            continue;
         caches_cost *const c = place_of(r, out, &count, max);
-        if (!c) continue;
+        if (!c)
+            continue;
         if (!c->cases || cost_of(r) > c->worst) {
             c->worst = cost_of(r);
             c->worst_case = r->name;
@@ -95,8 +103,10 @@ int caches_costs(const bench_result *results, int n, caches_cost *out, int max)
 static void say_cost(const caches_cost *c)
 {
     char name[32];
-    if (c->page_size) snprintf(name, sizeof name, "pages of %lld", (long long)c->page_size);
-    else snprintf(name, sizeof name, "%s%s", c->keys, strcmp(c->keys, "plain") ? "" : " arrays");
+    if (c->page_size)
+        snprintf(name, sizeof name, "pages of %lld", (long long)c->page_size);
+    else
+        snprintf(name, sizeof name, "%s%s", c->keys, strcmp(c->keys, "plain") ? "" : " arrays");
     say("  %-14s %+6.1f %% of the time in %d case%s, at most %+.1f %% (%s)", name, c->mean,
         c->cases, c->cases > 1 ? "s" : "", c->worst, c->worst_case);
     if (c->goal > 0) {
@@ -116,7 +126,8 @@ static void costs_report(const bench_result *results, int n)
     if (count)
         report_heading("decoding: where keys lie against a contiguous cache, in turn (geometric "
                        "mean of medians of pairs)");
-    for (int i = 0; i < count; i++) say_cost(&costs[i]);
+    for (int i = 0; i < count; i++)
+        say_cost(&costs[i]);
 }
 
 /* ---- groups whose rows are few enough to be told one by one */
@@ -127,14 +138,17 @@ static void relative_report(const bench_result *results, int n, const char *scen
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (!is_of(r, scenario)) continue;
+        if (!is_of(r, scenario))
+            continue;
         if (!said++) {
             report_heading(heading);
             say("  %-34s     P50 ms  of the time   MiB of K, V  keys told shared\n", "case");
         }
         say("  %-34s %10.3f", r->name, r->ms_p50);
-        if (r->speedup > 0) say(" %10.1f %%", 100 / r->speedup);
-        else say(" %12s", "-");
+        if (r->speedup > 0)
+            say(" %10.1f %%", 100 / r->speedup);
+        else
+            say(" %12s", "-");
         say(" %13.1f %17lld\n", (double)r->kv_bytes / 1048576, (long long)r->shared_keys);
     }
 }
@@ -144,14 +158,17 @@ static void append_report(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (!is_of(r, "append")) continue;
+        if (!is_of(r, "append"))
+            continue;
         if (!said++) {
             report_heading("appending K and V of a token, from f32, one layer");
             say("  %-34s ns/token  GB/s stored  of the time\n", "case");
         }
         say("  %-34s %8.0f %12.2f", r->name, 1e9 / r->tokens_per_s, r->gbytes_per_s);
-        if (r->speedup > 0) say(" %10.1f %%\n", 100 / r->speedup);
-        else say(" %12s\n", "-");
+        if (r->speedup > 0)
+            say(" %10.1f %%\n", 100 / r->speedup);
+        else
+            say(" %12s\n", "-");
     }
 }
 

@@ -12,8 +12,8 @@ typedef struct caches_cost {
     int cases;
     double mean, worst; /* percent of the time; mean: of the geometric mean of the ratios */
     const char *worst_case;
-    double goal;        /* 0 = none */
-    int noisy;          /* rows that were disturbed */
+    double goal; /* 0 = none */
+    int noisy;   /* rows that were disturbed */
 } caches_cost;
 
 /* One for each place of keys that decoding was timed with, in order of appearance. */

@@ -14,8 +14,8 @@ typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_M
 typedef enum field_show { SHOW_ALWAYS, SHOW_WIDE, SHOW_DEVICE } field_show;
 
 typedef struct result_field {
-    const char *key;   /* in CSV and JSON */
-    field_kind kind;   /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
+    const char *key; /* in CSV and JSON */
+    field_kind kind; /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
                         * REAL of which 0 means that it is not known */
     size_t offset;
     const char *title; /* in the table; NULL = not shown there */

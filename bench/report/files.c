@@ -26,7 +26,8 @@ typedef struct target {
 
 static int folder(const char *path)
 {
-    if (!MAKE_DIRECTORY(path) || errno == EEXIST) return 1;
+    if (!MAKE_DIRECTORY(path) || errno == EEXIST)
+        return 1;
     fprintf(stderr, "bench: cannot make the folder \"%s\": %s\n", path, strerror(errno));
     return 0;
 }
@@ -34,7 +35,8 @@ static int folder(const char *path)
 static int join(const char *before, const char *between, const char *name, char *path)
 {
     const int n = snprintf(path, FILES_MAX_PATH, "%s%s%s", before, between, name);
-    if (n >= 0 && n < FILES_MAX_PATH) return 1;
+    if (n >= 0 && n < FILES_MAX_PATH)
+        return 1;
     fprintf(stderr, "bench: cannot write %s%s%s: the name is too long\n", before, between, name);
     return 0;
 }
@@ -48,12 +50,17 @@ int files_inside(const char *outer, const char *name, char *path)
 static int find_targets(const bench_options *o, target *targets)
 {
     int n = 0, ok = 1;
-    if (o->json) ok = join(o->json, "", "", targets[n].path), targets[n++].write = json_write;
-    if (ok && o->csv) ok = join(o->csv, "", "", targets[n].path), targets[n++].write = csv_write;
-    if (!ok || !o->output_dir) return ok ? n : -1;
-    if (!files_inside(o->output_dir, "bench.json", targets[n].path)) return -1;
+    if (o->json)
+        ok = join(o->json, "", "", targets[n].path), targets[n++].write = json_write;
+    if (ok && o->csv)
+        ok = join(o->csv, "", "", targets[n].path), targets[n++].write = csv_write;
+    if (!ok || !o->output_dir)
+        return ok ? n : -1;
+    if (!files_inside(o->output_dir, "bench.json", targets[n].path))
+        return -1;
     targets[n++].write = json_write;
-    if (!files_inside(o->output_dir, "bench.csv", targets[n].path)) return -1;
+    if (!files_inside(o->output_dir, "bench.csv", targets[n].path))
+        return -1;
     targets[n++].write = csv_write;
     return n;
 }
@@ -63,9 +70,11 @@ int files_possible(const bench_options *o)
     target targets[MAX_TARGETS];
     const int n = find_targets(o, targets);
     for (int i = 0; i < n; i++) {
-        if (!output_possible(targets[i].path)) return 0;
+        if (!output_possible(targets[i].path))
+            return 0;
         for (int j = 0; j < i; j++) {
-            if (!output_same(targets[j].path, targets[i].path)) continue;
+            if (!output_same(targets[j].path, targets[i].path))
+                continue;
             fprintf(stderr, "bench: JSON and CSV cannot both go to %s\n", targets[i].path);
             return 0;
         }
@@ -75,14 +84,15 @@ int files_possible(const bench_options *o)
 
 int files_write(const bench_options *o, const bench_context *x, const bench_result *results, int n)
 {
-    const bench_record record = {o->argc, o->argv, &x->machine, &x->probe, x->threads, o->seed,
-                                 report_console(), results, n};
+    const bench_record record = { o->argc, o->argv,          &x->machine, &x->probe, x->threads,
+                                  o->seed, report_console(), results,     n };
     target targets[MAX_TARGETS];
     const int files = find_targets(o, targets);
     int ok = files >= 0;
     for (int i = 0; i < files; i++) {
         const int written = targets[i].write(targets[i].path, &record);
-        if (written) printf("wrote %s\n", targets[i].path);
+        if (written)
+            printf("wrote %s\n", targets[i].path);
         ok &= written;
     }
     return ok;

@@ -17,7 +17,6 @@
 
 #define REPLACEMENT "\357\277\275" /* U+FFFD in UTF-8, for each byte that is none */
 
-
 /* ---- values */
 
 static void put_text(FILE *f, const char *text)
@@ -26,11 +25,16 @@ static void put_text(FILE *f, const char *text)
     while (*text) {
         const unsigned char c = (unsigned char)*text;
         const int n = utf8_length(text);
-        if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
-        else if (c == '\n') fputs("\\n", f);
-        else if (c < 0x20) fprintf(f, "\\u%04x", (unsigned)c);
-        else if (n > 0) fwrite(text, 1, (size_t)n, f);
-        else fputs(REPLACEMENT, f);
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", f);
+        else if (c < 0x20)
+            fprintf(f, "\\u%04x", (unsigned)c);
+        else if (n > 0)
+            fwrite(text, 1, (size_t)n, f);
+        else
+            fputs(REPLACEMENT, f);
         text += n > 0 ? n : 1;
     }
     putc('"', f);
@@ -39,8 +43,10 @@ static void put_text(FILE *f, const char *text)
 /* JSON has no NaN and no infinity. */
 static void put_number(FILE *f, double x)
 {
-    if (x - x == 0) field_put_number(f, x);
-    else fputs("null", f);
+    if (x - x == 0)
+        field_put_number(f, x);
+    else
+        fputs("null", f);
 }
 
 static void put_pair(FILE *f, const char *key, const char *value, const char *end)
@@ -65,7 +71,8 @@ static void put_options(FILE *f, const bench_record *r)
 {
     fputs("  \"options\": [", f);
     for (int i = 1; i < r->argc; i++) {
-        if (i > 1) fputs(", ", f);
+        if (i > 1)
+            fputs(", ", f);
         put_text(f, r->argv[i]);
     }
     fputs("],\n", f);
@@ -75,9 +82,12 @@ static void put_options(FILE *f, const bench_record *r)
 static void put_devices(FILE *f)
 {
     const attn_opencl_info *const d = device_opened();
-    if (d) put_pair(f, "opencl_device", d->device, ", ");
-    if (d) put_pair(f, "opencl_driver", d->driver, "},\n");
-    if (!d) fputs("\"opencl_device\": null, \"opencl_driver\": null},\n", f);
+    if (d)
+        put_pair(f, "opencl_device", d->device, ", ");
+    if (d)
+        put_pair(f, "opencl_driver", d->driver, "},\n");
+    if (!d)
+        fputs("\"opencl_device\": null, \"opencl_driver\": null},\n", f);
 }
 
 static void put_machine(FILE *f, const bench_record *r)
@@ -154,7 +164,8 @@ static void put_skipped(FILE *f, const bench_record *r)
     fputs("  \"skipped\": [", f);
     for (int i = 0; i < r->num_results; i++) {
         const bench_result *const s = &r->results[i];
-        if (!s->skipped[0]) continue;
+        if (!s->skipped[0])
+            continue;
         fputs(n++ ? ",\n    {" : "\n    {", f);
         put_pair(f, "preset", s->preset, ", ");
         put_pair(f, "case", s->name, ", ");
@@ -182,7 +193,8 @@ static void put_results(FILE *f, const bench_record *r)
     int n = 0;
     fputs("  \"results\": [", f);
     for (int i = 0; i < r->num_results; i++) {
-        if (r->results[i].skipped[0]) continue;
+        if (r->results[i].skipped[0])
+            continue;
         fputs(n++ ? ",\n    {" : "\n    {", f);
         put_result(f, &r->results[i]);
     }
@@ -198,8 +210,10 @@ int json_write(const char *path, const bench_record *r)
     char text[32] = "unknown";
     output out;
     FILE *const f = output_open(&out, path);
-    if (!f) return 0;
-    if (utc) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", utc);
+    if (!f)
+        return 0;
+    if (utc)
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "{\n  \"schema\": %d,\n  ", BENCH_SCHEMA);
     put_pair(f, "timestamp", text, ",\n");
     put_options(f, r);
@@ -221,9 +235,12 @@ static void put_csv_text(FILE *f, const char *text)
     putc('"', f);
     while (*text) {
         const int n = utf8_length(text);
-        if (*text == '"') putc('"', f);
-        if (n > 0) fwrite(text, 1, (size_t)n, f);
-        else fputs(REPLACEMENT, f);
+        if (*text == '"')
+            putc('"', f);
+        if (n > 0)
+            fwrite(text, 1, (size_t)n, f);
+        else
+            fputs(REPLACEMENT, f);
         text += n > 0 ? n : 1;
     }
     putc('"', f);
@@ -233,7 +250,8 @@ static void put_csv_row(FILE *f, const bench_result *r)
 {
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const field = &result_fields[i];
-        if (i) putc(',', f);
+        if (i)
+            putc(',', f);
         if (field_is_text(field))
             put_csv_text(f, field_text(field, r));
         else
@@ -246,11 +264,13 @@ int csv_write(const char *path, const bench_record *r)
 {
     output out;
     FILE *const f = output_open(&out, path);
-    if (!f) return 0;
+    if (!f)
+        return 0;
     for (int i = 0; i < num_result_fields; i++)
         fprintf(f, "%s%s", i ? "," : "", result_fields[i].key);
     putc('\n', f);
     for (int i = 0; i < r->num_results; i++)
-        if (!r->results[i].skipped[0]) put_csv_row(f, &r->results[i]);
+        if (!r->results[i].skipped[0])
+            put_csv_row(f, &r->results[i]);
     return output_close(&out);
 }

@@ -31,16 +31,18 @@ static int replaceable(const char *path)
 static int writable(const char *path)
 {
     struct stat s;
-    if (stat(path, &s)) return errno == ENOENT && replaceable(path);
-    if (S_ISDIR(s.st_mode)) return errno = EISDIR, 0;
+    if (stat(path, &s))
+        return errno == ENOENT && replaceable(path);
+    if (S_ISDIR(s.st_mode))
+        return errno = EISDIR, 0;
     return !access(path, W_OK);
 }
 
 static int same_inode(const char *a, const char *b)
 {
     struct stat s, t;
-    return !stat(a, &s) && !stat(b, &t) && S_ISREG(s.st_mode) && s.st_dev == t.st_dev
-           && s.st_ino == t.st_ino;
+    return !stat(a, &s) && !stat(b, &t) && S_ISREG(s.st_mode) && s.st_dev == t.st_dev &&
+           s.st_ino == t.st_ino;
 }
 
 static int put_in_place(const char *part, const char *path)
@@ -83,9 +85,11 @@ static int name_part(output *out, const char *path)
 FILE *output_open(output *out, const char *path)
 {
     out->file = NULL;
-    if (!name_part(out, path)) return complain(path, "the name is too long"), NULL;
+    if (!name_part(out, path))
+        return complain(path, "the name is too long"), NULL;
     out->file = fopen(out->part, "w");
-    if (!out->file) complain(path, strerror(errno));
+    if (!out->file)
+        complain(path, strerror(errno));
     return out->file;
 }
 
@@ -94,7 +98,8 @@ int output_close(output *out)
     const int renamed = strcmp(out->part, out->path) != 0;
     const int bad = ferror(out->file);
     if (fclose(out->file) || bad) {
-        if (renamed) remove(out->part);
+        if (renamed)
+            remove(out->part);
         fprintf(stderr, "bench: cannot write all of %s\n", out->path);
         return 0;
     }
@@ -104,9 +109,12 @@ int output_close(output *out)
 int output_possible(const char *path)
 {
     output out;
-    if (!writable(path)) return complain(path, strerror(errno));
-    if (!replaceable(path)) return 1;
-    if (!output_open(&out, path)) return 0;
+    if (!writable(path))
+        return complain(path, strerror(errno));
+    if (!replaceable(path))
+        return 1;
+    if (!output_open(&out, path))
+        return 0;
     fclose(out.file);
     remove(out.part);
     return 1;
@@ -116,8 +124,10 @@ int output_possible(const char *path)
 int output_same(const char *a, const char *b)
 {
     output out;
-    if (!strcmp(a, b) || same_inode(a, b)) return !strcmp(a, b) ? replaceable(a) : 1;
-    if (!replaceable(a) || !replaceable(b) || !output_open(&out, a)) return 0;
+    if (!strcmp(a, b) || same_inode(a, b))
+        return !strcmp(a, b) ? replaceable(a) : 1;
+    if (!replaceable(a) || !replaceable(b) || !output_open(&out, a))
+        return 0;
     char other[OUTPUT_MAX_PATH];
     snprintf(other, sizeof other, "%s.part", b);
     const int same = same_inode(out.part, other);

@@ -49,17 +49,22 @@ void progress_show(const char *preset, const char *name, const char *path)
     const double now = clock_seconds(), elapsed = now - progress.begin;
     const double limit = progress.deadline > 0 ? progress.deadline - now : 0;
     const double left = progress_left(progress.done, progress.runs, elapsed, limit);
-    if (!progress.terminal && !progress_due(elapsed, now - progress.last)) return;
+    if (!progress.terminal && !progress_due(elapsed, now - progress.last))
+        return;
     progress.last = now;
-    fprintf(stderr, "%s%d of %d: %s, %s, %s", progress.terminal ? "\r\033[K" : "bench: ",
-            progress.done + 1, progress.runs, preset, name, path);
-    if (left > 0) fprintf(stderr, "; about %.0f s left", left);
-    if (!progress.terminal) putc('\n', stderr);
+    fprintf(stderr, "%s%d of %d: %s, %s, %s",
+            progress.terminal ? "\r\033[K" : "bench: ", progress.done + 1, progress.runs, preset,
+            name, path);
+    if (left > 0)
+        fprintf(stderr, "; about %.0f s left", left);
+    if (!progress.terminal)
+        putc('\n', stderr);
     fflush(stderr);
 }
 
 void progress_step(int runs)
 {
     progress.done += runs;
-    if (progress.terminal) fputs("\r\033[K", stderr);
+    if (progress.terminal)
+        fputs("\r\033[K", stderr);
 }

@@ -15,18 +15,22 @@ static const bench_result *extreme(const bench_result *all, int n, const bench_r
 {
     const bench_result *found = NULL;
     for (int i = 0; i < n; i++) {
-        if (all[i].skipped[0] || &all[i] == but || !report_same_case(&all[i], like)) continue;
-        if (!found || (all[i].ms_p50 > found->ms_p50) == slowest) found = &all[i];
+        if (all[i].skipped[0] || &all[i] == but || !report_same_case(&all[i], like))
+            continue;
+        if (!found || (all[i].ms_p50 > found->ms_p50) == slowest)
+            found = &all[i];
     }
     return found;
 }
 
 static bench_rank *entry_of(const char *path, bench_rank *out, int *count, int max)
 {
-    const bench_rank none = {path, 0, 0, 0};
+    const bench_rank none = { path, 0, 0, 0 };
     for (int i = 0; i < *count; i++)
-        if (!strcmp(out[i].path, path)) return &out[i];
-    if (*count == max) return NULL;
+        if (!strcmp(out[i].path, path))
+            return &out[i];
+    if (*count == max)
+        return NULL;
     out[*count] = none;
     return &out[(*count)++];
 }
@@ -42,15 +46,18 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max)
     int count = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || !extreme(results, n, r, r, 0)) continue; /* it has no rival */
+        if (r->skipped[0] || !extreme(results, n, r, r, 0))
+            continue; /* it has no rival */
         bench_rank *const e = entry_of(r->path, out, &count, max);
-        if (!e) continue;
+        if (!e)
+            continue;
         const bench_result *const best = extreme(results, n, r, NULL, 0);
         e->cases++;
         e->won += best == r;
         e->share += log(best->ms_p50 / r->ms_p50);
     }
-    for (int i = 0; i < count; i++) out[i].share = report_mean(out[i].share, out[i].cases);
+    for (int i = 0; i < count; i++)
+        out[i].share = report_mean(out[i].share, out[i].cases);
     qsort(out, (size_t)count, sizeof *out, by_share);
     return count;
 }
@@ -58,7 +65,8 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max)
 static int seen_before(const bench_result *results, int i)
 {
     for (int j = 0; j < i; j++)
-        if (report_same_case(&results[j], &results[i])) return 1;
+        if (report_same_case(&results[j], &results[i]))
+            return 1;
     return 0;
 }
 
@@ -68,7 +76,8 @@ static int say_best(const bench_result *results, int n, const bench_result *r)
     const bench_result *const best = extreme(results, n, r, NULL, 0);
     const bench_result *const next = best ? extreme(results, n, r, best, 0) : NULL;
     const bench_result *const last = best ? extreme(results, n, r, best, 1) : NULL;
-    if (!next) return 0;
+    if (!next)
+        return 0;
     say("  %-20s ", r->name);
     report_colour(GREEN);
     say("%-14s", best->path);
@@ -83,10 +92,12 @@ int ranking_report(const bench_result *results, int n)
     bench_rank ranks[PATHS_MAX];
     int cases = 0;
     const int count = ranking_of(results, n, ranks, PATHS_MAX);
-    if (count < 3) return 0;
+    if (count < 3)
+        return 0;
     report_heading("fastest path of each case, times as fast as the next one and as the slowest");
     for (int i = 0; i < n; i++) {
-        if (seen_before(results, i)) continue;
+        if (seen_before(results, i))
+            continue;
         cases += say_best(results, n, &results[i]);
     }
     report_heading("ranking by time of the fastest / own time, geometric mean over a path's cases");

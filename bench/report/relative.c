@@ -11,7 +11,8 @@ void relative_threads(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS || r->ranks) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_THREADS || r->ranks)
+            continue;
         if (!said++) {
             report_heading("threads against one, on the same tensors (median of pairs)");
             say("  %-22s threads  speed-up  efficiency  of the read rate\n", "case");
@@ -26,7 +27,8 @@ void relative_masks(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0 || r->shares != SHARES_BUT_MASK) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_MASK)
+            continue;
         if (!said++) {
             report_heading("masks against none, on the same tensors (median of pairs)");
             say("  %-22s of the time  of the pairs\n", "case");
@@ -40,7 +42,8 @@ void relative_products(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0 || r->shares != SHARES_BUT_GEMMS) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_GEMMS)
+            continue;
         if (!said++) {
             report_heading("products and threads against five on one thread, on the same tensors "
                            "(median of pairs)");
@@ -54,7 +57,8 @@ void relative_products(const bench_result *results, int n)
 /* The dense row that a row was timed in turn with. */
 static const bench_result *dense_of(const bench_result *results, const bench_result *r)
 {
-    while (r > results && r->shares != SHARES_NOTHING) r--;
+    while (r > results && r->shares != SHARES_NOTHING)
+        r--;
     return r;
 }
 
@@ -69,7 +73,8 @@ void relative_patterns(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->speedup <= 0 || r->shares != SHARES_BUT_PATTERN) continue;
+        if (r->speedup <= 0 || r->shares != SHARES_BUT_PATTERN)
+            continue;
         if (!said++) {
             report_heading("dilated attention and cells against dense, on the same tensors (median "
                            "of pairs)");
@@ -98,17 +103,18 @@ void relative_ranks(const bench_result *results, int n)
     int said = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || !r->ranks) continue;
+        if (r->skipped[0] || !r->ranks)
+            continue;
         const double speedup = r->speedup > 0 ? r->speedup : 1, cpus = cpus_of(results, r);
         if (!said++) {
             report_heading("ranks against one, on the same tensors (median of pairs)");
             say("  %-14s %-8s ranks     P50 ms  speed-up  efficiency  of its CPUs  moved MiB  "
-                "exchange ms  balance  workspace\n", "path", "pass");
+                "exchange ms  balance  workspace\n",
+                "path", "pass");
         }
         say("  %-14s %-8s %5d %10.3f %8.2fx %9.0f %% %10.0f %% %10.2f %12.3f %8.2f %6lld KiB\n",
-            r->path, r->pass, (int)r->ranks, r->ms_p50, speedup,
-            100 * speedup / (double)r->ranks, 100 * speedup / cpus,
-            (double)r->moved_bytes / 1048576, r->exchange_ms, r->rank_balance,
+            r->path, r->pass, (int)r->ranks, r->ms_p50, speedup, 100 * speedup / (double)r->ranks,
+            100 * speedup / cpus, (double)r->moved_bytes / 1048576, r->exchange_ms, r->rank_balance,
             (long long)(r->workspace_bytes / 1024));
     }
     if (said)

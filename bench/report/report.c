@@ -31,7 +31,8 @@ static void keep(const char *text)
     if (console.length + n + 1 > console.capacity) {
         const size_t capacity = 2 * (console.length + n + 1024);
         char *const grown = realloc(console.text, capacity);
-        if (!grown) return; /* the copy is incomplete, the printed text is not */
+        if (!grown)
+            return; /* the copy is incomplete, the printed text is not */
         console.text = grown;
         console.capacity = capacity;
     }
@@ -72,8 +73,9 @@ void report_use_colour(void)
 
 void report_colour(report_style style)
 {
-    static const char *const codes[] = {"\033[0m", "\033[1m", "\033[2m", "\033[32m", "\033[33m"};
-    if (console.colour) fputs(codes[style], stdout);
+    static const char *const codes[] = { "\033[0m", "\033[1m", "\033[2m", "\033[32m", "\033[33m" };
+    if (console.colour)
+        fputs(codes[style], stdout);
 }
 
 void report_heading(const char *text)
@@ -98,8 +100,8 @@ void report_machine(const machine_info *m, const probe_result *p)
     say("clock     %.2f GHz now, by a chain of dependent additions\n", p->ghz);
     say("FMA peak  one thread, GFLOP/s (per cycle):");
     for (int i = 0; i < p->num_units; i++)
-        say(" %s %.1f (%.1f)%s", p->units[i].name, p->units[i].gflops,
-            p->units[i].flops_per_cycle, i + 1 < p->num_units ? "," : "\n");
+        say(" %s %.1f (%.1f)%s", p->units[i].name, p->units[i].gflops, p->units[i].flops_per_cycle,
+            i + 1 < p->num_units ? "," : "\n");
     say("reading   %.1f GB/s from memory, one thread\n", p->read_gbs);
 }
 
@@ -109,7 +111,8 @@ void report_device(const case_list *cases, const path_list *paths)
     for (int i = 0; i < cases->n && !wanted; i++)
         wanted = path_list_has_device(paths, cases->cases[i].impl);
     const attn_opencl_info *const d = wanted ? device_opened() : NULL;
-    if (!d) return;
+    if (!d)
+        return;
     say("device    %s, %s, %s, driver %s; %d units, memory %.1f GiB\n", d->device, d->platform,
         d->version, d->driver, d->compute_units, (double)d->memory_bytes / 1073741824);
     say("copying   %.1f GB/s read and written, on the device\n", device_copy_rate());

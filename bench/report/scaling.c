@@ -17,11 +17,10 @@ static int same(const char *a, const char *b)
 /* Alike but for the length. */
 static int alike(const bench_result *a, const bench_result *b)
 {
-    return report_same_scenario(a, b) && same(a->path, b->path) && same(a->kernels, b->kernels)
-           && same(a->mask, b->mask) && same(a->dtype, b->dtype) && same(a->pass, b->pass)
-           && a->batch == b->batch && a->heads_q == b->heads_q && a->heads_kv == b->heads_kv
-           && a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v
-           && a->threads == b->threads;
+    return report_same_scenario(a, b) && same(a->path, b->path) && same(a->kernels, b->kernels) &&
+           same(a->mask, b->mask) && same(a->dtype, b->dtype) && same(a->pass, b->pass) &&
+           a->batch == b->batch && a->heads_q == b->heads_q && a->heads_kv == b->heads_kv &&
+           a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v && a->threads == b->threads;
 }
 
 static int in_scenario(const bench_result *a, const bench_result *b)
@@ -33,7 +32,8 @@ static int in_scenario(const bench_result *a, const bench_result *b)
 static int begun(const bench_result *results, int i)
 {
     for (int k = 0; k < i; k++)
-        if (in_scenario(&results[i], &results[k])) return 1;
+        if (in_scenario(&results[i], &results[k]))
+            return 1;
     return 0;
 }
 
@@ -60,9 +60,11 @@ static int collect(const bench_result *results, int n, curve *c)
 {
     c->n = 0;
     for (int i = 0; i < n; i++) {
-        if (!in_scenario(results, &results[i])) continue;
+        if (!in_scenario(results, &results[i]))
+            continue;
         const int longer = !c->n || (double)results[i].seq_kv > c->keys[c->n - 1];
-        if (!alike(results, &results[i]) || !longer || c->n == MOST_LENGTHS) return 0;
+        if (!alike(results, &results[i]) || !longer || c->n == MOST_LENGTHS)
+            return 0;
         add(c, &results[i]);
     }
     return c->n >= SCALING_LEAST && c->pairs[0] > 0;
@@ -74,12 +76,17 @@ int scaling_of(const bench_result *results, int n, bench_scaling *out, int max)
     curve c;
     for (int i = 0; i < n && count < max; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || begun(results, i) || !collect(r, n - i, &c)) continue;
-        const bench_scaling s = {r->preset, r->scenario, r->path, (int64_t)c.keys[0],
-                                 (int64_t)c.keys[c.n - 1], c.n,
-                                 bench_exponent(c.keys, c.pairs, c.n),
-                                 bench_exponent(c.keys, c.time, c.n),
-                                 bench_exponent(c.keys, c.workspace, c.n)};
+        if (r->skipped[0] || begun(results, i) || !collect(r, n - i, &c))
+            continue;
+        const bench_scaling s = { r->preset,
+                                  r->scenario,
+                                  r->path,
+                                  (int64_t)c.keys[0],
+                                  (int64_t)c.keys[c.n - 1],
+                                  c.n,
+                                  bench_exponent(c.keys, c.pairs, c.n),
+                                  bench_exponent(c.keys, c.time, c.n),
+                                  bench_exponent(c.keys, c.workspace, c.n) };
         out[count++] = s;
     }
     return count;
@@ -89,10 +96,11 @@ void scaling_report(const bench_result *results, int n)
 {
     static bench_scaling all[REPORT_MAX_SCENARIOS];
     const int count = scaling_of(results, n, all, REPORT_MAX_SCENARIOS);
-    if (!count) return;
+    if (!count)
+        return;
     report_heading("growth over the length: exponents by least squares of the logarithms");
-    say("  %-8s %-18s %-14s %19s %8s %8s %8s %10s\n", "preset", "scenario", "path", "keys",
-        "cases", "pairs", "time", "workspace");
+    say("  %-8s %-18s %-14s %19s %8s %8s %8s %10s\n", "preset", "scenario", "path", "keys", "cases",
+        "pairs", "time", "workspace");
     for (int i = 0; i < count; i++)
         say("  %-8s %-18s %-14s %8lld .. %7lld %8d %8.2f %8.2f %10.2f\n", all[i].preset,
             all[i].scenario, all[i].path, (long long)all[i].shortest, (long long)all[i].longest,

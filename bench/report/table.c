@@ -26,7 +26,8 @@ static int is_path(const result_field *f)
 
 static int width_of(const result_field *f)
 {
-    if (f->width) return f->width;
+    if (f->width)
+        return f->width;
     return is_path(f) ? -table.path : -table.name;
 }
 
@@ -46,7 +47,7 @@ static void measure_columns(const case_list *cases, const path_list *paths)
 
 static int is_shown(const result_field *f)
 {
-    const int shown[] = {1, table.wide, table.device};
+    const int shown[] = { 1, table.wide, table.device };
     return f->title && shown[f->show];
 }
 
@@ -57,7 +58,8 @@ void report_table_head(const case_list *cases, const path_list *paths, int wide)
     report_colour(BOLD);
     for (int i = 0; i < num_result_fields; i++) {
         const result_field *const f = &result_fields[i];
-        if (is_shown(f)) say("%s%*s", i > 2 ? " " : "", width_of(f), f->title);
+        if (is_shown(f))
+            say("%s%*s", i > 2 ? " " : "", width_of(f), f->title);
     }
     report_colour(PLAIN);
     say("\n");
@@ -68,7 +70,8 @@ static void say_number(const result_field *f, double value)
 {
     char text[64];
     int decimals = f->decimals;
-    do snprintf(text, sizeof text, "%*.*f", f->width, decimals, value);
+    do
+        snprintf(text, sizeof text, "%*.*f", f->width, decimals, value);
     while ((int)strlen(text) > f->width && decimals-- > 0);
     say("%s", text);
 }
@@ -85,7 +88,8 @@ static void say_field(const result_field *f, const bench_result *r)
 
 static void say_title(const bench_result *r)
 {
-    if (table.last && report_same_scenario(table.last, r)) return;
+    if (table.last && report_same_scenario(table.last, r))
+        return;
     report_colour(FAINT);
     say("%s%s%s\n", r->preset, strcmp(r->preset, r->scenario) ? ": " : "",
         strcmp(r->preset, r->scenario) ? r->scenario : "");
@@ -94,7 +98,8 @@ static void say_title(const bench_result *r)
 
 void report_row(const bench_result *r)
 {
-    if (r->absent) return; /* named below the table, once */
+    if (r->absent)
+        return; /* named below the table, once */
     say_title(r);
     table.last = r;
     if (r->skipped[0]) {
@@ -105,8 +110,10 @@ void report_row(const bench_result *r)
         return;
     }
     for (int i = 0; i < num_result_fields; i++) {
-        if (!is_shown(&result_fields[i])) continue;
-        if (i > 2) say(" ");
+        if (!is_shown(&result_fields[i]))
+            continue;
+        if (i > 2)
+            say(" ");
         say_field(&result_fields[i], r);
     }
     say("\n");
@@ -117,7 +124,8 @@ void report_row(const bench_result *r)
 static int named_before(const bench_result *results, int i)
 {
     for (int k = 0; k < i; k++)
-        if (results[k].absent && !strcmp(results[k].path, results[i].path)) return 1;
+        if (results[k].absent && !strcmp(results[k].path, results[i].path))
+            return 1;
     return 0;
 }
 
@@ -136,10 +144,12 @@ void report_legend(const bench_result *results, int n)
     int64_t gemms = 0;
     say_absent(results, n);
     for (int i = 0; i < n; i++) {
-        if (results[i].skipped[0]) continue;
+        if (results[i].skipped[0])
+            continue;
         worst = fmax(worst, results[i].err_tolerance);
         reads = fmax(reads, results[i].pct_read_bw);
-        if (results[i].gemms > gemms) gemms = results[i].gemms;
+        if (results[i].gemms > gemms)
+            gemms = results[i].gemms;
     }
     report_colour(FAINT);
     say("\nP50, P95: median, 95th percentile of the timed calls; cold: the first call; x 1st: "

@@ -27,10 +27,11 @@ static int alike(const bench_result *a, const bench_result *b)
 
 static const bench_result *tiled_on_cpu(const bench_result *all, int n, const bench_result *naive)
 {
-    if (naive->place || !is_naive(naive) || !strcmp(naive->kernels, "scalar")) return NULL;
+    if (naive->place || !is_naive(naive) || !strcmp(naive->kernels, "scalar"))
+        return NULL;
     for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && !all[i].place && !strcmp(all[i].impl, "tiled")
-            && alike(&all[i], naive))
+        if (!all[i].skipped[0] && !all[i].place && !strcmp(all[i].impl, "tiled") &&
+            alike(&all[i], naive))
             return &all[i];
     return NULL;
 }
@@ -40,8 +41,8 @@ static const bench_result *tiled_at(const bench_result *all, int n, const bench_
                                     int place)
 {
     for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && all[i].place == place && !is_naive(&all[i])
-            && report_same_case(&all[i], like))
+        if (!all[i].skipped[0] && all[i].place == place && !is_naive(&all[i]) &&
+            report_same_case(&all[i], like))
             return &all[i];
     return NULL;
 }
@@ -49,17 +50,19 @@ static const bench_result *tiled_at(const bench_result *all, int n, const bench_
 static const bench_result *tiled_on_device(const bench_result *all, int n,
                                            const bench_result *naive)
 {
-    if (!naive->place || !is_naive(naive)) return NULL;
+    if (!naive->place || !is_naive(naive))
+        return NULL;
     return tiled_at(all, n, naive, PATH_HOST_ARRAYS);
 }
 
 /* Whether no other path of the CPU, with whatever threads, was faster. */
 static int best_of_cpu(const bench_result *all, int n, const bench_result *r)
 {
-    if (r->place) return 0;
+    if (r->place)
+        return 0;
     for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && !all[i].place && report_same_case(&all[i], r)
-            && (all[i].ms_p50 < r->ms_p50 || (all[i].ms_p50 == r->ms_p50 && &all[i] < r)))
+        if (!all[i].skipped[0] && !all[i].place && report_same_case(&all[i], r) &&
+            (all[i].ms_p50 < r->ms_p50 || (all[i].ms_p50 == r->ms_p50 && &all[i] < r)))
             return 0;
     return 1;
 }
@@ -79,10 +82,10 @@ static const struct {
     const char *title, *ours, *theirs;
     const bench_result *(*partner)(const bench_result *all, int n, const bench_result *theirs);
 } kinds[VERDICT_KINDS] = {
-    {"naive against tiled", "tiled", "naive", tiled_on_cpu},
-    {"naive against tiled, device", "tiled", "naive", tiled_on_device},
-    {"CPU against device, copying", "the device", "the CPU", device_copied},
-    {"CPU against device, resident", "the device", "the CPU", device_resident},
+    { "naive against tiled", "tiled", "naive", tiled_on_cpu },
+    { "naive against tiled, device", "tiled", "naive", tiled_on_device },
+    { "CPU against device, copying", "the device", "the CPU", device_copied },
+    { "CPU against device, resident", "the device", "the CPU", device_resident },
 };
 
 /* The row of ours that is theirs' counterpart; NULL = it has none, or is none of theirs. */
@@ -126,16 +129,17 @@ static const struct {
     const char *text;
     report_style style;
 } thresholds[] = {
-    {1.5, "%s is much faster", GREEN},
-    {1.05, "%s is faster", GREEN},
-    {0.95, "about the same speed", PLAIN},
-    {-1, "%s is faster", YELLOW},
+    { 1.5, "%s is much faster", GREEN },
+    { 1.05, "%s is faster", GREEN },
+    { 0.95, "about the same speed", PLAIN },
+    { -1, "%s is faster", YELLOW },
 };
 
 static int threshold_of(double speedup)
 {
     int i = 0;
-    while (speedup <= thresholds[i].above) i++;
+    while (speedup <= thresholds[i].above)
+        i++;
     return i;
 }
 
@@ -154,11 +158,13 @@ static int64_t crossover_of(verdict_kind kind, const bench_result *all, int n,
     int64_t lost = 0, crossover = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const t = partner_in(kind, all, n, &all[i], first);
-        if (t && speed_of(&all[i], t) <= 1 && t->seq_kv > lost) lost = t->seq_kv;
+        if (t && speed_of(&all[i], t) <= 1 && t->seq_kv > lost)
+            lost = t->seq_kv;
     }
     for (int i = 0; i < n; i++) {
         const bench_result *const t = partner_in(kind, all, n, &all[i], first);
-        if (t && t->seq_kv > lost && (!crossover || t->seq_kv < crossover)) crossover = t->seq_kv;
+        if (t && t->seq_kv > lost && (!crossover || t->seq_kv < crossover))
+            crossover = t->seq_kv;
     }
     return crossover;
 }
@@ -167,7 +173,8 @@ static int64_t crossover_of(verdict_kind kind, const bench_result *all, int n,
 static void add_shares(bench_verdict *v, const bench_result *r)
 {
     const double sum = r->launch_ms + r->to_device_ms + r->compute_ms + r->to_host_ms;
-    if (sum <= 0) return;
+    if (sum <= 0)
+        return;
     v->launch += r->launch_ms / sum;
     v->transfer += (r->to_device_ms + r->to_host_ms) / sum;
     v->compute += r->compute_ms / sum;
@@ -176,20 +183,24 @@ static void add_shares(bench_verdict *v, const bench_result *r)
 static bench_verdict verdict_of(verdict_kind kind, const bench_result *all, int n,
                                 const bench_result *first)
 {
-    bench_verdict v = {.preset = first->preset, .scenario = first->scenario,
-                       .shortest = INT64_MAX};
+    bench_verdict v = { .preset = first->preset,
+                        .scenario = first->scenario,
+                        .shortest = INT64_MAX };
     double log_speed = 0, log_memory = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const t = partner_in(kind, all, n, &all[i], first);
-        if (!t) continue;
+        if (!t)
+            continue;
         v.cases++;
         v.won += speed_of(&all[i], t) > 1;
         v.noisy += disturbed(&all[i], t);
         log_speed += log(speed_of(&all[i], t));
         log_memory += log(memory_of(&all[i], t));
         add_shares(&v, t);
-        if (t->seq_kv < v.shortest) v.shortest = t->seq_kv;
-        if (t->seq_kv > v.longest) v.longest = t->seq_kv;
+        if (t->seq_kv < v.shortest)
+            v.shortest = t->seq_kv;
+        if (t->seq_kv > v.longest)
+            v.longest = t->seq_kv;
     }
     v.speedup = report_mean(log_speed, v.cases);
     v.memory_saved = 1 - report_mean(log_memory, v.cases);
@@ -202,9 +213,11 @@ int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_ver
 {
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i)) continue;
+        if (!report_begins_scenario(results, i))
+            continue;
         out[count] = verdict_of(kind, results, n, &results[i]);
-        if (out[count].cases) count++;
+        if (out[count].cases)
+            count++;
     }
     return count;
 }
@@ -223,23 +236,24 @@ static const struct {
     int64_t rows;    /* only cases of more rows of queries than this; 0: of a GPU */
     const char *why; /* it is not measured when no row fits */
 } expectations[] = {
-    {"15-25 % faster beyond 1K tokens", FASTER, 15, 1024, NO_PAIR "1024 rows"},
-    {"50-80 % less memory beyond 1K", LESS_MEMORY, 50, 1024, NO_PAIR "1024 rows"},
-    {"2-4 times as fast beyond 4K", TIMES, 2, 4096, NO_PAIR "4096 rows"},
-    {"GPU: 2-4 times as fast", TIMES, 2, 0, "no naive and tiled, forward, on a GPU"},
+    { "15-25 % faster beyond 1K tokens", FASTER, 15, 1024, NO_PAIR "1024 rows" },
+    { "50-80 % less memory beyond 1K", LESS_MEMORY, 50, 1024, NO_PAIR "1024 rows" },
+    { "2-4 times as fast beyond 4K", TIMES, 2, 4096, NO_PAIR "4096 rows" },
+    { "GPU: 2-4 times as fast", TIMES, 2, 0, "no naive and tiled, forward, on a GPU" },
 };
 
 static double figure_of(figure what, double speedup, double memory)
 {
-    const double figures[] = {100 * (speedup - 1), 100 * (1 - memory), speedup};
+    const double figures[] = { 100 * (speedup - 1), 100 * (1 - memory), speedup };
     return figures[what];
 }
 
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out)
 {
-    static const char *const units[] = {"% faster", "% less workspace", "times as fast"};
+    static const char *const units[] = { "% faster", "% less workspace", "times as fast" };
     double log_speed = 0, log_memory = 0;
-    if (i >= LENGTH(expectations)) return 0;
+    if (i >= LENGTH(expectations))
+        return 0;
     const verdict_kind kind = expectations[i].rows ? VERDICT_TILED : VERDICT_TILED_DEVICE;
     memset(out, 0, sizeof *out);
     out->claim = expectations[i].claim;
@@ -247,15 +261,18 @@ int verdicts_expectation(const bench_result *results, int n, int i, bench_expect
     out->why = expectations[i].why;
     for (int k = 0; k < n; k++) {
         const bench_result *const t = partner(kind, results, n, &results[k]);
-        if (!t || t->gemms || t->seq_q <= expectations[i].rows) continue;
-        if (kind == VERDICT_TILED_DEVICE && !t->on_gpu) continue;
+        if (!t || t->gemms || t->seq_q <= expectations[i].rows)
+            continue;
+        if (kind == VERDICT_TILED_DEVICE && !t->on_gpu)
+            continue;
         out->cases++;
         /* noise does not change how much memory there is */
         out->noisy += expectations[i].what != LESS_MEMORY && disturbed(&results[k], t);
         log_speed += log(speed_of(&results[k], t));
         log_memory += log(memory_of(&results[k], t));
     }
-    if (!out->cases) return 1;
+    if (!out->cases)
+        return 1;
     out->measured = figure_of(expectations[i].what, report_mean(log_speed, out->cases),
                               report_mean(log_memory, out->cases));
     out->met = out->measured >= expectations[i].least;
@@ -282,8 +299,10 @@ static void say_costs(verdict_kind kind, const bench_verdict *v)
     char text[24];
     snprintf(text, sizeof text, "%.0f/%.0f/%.0f %%", 100 * v->launch / v->cases,
              100 * v->transfer / v->cases, 100 * v->compute / v->cases);
-    if (kind == VERDICT_TILED) say(" %+8.0f %%", -100 * v->memory_saved);
-    else say(" %10s", text);
+    if (kind == VERDICT_TILED)
+        say(" %+8.0f %%", -100 * v->memory_saved);
+    else
+        say(" %10s", text);
 }
 
 static void say_verdict(verdict_kind kind, const bench_verdict *v)
@@ -315,7 +334,8 @@ static void say_expectations(const bench_result *results, int n)
 {
     bench_expectation e;
     report_heading("what comparable suites publish       measured here, geometric mean");
-    for (int i = 0; verdicts_expectation(results, n, i, &e); i++) say_expectation(&e);
+    for (int i = 0; verdicts_expectation(results, n, i, &e); i++)
+        say_expectation(&e);
 }
 
 static int report_kind(verdict_kind kind, const bench_result *results, int n)
@@ -323,12 +343,13 @@ static int report_kind(verdict_kind kind, const bench_result *results, int n)
     static bench_verdict verdicts[REPORT_MAX_SCENARIOS]; /* 128 KiB: off the stack */
     const int count = verdicts_of(kind, results, n, verdicts, REPORT_MAX_SCENARIOS);
     char heading[120];
-    if (!count) return 0;
-    snprintf(heading, sizeof heading,
-             "%-31s won       speed-up %s   faster from keys     verdict",
+    if (!count)
+        return 0;
+    snprintf(heading, sizeof heading, "%-31s won       speed-up %s   faster from keys     verdict",
              kinds[kind].title, kind == VERDICT_TILED ? " workspace" : " l/t/c    ");
     report_heading(heading);
-    for (int i = 0; i < count; i++) say_verdict(kind, &verdicts[i]);
+    for (int i = 0; i < count; i++)
+        say_verdict(kind, &verdicts[i]);
     return count;
 }
 
@@ -337,6 +358,7 @@ int verdicts_report(const bench_result *results, int n)
     int told = 0;
     for (int kind = 0; kind < VERDICT_KINDS; kind++)
         told += report_kind((verdict_kind)kind, results, n);
-    if (told) say_expectations(results, n);
+    if (told)
+        say_expectations(results, n);
     return told > 0;
 }

@@ -21,19 +21,18 @@ enum { VERDICT_TEXT = 32 };
 /* One scenario: rows of both of the same case. */
 typedef struct bench_verdict {
     const char *preset, *scenario;
-    char text[VERDICT_TEXT];   /* from the table of thresholds */
-    int cases, won;            /* compared; in which ours was the faster one, by P50 */
-    double speedup;            /* ours over theirs, geometric mean */
-    double memory_saved;       /* share of theirs' workspace, geometric mean */
+    char text[VERDICT_TEXT];          /* from the table of thresholds */
+    int cases, won;                   /* compared; in which ours was the faster one, by P50 */
+    double speedup;                   /* ours over theirs, geometric mean */
+    double memory_saved;              /* share of theirs' workspace, geometric mean */
     double launch, transfer, compute; /* shares of our calls on the device, summed over the cases */
-    int64_t shortest, longest; /* keys, of the cases compared */
-    int64_t crossover;         /* from so many keys on ours is the faster one at every length; 0 =
+    int64_t shortest, longest;        /* keys, of the cases compared */
+    int64_t crossover; /* from so many keys on ours is the faster one at every length; 0 =
                                 * it is not at the longest one */
-    int noisy;                 /* pairs of which a row was disturbed */
+    int noisy;         /* pairs of which a row was disturbed */
 } bench_verdict;
 
-int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_verdict *out,
-                int max);
+int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_verdict *out, int max);
 
 /* What is called so much speed: "tiled is much faster" and the like. */
 void verdict_text(verdict_kind kind, double speedup, char text[VERDICT_TEXT]);
@@ -44,8 +43,8 @@ typedef struct bench_expectation {
     int cases;       /* rows that it is measured from; 0 = not measured, and why says the reason */
     double measured; /* in its unit: percent or times */
     const char *unit, *why;
-    int met;         /* measured reaches the lower end of what is claimed */
-    int noisy;       /* pairs of which a row was disturbed */
+    int met;   /* measured reaches the lower end of what is claimed */
+    int noisy; /* pairs of which a row was disturbed */
 } bench_expectation;
 
 /* Expectation i from these rows; 0 beyond the last. */

@@ -31,7 +31,8 @@ double report_mean(double log_sum, int n)
 int report_begins_scenario(const bench_result *results, int i)
 {
     for (int j = i - 1; j >= 0; j--) /* backwards: most neighbours are of one scenario */
-        if (report_same_scenario(&results[j], &results[i])) return 0;
+        if (report_same_scenario(&results[j], &results[i]))
+            return 0;
     return 1;
 }
 
@@ -54,10 +55,14 @@ typedef struct scenario {
 static int path_in(scenario *s, const bench_result *r)
 {
     int i = 0;
-    if (r->skipped[0] || !report_same_scenario(r, s->rows)) return -1;
-    while (i < s->num_paths && !same(s->paths[i], r->path)) i++;
-    if (i == PATHS_MAX) return -1;
-    if (i == s->num_paths) s->paths[s->num_paths++] = r->path;
+    if (r->skipped[0] || !report_same_scenario(r, s->rows))
+        return -1;
+    while (i < s->num_paths && !same(s->paths[i], r->path))
+        i++;
+    if (i == PATHS_MAX)
+        return -1;
+    if (i == s->num_paths)
+        s->paths[s->num_paths++] = r->path;
     return i;
 }
 
@@ -72,10 +77,11 @@ static void add_duel(duel *d, const bench_result *x, const bench_result *y)
 /* Row x, of path a, against the first row of its case by each other path. */
 static void add_row(scenario *s, const bench_result *x, int a)
 {
-    int met[PATHS_MAX] = {0};
+    int met[PATHS_MAX] = { 0 };
     for (int i = 0; i < s->n; i++) {
         const int b = report_same_case(x, &s->rows[i]) ? path_in(s, &s->rows[i]) : -1;
-        if (b < 0 || b == a || met[b]++) continue;
+        if (b < 0 || b == a || met[b]++)
+            continue;
         add_duel(&s->duels[a][b], x, &s->rows[i]);
     }
 }
@@ -86,10 +92,12 @@ static void collect(scenario *s, const bench_result *rows, int n)
     memset(s, 0, sizeof *s);
     s->rows = rows;
     for (int i = 0; i < n; i++)
-        if (report_same_scenario(&rows[i], rows)) s->n = i + 1;
+        if (report_same_scenario(&rows[i], rows))
+            s->n = i + 1;
     for (int i = 0; i < s->n; i++) {
         const int a = path_in(s, &rows[i]);
-        if (a >= 0) add_row(s, &rows[i], a);
+        if (a >= 0)
+            add_row(s, &rows[i], a);
     }
 }
 
@@ -97,25 +105,33 @@ static void collect(scenario *s, const bench_result *rows, int n)
 static bench_winner judge(const scenario *s, int a, int b)
 {
     const duel *const d = &s->duels[a][b];
-    const bench_winner w = {s->rows->preset, s->rows->scenario, s->paths[a], s->paths[b],
-                            d->cases, d->won, report_mean(d->log_speed, d->cases),
-                            report_mean(d->log_space, d->cases)};
+    const bench_winner w = { s->rows->preset,
+                             s->rows->scenario,
+                             s->paths[a],
+                             s->paths[b],
+                             d->cases,
+                             d->won,
+                             report_mean(d->log_speed, d->cases),
+                             report_mean(d->log_space, d->cases) };
     return w;
 }
 
 /* The path that nobody in the scenario beats, against the one it beats most. */
 static bench_winner winner_of(const scenario *s)
 {
-    bench_winner best = {0};
+    bench_winner best = { 0 };
     for (int a = 0; a < s->num_paths; a++) {
-        bench_winner widest = {0};
+        bench_winner widest = { 0 };
         int beaten = 0;
         for (int b = 0; b < s->num_paths; b++) {
             const bench_winner w = judge(s, a, b);
-            if (w.cases && w.speedup < 1) beaten = 1;
-            if (w.cases && w.speedup > widest.speedup) widest = w;
+            if (w.cases && w.speedup < 1)
+                beaten = 1;
+            if (w.cases && w.speedup > widest.speedup)
+                widest = w;
         }
-        if (!beaten && widest.cases && widest.speedup > best.speedup) best = widest;
+        if (!beaten && widest.cases && widest.speedup > best.speedup)
+            best = widest;
     }
     return best;
 }
@@ -125,10 +141,12 @@ int report_winners(const bench_result *results, int n, bench_winner *out, int ma
     scenario s;
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i)) continue;
+        if (!report_begins_scenario(results, i))
+            continue;
         collect(&s, &results[i], n - i);
         out[count] = winner_of(&s);
-        if (out[count].cases) count++;
+        if (out[count].cases)
+            count++;
     }
     return count;
 }
@@ -149,8 +167,10 @@ static void say_winner(const bench_winner *w)
         report_colour(PLAIN);
         say(" wins %d of %d, %.2f times as fast as %s", w->won, w->cases, w->speedup, w->over);
     }
-    if (w->workspace_ratio >= 1.05) say(", %.1f times less workspace", w->workspace_ratio);
-    if (w->workspace_ratio <= 0.95) say(", %.1f times more workspace", 1 / w->workspace_ratio);
+    if (w->workspace_ratio >= 1.05)
+        say(", %.1f times less workspace", w->workspace_ratio);
+    if (w->workspace_ratio <= 0.95)
+        say(", %.1f times more workspace", 1 / w->workspace_ratio);
     say("\n");
 }
 
@@ -158,8 +178,10 @@ static void say_winners(const bench_result *results, int n)
 {
     static bench_winner winners[REPORT_MAX_SCENARIOS]; /* 64 KiB: off the stack */
     const int count = report_winners(results, n, winners, REPORT_MAX_SCENARIOS);
-    if (count) report_heading("winners, geometric mean over the cases of a scenario, by P50");
-    for (int i = 0; i < count; i++) say_winner(&winners[i]);
+    if (count)
+        report_heading("winners, geometric mean over the cases of a scenario, by P50");
+    for (int i = 0; i < count; i++)
+        say_winner(&winners[i]);
 }
 
 /* A median far above the minimum means that something else ran, too. */
@@ -173,17 +195,21 @@ int report_noisy(const bench_result *r)
 static void say_noise(const bench_result *results, int n)
 {
     int noisy = 0;
-    for (int i = 0; i < n; i++) noisy += report_noisy(&results[i]);
+    for (int i = 0; i < n; i++)
+        noisy += report_noisy(&results[i]);
     if (noisy)
         say("\nnoisy rows (P50 above %.2f times the minimum): %d; other programs share this "
-            "machine:\n  compare the minima (ms_min of --csv), or run again\n", NOISY, noisy);
+            "machine:\n  compare the minima (ms_min of --csv), or run again\n",
+            NOISY, noisy);
 }
 
 void report_summary(const bench_result *results, int n, int told)
 {
     int timed = 0;
-    for (int i = 0; i < n; i++) timed += !results[i].skipped[0];
-    if (!told) say_winners(results, n);
+    for (int i = 0; i < n; i++)
+        timed += !results[i].skipped[0];
+    if (!told)
+        say_winners(results, n);
     relative_threads(results, n);
     relative_masks(results, n);
     relative_products(results, n);

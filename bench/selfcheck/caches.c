@@ -19,7 +19,7 @@ static case_list list;
 
 static void take(int quick)
 {
-    const preset_choice want = {.quick = quick, .threads = 2, .max_seq_len = 65536};
+    const preset_choice want = { .quick = quick, .threads = 2, .max_seq_len = 65536 };
     list.n = list.lost = 0;
     preset_cases("cache", &want, &list);
 }
@@ -29,9 +29,9 @@ static int count(const char *scenario, const case_keys *keys, int64_t batch, int
     int n = 0;
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        n += !strcmp(c->scenario, scenario) && c->batch == batch && c->seq_kv == length
-             && c->keys.kind == keys->kind && c->keys.page_size == keys->page_size
-             && c->keys.k_dtype == keys->k_dtype && c->keys.v_dtype == keys->v_dtype;
+        n += !strcmp(c->scenario, scenario) && c->batch == batch && c->seq_kv == length &&
+             c->keys.kind == keys->kind && c->keys.page_size == keys->page_size &&
+             c->keys.k_dtype == keys->k_dtype && c->keys.v_dtype == keys->v_dtype;
     }
     return n;
 }
@@ -39,13 +39,13 @@ static int count(const char *scenario, const case_keys *keys, int64_t batch, int
 /* Every place of keys, in every type, at each of three sizes once. */
 static void check_decodes(void)
 {
-    static const int sizes[][2] = {{1, 4096}, {1, 16384}, {8, 4096}};
-    static const case_keys places[] = {{.kind = KEYS_PLAIN},
-                                       {.kind = KEYS_CONTIGUOUS},
-                                       {.kind = KEYS_RING},
-                                       {.kind = KEYS_PAGED, .page_size = 1},
-                                       {.kind = KEYS_PAGED, .page_size = 16},
-                                       {.kind = KEYS_PAGED, .page_size = 256}};
+    static const int sizes[][2] = { { 1, 4096 }, { 1, 16384 }, { 8, 4096 } };
+    static const case_keys places[] = { { .kind = KEYS_PLAIN },
+                                        { .kind = KEYS_CONTIGUOUS },
+                                        { .kind = KEYS_RING },
+                                        { .kind = KEYS_PAGED, .page_size = 1 },
+                                        { .kind = KEYS_PAGED, .page_size = 16 },
+                                        { .kind = KEYS_PAGED, .page_size = 256 } };
     int once = 0;
     for (int s = 0; s < 3; s++)
         for (int p = 0; p < 6; p++)
@@ -62,7 +62,7 @@ static void check_storages(void)
     int pairs = 0;
     for (int k = ATTN_F32; k <= ATTN_BF16; k++)
         for (int v = ATTN_F32; v <= ATTN_BF16; v++) {
-            const case_keys keys = {.kind = KEYS_CONTIGUOUS, .k_dtype = k, .v_dtype = v};
+            const case_keys keys = { .kind = KEYS_CONTIGUOUS, .k_dtype = k, .v_dtype = v };
             pairs += count("storage", &keys, 1, 4096) == 1 && count("storage", &keys, 8, 4096) == 1;
         }
     expect(pairs == 8, "cache: 8 pairs of types for K and V", pairs);
@@ -71,8 +71,8 @@ static void check_storages(void)
 static int named_before(int at)
 {
     for (int i = 0; i < at; i++)
-        if (!strcmp(list.cases[i].scenario, list.cases[at].scenario)
-            && !strcmp(list.cases[i].name, list.cases[at].name))
+        if (!strcmp(list.cases[i].scenario, list.cases[at].scenario) &&
+            !strcmp(list.cases[i].name, list.cases[at].name))
             return 1;
     return 0;
 }
@@ -88,11 +88,12 @@ static void check_groups(int quick)
         length = begins ? 1 : length + 1;
         good &= length <= RUN_MAX_GROUP && (c->shares == SHARES_NOTHING) == begins;
         good &= !begins || c->keys.kind == KEYS_CONTIGUOUS;
-        good &= begins || (c->seq_q == c[-1].seq_q && c->seq_kv == c[-1].seq_kv
-                           && c->batch == c[-1].batch && c->scenario == c[-1].scenario);
+        good &= begins || (c->seq_q == c[-1].seq_q && c->seq_kv == c[-1].seq_kv &&
+                           c->batch == c[-1].batch && c->scenario == c[-1].scenario);
         good &= strlen(c->name) + 1 < sizeof c->name && !named_before(i);
         good &= c->keys.page_size == 0 || c->seq_kv % c->keys.page_size == 0 || c->appends;
-        if (!good) break;
+        if (!good)
+            break;
     }
     expect(good && list.n > 30, "cache: groups of one shape after a contiguous cache", list.n);
 }
@@ -101,8 +102,13 @@ static void check_groups(int quick)
 
 static double bytes_of(int k_dtype, int v_dtype, int64_t shared, keys_kind kind)
 {
-    bench_case c = {.batch = 8, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 1000,
-                    .head_dim = 128, .head_dim_v = 64};
+    bench_case c = { .batch = 8,
+                     .heads_q = 32,
+                     .heads_kv = 8,
+                     .seq_q = 1,
+                     .seq_kv = 1000,
+                     .head_dim = 128,
+                     .head_dim_v = 64 };
     bench_model m;
     c.keys.kind = kind;
     c.keys.page_size = kind == KEYS_PAGED ? 10 : 0;
@@ -119,8 +125,10 @@ static void check_bytes(void)
     static const struct {
         int k, v;
         double bytes;
-    } want[] = {{ATTN_F32, ATTN_F32, 6144},  {ATTN_F16, ATTN_F16, 3072},
-                {ATTN_F32, ATTN_BF16, 5120}, {ATTN_BF16, ATTN_F32, 4096}};
+    } want[] = { { ATTN_F32, ATTN_F32, 6144 },
+                 { ATTN_F16, ATTN_F16, 3072 },
+                 { ATTN_F32, ATTN_BF16, 5120 },
+                 { ATTN_BF16, ATTN_F32, 4096 } };
     for (int i = 0; i < 4; i++) {
         const double got = bytes_of(want[i].k, want[i].v, 0, KEYS_CONTIGUOUS);
         expect(got == want[i].bytes, "bytes of a token", got);
@@ -135,9 +143,17 @@ static void check_bytes(void)
 
 static bench_case case_of(keys_kind kind, int64_t page_size, int64_t shared)
 {
-    bench_case c = {.preset = "selfcheck", .scenario = "caches", .batch = 2, .heads_q = 4,
-                    .heads_kv = 2, .seq_q = 1, .seq_kv = 60, .head_dim = 16, .head_dim_v = 8,
-                    .iterations = 3, .data = DATA_NORMAL};
+    bench_case c = { .preset = "selfcheck",
+                     .scenario = "caches",
+                     .batch = 2,
+                     .heads_q = 4,
+                     .heads_kv = 2,
+                     .seq_q = 1,
+                     .seq_kv = 60,
+                     .head_dim = 16,
+                     .head_dim_v = 8,
+                     .iterations = 3,
+                     .data = DATA_NORMAL };
     c.keys.kind = kind;
     c.keys.page_size = page_size;
     c.keys.shared = shared;
@@ -150,13 +166,14 @@ static bench_case case_of(keys_kind kind, int64_t page_size, int64_t shared)
 /* Each place, alone and in a group behind a contiguous cache. */
 static void check_places(bench_context *x)
 {
-    bench_case cases[] = {case_of(KEYS_CONTIGUOUS, 0, 0), case_of(KEYS_PLAIN, 0, 0),
-                          case_of(KEYS_RING, 0, 0),       case_of(KEYS_PAGED, 1, 0),
-                          case_of(KEYS_PAGED, 4, 0),      case_of(KEYS_PAGED, 20, 0),
-                          case_of(KEYS_PAGED, 4, 40)};
+    bench_case cases[] = { case_of(KEYS_CONTIGUOUS, 0, 0), case_of(KEYS_PLAIN, 0, 0),
+                           case_of(KEYS_RING, 0, 0),       case_of(KEYS_PAGED, 1, 0),
+                           case_of(KEYS_PAGED, 4, 0),      case_of(KEYS_PAGED, 20, 0),
+                           case_of(KEYS_PAGED, 4, 40) };
     enum { CASES = sizeof cases / sizeof *cases };
     bench_result r[CASES];
-    for (int i = 1; i < CASES; i++) cases[i].shares = SHARES_BUT_KEYS;
+    for (int i = 1; i < CASES; i++)
+        cases[i].shares = SHARES_BUT_KEYS;
     cases[CASES - 1].shares = SHARES_NOTHING; /* other keys */
     run_group(x, cases, CASES, "tiled", r);
     for (int i = 0; i < CASES; i++) {
@@ -176,7 +193,7 @@ static void check_wrong_pages(bench_context *x)
     static const struct {
         keys_fault fault;
         const char *sentence;
-    } faults[] = {{KEYS_REPEATED, "times the tolerance"}, {KEYS_SWAPPED, "other bits"}};
+    } faults[] = { { KEYS_REPEATED, "times the tolerance" }, { KEYS_SWAPPED, "other bits" } };
     for (int i = 0; i < 2; i++)
         for (int64_t page = 1; page <= 20; page += 19) {
             const bench_case c = case_of(KEYS_PAGED, page, 0);
@@ -215,7 +232,8 @@ static void check_appends(bench_context *x)
                 expect(r.gflops == 0 && fabs(r.tokens_per_s * r.ms_p50 / 60e3 - 1) < 1e-9,
                        "60 tokens a call", r.tokens_per_s);
                 x->spoil = !page; /* the first row that is stored */
-                if (x->spoil) run_case(x, &c, "append", &r);
+                if (x->spoil)
+                    run_case(x, &c, "append", &r);
                 x->spoil = 0;
                 expect(page || run_was_wrong(&r), "a spoilt key is refused", r.err_tolerance);
             }
@@ -227,14 +245,15 @@ static void check_append_faults(void)
 {
     static float k[2 * 2 * 30 * 16], v[2 * 2 * 30 * 8];
     const bench_case c = append_of(ATTN_F16, KEYS_ROPE_TABLE, 16, 30);
-    const attn_params p = {.k = {ATTN_F32, 960, 480, 16, k}, .v = {ATTN_F32, 480, 240, 8, v}};
+    const attn_params p = { .k = { ATTN_F32, 960, 480, 16, k }, .v = { ATTN_F32, 480, 240, 8, v } };
     append_job job;
     char why[200];
     double error = 0, share = 0;
     data_fill(k, ATTN_F32, 2 * 2 * 30 * 16, DATA_K, DATA_NORMAL, 1);
     data_fill(v, ATTN_F32, 2 * 2 * 30 * 8, DATA_V, DATA_NORMAL, 1);
     int ok = append_make(&c, &p, 1, &job, why, sizeof why);
-    for (int i = 0; ok && i < 250; i++) ok = !append_call(&job);
+    for (int i = 0; ok && i < 250; i++)
+        ok = !append_call(&job);
     ok = ok && append_verify(&job, &error, &share, why, sizeof why);
     expect(ok && share <= 1 && job.store.cache.end[1] > 2000, "many calls, the last one right",
            share);
@@ -277,9 +296,9 @@ static bench_result row_of(const char *keys, int64_t page_size, const char *name
 
 static void check_costs(void)
 {
-    bench_result rows[] = {row_of("contiguous", 0, "a", 0), row_of("paged", 16, "b", 1 / 1.02),
-                           row_of("paged", 1, "c", 0.5), row_of("paged", 16, "d", 1 / 1.08),
-                           row_of("paged", 16, "e", 0.1)};
+    bench_result rows[] = { row_of("contiguous", 0, "a", 0), row_of("paged", 16, "b", 1 / 1.02),
+                            row_of("paged", 1, "c", 0.5), row_of("paged", 16, "d", 1 / 1.08),
+                            row_of("paged", 16, "e", 0.1) };
     caches_cost costs[3];
     snprintf(rows[4].skipped, sizeof rows[4].skipped, "why not");
     expect(caches_costs(rows, 5, costs, 3) == 2, "two sizes of pages have a cost", 0);

@@ -14,7 +14,7 @@
 
 static void check_model(void)
 {
-    bench_case c = {0};
+    bench_case c = { 0 };
     bench_model m;
     c.batch = 2;
     c.heads_q = 4;
@@ -37,7 +37,7 @@ static void check_model(void)
     expect(m.pairs == 2 * 4 * 6, "causal pairs of rows without keys", m.pairs);
 }
 
-static const preset_choice whole = {.threads = 2, .max_seq_len = PRESETS_MAX_SEQ_LEN};
+static const preset_choice whole = { .threads = 2, .max_seq_len = PRESETS_MAX_SEQ_LEN };
 
 /* How many cases of a preset have this length and batch; 0 = any. */
 static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_t batch)
@@ -48,8 +48,8 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
     preset_cases(preset, &whole, &list);
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        n += (!seq_q || c->seq_q == seq_q) && (!seq_kv || c->seq_kv == seq_kv)
-             && (!batch || c->batch == batch);
+        n += (!seq_q || c->seq_q == seq_q) && (!seq_kv || c->seq_kv == seq_kv) &&
+             (!batch || c->batch == batch);
     }
     return n;
 }
@@ -58,15 +58,17 @@ static int count_cases(const char *preset, int64_t seq_q, int64_t seq_kv, int64_
 static void check_prefill(void)
 {
     static case_list list;
-    const preset_choice one = {.kernels = "portable", .threads = 2,
-                               .max_seq_len = PRESETS_MAX_SEQ_LEN};
+    const preset_choice one = { .kernels = "portable",
+                                .threads = 2,
+                                .max_seq_len = PRESETS_MAX_SEQ_LEN };
     int longest = 0, strided = 0;
     list.n = 0;
     preset_cases("prefill", &one, &list);
     for (int i = 0, length = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
         length = i && c->group && c->group == c[-1].group ? length + 1 : 1;
-        if (length > longest) longest = length;
+        if (length > longest)
+            longest = length;
         strided += c->layout == LAYOUT_BSHD;
     }
     expect(list.n == 38, "prefill: 19 rows, full and causal", list.n);
@@ -108,7 +110,7 @@ static void check_threads(void)
 
 static void check_presets(void)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     expect(count_cases("decode", 1, 0, 1) == 42, "decode: 36 grouped, 6 of MLA",
            count_cases("decode", 1, 0, 1));
     expect(count_cases("decode", 0, 16384, 0) == 21, "decode: half of them long",

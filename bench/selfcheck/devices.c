@@ -13,7 +13,7 @@
 
 static bench_result run_on(bench_context *x, const char *path, const char *shape, keys_kind keys)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     shape_case(shape, &list);
     list.cases[0].iterations = 3;
@@ -27,7 +27,7 @@ static bench_result run_on(bench_context *x, const char *path, const char *shape
 
 static int parts_call(void *argument)
 {
-    static const double computed[] = {2e-9, 3e-9, 1e-9};
+    static const double computed[] = { 2e-9, 3e-9, 1e-9 };
     static int calls;
     attn_opencl_times *const t = ((device_job *)argument)->how.times;
     t->to_device = t->to_host = 1e-9;
@@ -44,12 +44,13 @@ static int failing_call(void *argument)
 
 static void check_split(void)
 {
-    device_job job = {.how = {0}};
-    bench_result r = {.launch_ms = 0};
-    expect(on_device_split(parts_call, &job, &job, 3, &r) && r.launches == 2,
-           "the parts of a call", (double)r.launches);
-    expect(fabs(r.to_device_ms - 1e-6) < 1e-12 && fabs(r.to_host_ms - 1e-6) < 1e-12
-               && r.compute_ms > 0.9e-6 && r.compute_ms < 3.1e-6, "in milliseconds", r.compute_ms);
+    device_job job = { .how = { 0 } };
+    bench_result r = { .launch_ms = 0 };
+    expect(on_device_split(parts_call, &job, &job, 3, &r) && r.launches == 2, "the parts of a call",
+           (double)r.launches);
+    expect(fabs(r.to_device_ms - 1e-6) < 1e-12 && fabs(r.to_host_ms - 1e-6) < 1e-12 &&
+               r.compute_ms > 0.9e-6 && r.compute_ms < 3.1e-6,
+           "in milliseconds", r.compute_ms);
     expect(job.how.times == NULL, "timed calls are not measured command by command", 0);
     expect(!on_device_split(failing_call, &job, &job, 3, &r), "a call that fails", 0);
 }
@@ -58,8 +59,8 @@ static void check_split(void)
 
 static void check_crossover(void)
 {
-    const double cpu[] = {1, 2, 4, 8}, late[] = {3, 1, 5, 7}, never[] = {0, 0, 0, 8};
-    const double always[] = {0, 1, 2, 3};
+    const double cpu[] = { 1, 2, 4, 8 }, late[] = { 3, 1, 5, 7 }, never[] = { 0, 0, 0, 8 };
+    const double always[] = { 0, 1, 2, 3 };
     expect(tune_crossover_of(cpu, late, 4) == 3, "faster at every greater length", 0);
     expect(tune_crossover_of(cpu, never, 4) == 4, "not at the greatest", 0);
     expect(tune_crossover_of(cpu, always, 4) == 0 && tune_crossover_of(cpu, cpu, 0) == 0,
@@ -100,13 +101,14 @@ static void check_device_path(bench_context *x, const bench_path *path)
 /* In one order only: their kernels take some devices a minute to build. */
 static void check_device_gradients(bench_context *x)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     shape_case("1,4,2,40,100,32", &list);
     list.cases[0].iterations = 2;
     list.cases[0].backward = 1;
     run_case(x, &list.cases[0], "opencl_exact", &r);
-    if (r.absent) return;
+    if (r.absent)
+        return;
     expect(!r.skipped[0] && !strcmp(r.pass, "backward"), r.skipped, r.err_tolerance);
     x->spoil = 1;
     run_case(x, &list.cases[0], "opencl_exact", &r);
@@ -136,7 +138,8 @@ void check_devices(bench_context *x)
     for (int i = 0; path_get(i); i++) {
         const bench_path *const path = path_get(i);
         char why[256];
-        if (!path->device) continue;
+        if (!path->device)
+            continue;
         if (!path_usable(path, 1, why, sizeof why)) {
             check_absence(x, path->name, why);
             continue;

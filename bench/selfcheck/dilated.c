@@ -17,12 +17,15 @@ static const struct {
     const char *shape;
     case_dilated dilated;
 } cases[] = {
-    {"1,2,1,40,40,16,8", {.branches = 1, .segment = {16}, .dilation = {1}}},
-    {"2,4,2,50,50,16", {.branches = 1, .segment = {50}, .dilation = {3}}},
-    {"1,4,4,64,64,8", {.branches = 3, .segment = {16, 32, 64}, .dilation = {1, 2, 4}}},
-    {"2,4,2,45,45,16", {.branches = 2, .segment = {10, 45}, .dilation = {2, 5}, .rotate = 1}},
-    {"1,6,3,70,70,8", {.branches = 3, .segment = {7, 20, 90}, .dilation = {1, 3, 7}, .groups = 1}},
-    {"1,2,2,20,60,16", {.branches = 2, .segment = {16, 60}, .dilation = {1, 4}, .rotate = 1}},
+    { "1,2,1,40,40,16,8", { .branches = 1, .segment = { 16 }, .dilation = { 1 } } },
+    { "2,4,2,50,50,16", { .branches = 1, .segment = { 50 }, .dilation = { 3 } } },
+    { "1,4,4,64,64,8", { .branches = 3, .segment = { 16, 32, 64 }, .dilation = { 1, 2, 4 } } },
+    { "2,4,2,45,45,16",
+      { .branches = 2, .segment = { 10, 45 }, .dilation = { 2, 5 }, .rotate = 1 } },
+    { "1,6,3,70,70,8",
+      { .branches = 3, .segment = { 7, 20, 90 }, .dilation = { 1, 3, 7 }, .groups = 1 } },
+    { "1,2,2,20,60,16",
+      { .branches = 2, .segment = { 16, 60 }, .dilation = { 1, 4 }, .rotate = 1 } },
 };
 
 enum { CASES = sizeof cases / sizeof *cases };
@@ -54,7 +57,7 @@ static double count_pairs(const bench_case *c)
 /* What these counts rest on, by hand: 6 positions, every other of segments of 4. */
 static void check_by_hand(void)
 {
-    bench_case c = {.batch = 1, .heads_q = 2, .heads_kv = 2, .seq_q = 6, .seq_kv = 6};
+    bench_case c = { .batch = 1, .heads_q = 2, .heads_kv = 2, .seq_q = 6, .seq_kv = 6 };
     c.dilated.branches = 1;
     c.dilated.segment[0] = 4;
     c.dilated.dilation[0] = 2;
@@ -84,7 +87,8 @@ static int is_right(bench_context *x, const bench_case *c)
 {
     bench_result r;
     run_case(x, c, "tiled", &r);
-    if (r.skipped[0] && !run_was_wrong(&r)) expect(0, r.skipped, c->backward);
+    if (r.skipped[0] && !run_was_wrong(&r))
+        expect(0, r.skipped, c->backward);
     return !r.skipped[0];
 }
 
@@ -138,8 +142,8 @@ static void check_memory(bench_context *x)
         c->dilated.gathered = gathered;
         run_case(x, c, "tiled", &r[gathered]);
     }
-    expect(!strcmp(r[0].variant, "strided") && !strcmp(r[1].variant, "gathered")
-               && !strcmp(r[0].branches, "16/1 32/2 64/4") && !strcmp(r[0].merge, "lse"),
+    expect(!strcmp(r[0].variant, "strided") && !strcmp(r[1].variant, "gathered") &&
+               !strcmp(r[0].branches, "16/1 32/2 64/4") && !strcmp(r[0].merge, "lse"),
            "a result says what it is of", 0);
     expect(!strcmp(r[0].pattern_cache, "") && !strcmp(r[1].pattern_cache, "on"),
            "an index that is kept", 0);
@@ -159,14 +163,15 @@ static void check_cells(bench_context *x)
         c->pattern_anew = anew & 1;
         c->memory_anew = anew >> 1;
         run_case(x, c, "tiled", &r);
-        expect(!r.skipped[0] && !strcmp(r.pattern_cache, anew & 1 ? "off" : "on")
-                   && !strcmp(r.memory_pool, anew & 2 ? "off" : "on"), "cells built anew", anew);
+        expect(!r.skipped[0] && !strcmp(r.pattern_cache, anew & 1 ? "off" : "on") &&
+                   !strcmp(r.memory_pool, anew & 2 ? "off" : "on"),
+               "cells built anew", anew);
     }
 }
 
 /* ---- rings */
 
-static const char *const rings[] = {"ring", "ring_zigzag", "ring_striped", "all_gather"};
+static const char *const rings[] = { "ring", "ring_zigzag", "ring_striped", "all_gather" };
 
 static bench_case *ring_case(int64_t length, int ranks)
 {
@@ -192,7 +197,8 @@ static void check_ring(bench_context *x, const char *path, int ranks, int backwa
         const int wrong = fault == 1 || (fault == 2 && ranks > 1);
         expect(wrong ? run_was_wrong(&r) : !r.skipped[0], r.skipped[0] ? r.skipped : path,
                ranks + 10 * fault);
-        if (!fault) expect(r.ranks == ranks, "a ring says of how many", (double)r.ranks);
+        if (!fault)
+            expect(r.ranks == ranks, "a ring says of how many", (double)r.ranks);
     }
     x->spoil = x->plant_ranks = 0;
 }
@@ -216,7 +222,8 @@ static void check_rings(bench_context *x)
     bench_result r;
     pool *const before = x->workers;
     x->workers = pool_create(3); /* of the loops that measure what ranks could read */
-    if (!x->workers) return;
+    if (!x->workers)
+        return;
     for (size_t n = 0; n < sizeof rings / sizeof *rings; n++)
         for (int ranks = 1; ranks <= 3; ranks++)
             for (int backward = 0; backward < (n < 3 ? 2 : 1); backward++)
@@ -236,7 +243,8 @@ static void check_rings(bench_context *x)
 static int count_where(int (*holds)(const bench_case *c))
 {
     int n = 0;
-    for (int i = 0; i < list.n; i++) n += holds(&list.cases[i]) != 0;
+    for (int i = 0; i < list.n; i++)
+        n += holds(&list.cases[i]) != 0;
     return n;
 }
 
@@ -257,8 +265,8 @@ static int is_anew(const bench_case *c)
 
 static int has_shape(const bench_case *c)
 {
-    return c->batch == 2 && c->heads_q == 8 && c->heads_kv == 8 && c->seq_q == 8192
-           && c->seq_kv == 8192 && c->head_dim == 64 && c->head_dim_v == 64;
+    return c->batch == 2 && c->heads_q == 8 && c->heads_kv == 8 && c->seq_q == 8192 &&
+           c->seq_kv == 8192 && c->head_dim == 64 && c->head_dim_v == 64;
 }
 
 /* In groups that fit, each begins with what the others are compared with. */
@@ -283,16 +291,18 @@ static void take(const preset_choice *want)
 
 static void check_list(void)
 {
-    preset_choice want = {.threads = 2, .max_seq_len = 1 << 20};
+    preset_choice want = { .threads = 2, .max_seq_len = 1 << 20 };
     take(&want);
     expect(list.n > 60 && count_where(has_shape) == list.n, "dilated: 2 x 8 x 8192 x 64", list.n);
     expect(groups_fit(), "dilated: groups fit and begin dense", list.n);
-    expect(count_where(dilated_is_mean) > 1 && count_where(is_gathered) > 1
-               && count_where(is_anew) > 1, "dilated: every way", count_where(dilated_is_mean));
+    expect(count_where(dilated_is_mean) > 1 && count_where(is_gathered) > 1 &&
+               count_where(is_anew) > 1,
+           "dilated: every way", count_where(dilated_is_mean));
     want.merge = want.variant = want.pattern_cache = want.memory_pool = 1;
     take(&want);
-    expect(!count_where(dilated_is_mean) && !count_where(is_gathered) && !count_where(is_anew)
-               && count_where(is_dilated) > 1, "one way alone", count_where(is_dilated));
+    expect(!count_where(dilated_is_mean) && !count_where(is_gathered) && !count_where(is_anew) &&
+               count_where(is_dilated) > 1,
+           "one way alone", count_where(is_dilated));
     want.variant = 2;
     take(&want);
     expect(count_where(is_gathered) == count_where(is_dilated), "gathered alone", list.n);
@@ -309,10 +319,11 @@ static const char *chosen(const bench_options *o, preset_choice *want)
 static void check_options(void)
 {
     preset_choice want;
-    bench_options o = {.segments = "16,32", .dilations = "1,4", .merge = "mean"};
-    bench_case c = {.batch = 1};
-    expect(!chosen(&o, &want) && want.dilated.branches == 2 && want.dilated.segment[1] == 32
-               && want.dilated.dilation[1] == 4 && want.merge == 2, "two branches", 0);
+    bench_options o = { .segments = "16,32", .dilations = "1,4", .merge = "mean" };
+    bench_case c = { .batch = 1 };
+    expect(!chosen(&o, &want) && want.dilated.branches == 2 && want.dilated.segment[1] == 32 &&
+               want.dilated.dilation[1] == 4 && want.merge == 2,
+           "two branches", 0);
     dilation_apply(&want, &c);
     expect(c.dilated.branches == 2 && c.dilated.mean && !c.dilated.gathered, "of any case", 0);
     o.dilations = NULL;

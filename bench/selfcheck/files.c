@@ -17,8 +17,13 @@
 
 static void check_costs(void)
 {
-    bench_case c = {.batch = 2, .heads_q = 4, .heads_kv = 2, .seq_q = 3, .seq_kv = 5,
-                    .head_dim = 16, .head_dim_v = 8};
+    bench_case c = { .batch = 2,
+                     .heads_q = 4,
+                     .heads_kv = 2,
+                     .seq_q = 3,
+                     .seq_kv = 5,
+                     .head_dim = 16,
+                     .head_dim_v = 8 };
     bench_model m;
     model_of(&c, &m);
     /* 120 pairs, 5760 FLOPs, 4224 bytes (selfcheck.c) */
@@ -38,29 +43,37 @@ static void check_costs(void)
 
 static void check_exponents(void)
 {
-    const double x[] = {1024, 4096, 16384, 65536}, noisy_x[] = {1, 10, 100};
-    double y[4], noisy_y[] = {1, 20, 100};
-    for (int i = 0; i < 4; i++) y[i] = 3 * x[i] * x[i];
+    const double x[] = { 1024, 4096, 16384, 65536 }, noisy_x[] = { 1, 10, 100 };
+    double y[4], noisy_y[] = { 1, 20, 100 };
+    for (int i = 0; i < 4; i++)
+        y[i] = 3 * x[i] * x[i];
     expect(fabs(bench_exponent(x, y, 4) - 2) < 1e-12, "3 x^2", bench_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 700 / sqrt(x[i]);
+    for (int i = 0; i < 4; i++)
+        y[i] = 700 / sqrt(x[i]);
     expect(fabs(bench_exponent(x, y, 4) + 0.5) < 1e-12, "700 / sqrt(x)", bench_exponent(x, y, 4));
     /* by hand: the middle point is not seen by a symmetrical fit */
     expect(fabs(bench_exponent(noisy_x, noisy_y, 3) - 1) < 1e-12, "three points off a line",
            bench_exponent(noisy_x, noisy_y, 3));
-    for (int i = 0; i < 4; i++) y[i] = i * 174762.0; /* 0 to 512 KiB: cannot be told from none */
+    for (int i = 0; i < 4; i++)
+        y[i] = i * 174762.0; /* 0 to 512 KiB: cannot be told from none */
     expect(memory_exponent(x, y, 4) == 0, "noise has no exponent", memory_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 283116 + 8 * x[i];
+    for (int i = 0; i < 4; i++)
+        y[i] = 283116 + 8 * x[i];
     expect(memory_exponent(x, y, 4) > 0.05, "two floats a key too many are seen",
            memory_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 4 * x[i] * x[i];
+    for (int i = 0; i < 4; i++)
+        y[i] = 4 * x[i] * x[i];
     expect(fabs(memory_exponent(x, y, 4) - 2) < 1e-12, "a matrix", memory_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 1e7 + 8 * x[i];
+    for (int i = 0; i < 4; i++)
+        y[i] = 1e7 + 8 * x[i];
     expect(fabs(memory_growth_exponent(x, y, 4) - 1) < 1e-12, "a line, however high it begins",
            memory_growth_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 1e7 + 4 * x[i] * x[i];
+    for (int i = 0; i < 4; i++)
+        y[i] = 1e7 + 4 * x[i] * x[i];
     expect(fabs(memory_growth_exponent(x, y, 4) - 2) < 1e-12, "so is a matrix",
            memory_growth_exponent(x, y, 4));
-    for (int i = 0; i < 4; i++) y[i] = 1e7;
+    for (int i = 0; i < 4; i++)
+        y[i] = 1e7;
     expect(memory_growth_exponent(x, y, 4) == 0, "what does not grow",
            memory_growth_exponent(x, y, 4));
 }
@@ -82,7 +95,8 @@ static void check_values(void)
 {
     json_document *const d = parse(good);
     expect(d != NULL, "a document is read", 0);
-    if (!d) return;
+    if (!d)
+        return;
     const json_value *const top = json_top(d), *const rows = json_member(d, top, "results");
     const json_value *const second = json_next(d, json_first(d, rows));
     const json_value *const list = json_next(d, second);
@@ -105,13 +119,49 @@ static void check_values(void)
 
 static void check_broken(void)
 {
-    static const char *const bad[] = {
-        "", " ", "{", "[", "\"", "nul", "nulll", "True", "[1,]", "[,1]", "[1 2]", "[1x2]",
-        "{\"a\"}",
-        "{\"a\":}", "{\"a\":1,}", "{a:1}", "{'a':1}", "{1:1}", "[1]]", "{} {}", "01", "+1", "1.",
-        ".5", "-", "1e", "1e+", "0x10", "NaN", "Infinity", "1e999", "-1e999", "\"\\x\"",
-        "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"",
-        "\"\\u0000\"", "\"a\nb\"", "\"a", "// 1", "[1] // no"};
+    static const char *const bad[] = { "",
+                                       " ",
+                                       "{",
+                                       "[",
+                                       "\"",
+                                       "nul",
+                                       "nulll",
+                                       "True",
+                                       "[1,]",
+                                       "[,1]",
+                                       "[1 2]",
+                                       "[1x2]",
+                                       "{\"a\"}",
+                                       "{\"a\":}",
+                                       "{\"a\":1,}",
+                                       "{a:1}",
+                                       "{'a':1}",
+                                       "{1:1}",
+                                       "[1]]",
+                                       "{} {}",
+                                       "01",
+                                       "+1",
+                                       "1.",
+                                       ".5",
+                                       "-",
+                                       "1e",
+                                       "1e+",
+                                       "0x10",
+                                       "NaN",
+                                       "Infinity",
+                                       "1e999",
+                                       "-1e999",
+                                       "\"\\x\"",
+                                       "\"\\u12\"",
+                                       "\"\\u12g4\"",
+                                       "\"\\ud800\"",
+                                       "\"\\udc00\"",
+                                       "\"\\ud800\\u0041\"",
+                                       "\"\\u0000\"",
+                                       "\"a\nb\"",
+                                       "\"a",
+                                       "// 1",
+                                       "[1] // no" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         json_document *const d = parse(bad[i]);
         expect(d == NULL, bad[i], (double)i);
@@ -143,7 +193,8 @@ static void check_damage(void)
     int taken = 0, tried = 0;
     for (size_t n = 0; n + 1 < bytes; n++) {
         char *const part = malloc(n + 1);
-        if (!part) return;
+        if (!part)
+            return;
         memcpy(part, good, n);
         json_document *const d = json_parse(part, n, why, sizeof why);
         taken += d != NULL;

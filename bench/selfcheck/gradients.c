@@ -12,14 +12,15 @@
 
 static case_list list;
 
-static const char *const impls[] = {"naive", "tiled"};
+static const char *const impls[] = { "naive", "tiled" };
 
 /* ---- the list */
 
 static void take(int quick)
 {
-    const preset_choice want = {.quick = quick, .kernels = "portable", .threads = 3,
-                                .max_seq_len = 65536};
+    const preset_choice want = {
+        .quick = quick, .kernels = "portable", .threads = 3, .max_seq_len = 65536
+    };
     list.n = list.lost = 0;
     preset_cases("backward", &want, &list);
 }
@@ -27,16 +28,17 @@ static void take(int quick)
 static int count(const char *scenario)
 {
     int n = 0;
-    for (int i = 0; i < list.n; i++) n += !strcmp(list.cases[i].scenario, scenario);
+    for (int i = 0; i < list.n; i++)
+        n += !strcmp(list.cases[i].scenario, scenario);
     return n;
 }
 
 static int named_before(int at)
 {
     for (int i = 0; i < at; i++)
-        if (!strcmp(list.cases[i].scenario, list.cases[at].scenario)
-            && !strcmp(list.cases[i].name, list.cases[at].name)
-            && list.cases[i].threads == list.cases[at].threads)
+        if (!strcmp(list.cases[i].scenario, list.cases[at].scenario) &&
+            !strcmp(list.cases[i].name, list.cases[at].name) &&
+            list.cases[i].threads == list.cases[at].threads)
             return 1;
     return 0;
 }
@@ -47,8 +49,8 @@ static void check_groups(void)
     int good = 1;
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        const int begins = i == 0 || c->group == 0 || c->group != c[-1].group
-                           || c->scenario != c[-1].scenario;
+        const int begins =
+            i == 0 || c->group == 0 || c->group != c[-1].group || c->scenario != c[-1].scenario;
         good &= c->backward && !named_before(i);
         good &= !begins || c->shares == SHARES_NOTHING;
         good &= begins || (c->seq_q == c[-1].seq_q && c->heads_q == c[-1].heads_q);
@@ -75,14 +77,19 @@ static void check_list(void)
 
 static void check_model(void)
 {
-    bench_case c = {.batch = 2, .heads_q = 4, .heads_kv = 2, .seq_q = 3, .seq_kv = 5,
-                    .head_dim = 16, .head_dim_v = 8, .backward = 1};
+    bench_case c = { .batch = 2,
+                     .heads_q = 4,
+                     .heads_kv = 2,
+                     .seq_q = 3,
+                     .seq_kv = 5,
+                     .head_dim = 16,
+                     .head_dim_v = 8,
+                     .backward = 1 };
     bench_model m;
     model_of(&c, &m);
     expect(m.flops == 2 * 120 * (3 * 16 + 2 * 8), "FLOPs of five products", m.flops);
     expect(m.kv_bytes == 4 * 20 * 24, "bytes of k and v alone", m.kv_bytes);
-    expect(m.tensor_bytes == 2 * 4224 + 4 * 24, "tensors, their gradients and lse",
-           m.tensor_bytes);
+    expect(m.tensor_bytes == 2 * 4224 + 4 * 24, "tensors, their gradients and lse", m.tensor_bytes);
     expect(model_theory_bytes(&c, 1, 3, 7) == 360, "naive: probabilities and their gradients", 0);
     expect(model_theory_bytes(&c, 1, 9, 7) == 480, "of each of four kv heads at most", 0);
 }
@@ -91,10 +98,19 @@ static void check_model(void)
 
 static bench_case case_of(int kind)
 {
-    const bench_case c = {.preset = "selfcheck", .scenario = "gradients", .batch = 2, .heads_q = 4,
-                          .heads_kv = 2, .seq_q = 21, .seq_kv = 26, .head_dim = 16,
-                          .head_dim_v = 8, .iterations = 1, .data = DATA_NORMAL, .mask = kind,
-                          .backward = 1};
+    const bench_case c = { .preset = "selfcheck",
+                           .scenario = "gradients",
+                           .batch = 2,
+                           .heads_q = 4,
+                           .heads_kv = 2,
+                           .seq_q = 21,
+                           .seq_kv = 26,
+                           .head_dim = 16,
+                           .head_dim_v = 8,
+                           .iterations = 1,
+                           .data = DATA_NORMAL,
+                           .mask = kind,
+                           .backward = 1 };
     return c;
 }
 
@@ -150,7 +166,8 @@ static void check_places(bench_context *x)
     bench_case c = case_of(MASK_FULL);
     c.seq_q = 1;
     c.seq_kv = 2;
-    for (int row = 1; row <= 8 + 2 * 8; row++) expect_refused(x, &c, "tiled", row);
+    for (int row = 1; row <= 8 + 2 * 8; row++)
+        expect_refused(x, &c, "tiled", row);
 }
 
 /* Five products and seven, alone and beside others on the same q, k and v, with their phases. */

@@ -13,15 +13,16 @@
 static const struct {
     int batch, heads_q, heads_kv, seq_q, seq_kv;
 } shapes[] = {
-    {1, 2, 1, 12, 20}, {2, 4, 2, 40, 48}, {3, 1, 1, 7, 7}, {2, 2, 1, 33, 10}, /* more rows */
-    {1, 2, 2, 70, 600},                                                     /* cells of 64 */
-    {2, 2, 1, 1, 31},  {1, 1, 1, 1, 1},
+    { 1, 2, 1, 12, 20 },  { 2, 4, 2, 40, 48 },
+    { 3, 1, 1, 7, 7 },    { 2, 2, 1, 33, 10 }, /* more rows */
+    { 1, 2, 2, 70, 600 },                      /* cells of 64 */
+    { 2, 2, 1, 1, 31 },   { 1, 1, 1, 1, 1 },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static bench_case case_of(int shape, int kind)
 {
-    bench_case c = {.preset = "selfcheck", .scenario = "masks", .iterations = 1, .mask = kind};
+    bench_case c = { .preset = "selfcheck", .scenario = "masks", .iterations = 1, .mask = kind };
     c.batch = shapes[shape].batch;
     c.heads_q = shapes[shape].heads_q;
     c.heads_kv = shapes[shape].heads_kv;
@@ -36,7 +37,7 @@ static bench_case case_of(int shape, int kind)
 /* The sizes alone: nothing here looks at q, k or v. */
 static attn_params params_of(const bench_case *c)
 {
-    attn_params p = {0};
+    attn_params p = { 0 };
     p.batch = c->batch;
     p.num_heads_q = c->heads_q;
     p.num_heads_kv = c->heads_kv;
@@ -77,13 +78,15 @@ static void check_noticed(void)
     const bench_case boolean = case_of(1, MASK_BOOLEAN), blocks = case_of(4, MASK_BLOCKS);
     attn_params p = params_of(&boolean);
     mask_arrays arrays;
-    if (!mask_set(&boolean, &p, &arrays)) return;
+    if (!mask_set(&boolean, &p, &arrays))
+        return;
     ((uint8_t *)arrays.owned[0])[1] = 0;
     expect(mask_pairs(&boolean) - count_pairs(&p) == 8, "a byte less hides 2 x 4 pairs",
            count_pairs(&p));
     mask_free(&arrays);
     p = params_of(&blocks);
-    if (!mask_set(&blocks, &p, &arrays)) return;
+    if (!mask_set(&blocks, &p, &arrays))
+        return;
     ((uint8_t *)arrays.owned[0])[0] &= 0xfe;
     expect(mask_pairs(&blocks) - count_pairs(&p) == 2 * 64 * 64, "so does a cell less",
            count_pairs(&p));
@@ -93,7 +96,7 @@ static void check_noticed(void)
 /* Every mask with either path is right, and a spoilt result is refused. */
 static void check_measured(bench_context *context, int shape, int kind)
 {
-    static const char *const impls[] = {"naive", "tiled"};
+    static const char *const impls[] = { "naive", "tiled" };
     const bench_case c = case_of(shape, kind);
     for (int n = 0; n < 4; n++) {
         bench_result r;
@@ -134,7 +137,8 @@ void check_masks(bench_context *context)
 {
     for (int kind = 0; kind < NUM_MASKS; kind++) {
         expect(mask_find(mask_name(kind)) == kind, "a mask is found by its name", kind);
-        for (int shape = 0; shape < SHAPES; shape++) check_count(shape, kind);
+        for (int shape = 0; shape < SHAPES; shape++)
+            check_count(shape, kind);
         check_measured(context, 1, kind);
         check_measured(context, 4, kind);
     }

@@ -29,8 +29,9 @@ static void check_path_lists(void)
     expect(usual == 2, "naive and tiled unless something else is said", usual);
     expect(path_list_parse("all", &list, wrong, sizeof wrong) && list.n == all && all >= 9,
            "all: nine paths and more", all);
-    expect(path_list_parse("tiled,naive,tiled", &list, wrong, sizeof wrong) && list.n == 2
-               && !strcmp(list.paths[0]->name, "tiled"), "a list keeps its order", list.n);
+    expect(path_list_parse("tiled,naive,tiled", &list, wrong, sizeof wrong) && list.n == 2 &&
+               !strcmp(list.paths[0]->name, "tiled"),
+           "a list keeps its order", list.n);
     expect(!path_list_parse("tiled,none", &list, wrong, sizeof wrong) && !strcmp(wrong, "none"),
            "an unknown path is refused", 0);
     expect(!path_list_parse("tiled,,naive", &list, wrong, sizeof wrong), "an empty name, too", 0);
@@ -42,7 +43,7 @@ static void check_path_lists(void)
 
 static bench_result run_path(bench_context *x, const char *shape, const char *path)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     shape_case(shape, &list);
     list.cases[0].iterations = 2;
@@ -58,8 +59,9 @@ static void check_usable(bench_context *x)
         const bench_result r = run_path(x, "1,4,2,40,64,32", path->name);
         char why[200];
         const int usable = path_usable(path, x->many, why, sizeof why);
-        const int set = !path->kernels || !strncmp(r.kernels, path->kernels, strlen(path->kernels))
-                        || (path->otherwise && !strcmp(r.kernels, path->otherwise));
+        const int set = !path->kernels ||
+                        !strncmp(r.kernels, path->kernels, strlen(path->kernels)) ||
+                        (path->otherwise && !strcmp(r.kernels, path->otherwise));
         expect(r.absent == !usable && (usable || !strcmp(r.skipped, why)), "a path's absence", i);
         if (r.skipped[0]) {
             expect(!run_was_wrong(&r), "a path is right", i);
@@ -75,14 +77,15 @@ static void check_usable(bench_context *x)
 /* A path takes the narrow form of its set where the library would. */
 static void check_narrow(bench_context *x)
 {
-    static const char *const sets[] = {"sse2", "avx2", "avx512", "neon"};
+    static const char *const sets[] = { "sse2", "avx2", "avx512", "neon" };
     char path[32], narrow[32];
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         snprintf(path, sizeof path, "tiled_%s", sets[i]);
         snprintf(narrow, sizeof narrow, "%s_narrow", sets[i]);
         const bench_result few = run_path(x, "1,4,2,1,40,32", path);
         const bench_result many = run_path(x, "1,4,2,90,40,32", path);
-        if (few.absent) continue;
+        if (few.absent)
+            continue;
         expect(!strcmp(few.kernels, narrow), "narrow kernels for a row", (double)i);
         expect(!strcmp(many.kernels, sets[i]), "wide ones for many", (double)i);
     }
@@ -92,7 +95,7 @@ static void check_narrow(bench_context *x)
 static void check_contradictions(bench_context *x)
 {
     const char *const before = x->kernels;
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     x->kernels = "portable";
     r = run_path(x, "1,1,1,8,8,8", "tiled_scalar");
@@ -110,7 +113,8 @@ static void check_contradictions(bench_context *x)
 /* Keys are divided by split_kv alone, and there always. */
 static void check_dividing(bench_context *x)
 {
-    if (x->many < 2) return;
+    if (x->many < 2)
+        return;
     const bench_result split = run_path(x, "1,4,1,1,8192,64", "split_kv");
     const bench_result whole = run_path(x, "1,4,1,1,8192,64", "tiled_threads");
     const bench_result many_rows = run_path(x, "1,4,4,64,64,32", "split_kv");
@@ -139,11 +143,12 @@ static void check_scalar(void)
 static int counts_are(int threads, const int *want)
 {
     static case_list list;
-    const preset_choice choice = {.quick = 1, .threads = threads, .max_seq_len = 1 << 16};
+    const preset_choice choice = { .quick = 1, .threads = threads, .max_seq_len = 1 << 16 };
     int n = 0;
     list.n = 0;
     preset_cases("threads", &choice, &list);
-    while (want[n] && list.cases[n].threads == want[n]) n++;
+    while (want[n] && list.cases[n].threads == want[n])
+        n++;
     return !want[n] && list.cases[n].threads == 1 && n <= RUN_MAX_GROUP;
 }
 
@@ -151,7 +156,7 @@ static int counts_are(int threads, const int *want)
 static void check_fewer(bench_context *x)
 {
     pool *const before = x->workers;
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     x->workers = pool_create(3);
     shape_case("1,8,8,100,100,16", &list);
@@ -168,7 +173,7 @@ static void check_fewer(bench_context *x)
 
 static void check_third(bench_context *x)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r[3];
     for (int i = 0; i < 3; i++) {
         shape_case(i ? "1,2,2,30,40,8" : "1,2,2,300,40,8", &list);
@@ -183,8 +188,8 @@ static void check_third(bench_context *x)
 
 static void check_thread_counts(bench_context *x)
 {
-    const int two[] = {1, 2, 0}, five[] = {1, 2, 3, 4, 5, 0}, twelve[] = {1, 2, 4, 8, 12, 0};
-    const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
+    const int two[] = { 1, 2, 0 }, five[] = { 1, 2, 3, 4, 5, 0 }, twelve[] = { 1, 2, 4, 8, 12, 0 };
+    const int most[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0 };
     expect(counts_are(2, two) && counts_are(5, five), "each number of threads to 8", 0);
     expect(counts_are(12, twelve) && counts_are(1024, most), "beyond that powers of two", 0);
     check_third(x);
@@ -250,7 +255,8 @@ static void slow_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride
 static void slow_result(float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
-    for (int i = 0; i < 8 * MORE; i++) right->result(out, o, l, factor, head_dim_v);
+    for (int i = 0; i < 8 * MORE; i++)
+        right->result(out, o, l, factor, head_dim_v);
     right->result(out, o, l, factor, head_dim_v);
 }
 
@@ -282,11 +288,12 @@ static int compare_phases(const attn_kernels *planted, const phase_call *c, phas
 /* Which phases take more than 1.6 times as long, as letters. */
 static void name_slow(const phase_times *plain, const phase_times *slow, char names[8])
 {
-    const double ratios[] = {slow->qk / plain->qk, slow->softmax / plain->softmax,
-                             slow->pv / plain->pv, slow->merge / plain->merge,
-                             slow->rest / plain->rest};
+    const double ratios[] = { slow->qk / plain->qk, slow->softmax / plain->softmax,
+                              slow->pv / plain->pv, slow->merge / plain->merge,
+                              slow->rest / plain->rest };
     for (int i = 0; i < 5; i++)
-        if (ratios[i] > 1.6) *names++ = "qspmr"[i];
+        if (ratios[i] > 1.6)
+            *names++ = "qspmr"[i];
     *names = '\0';
 }
 
@@ -302,8 +309,10 @@ static void check_sum(phase_call *c)
     double call = 1, sum = 1;
     for (int i = 0; i < TRIES; i++) {
         phase_times t;
-        for (int k = 0; k < 5; k++) call = fmin(call, measure_once(forward, c));
-        if (phases_measure(right, c, &t)) sum = fmin(sum, phases_sum(&t));
+        for (int k = 0; k < 5; k++)
+            call = fmin(call, measure_once(forward, c));
+        if (phases_measure(right, c, &t))
+            sum = fmin(sum, phases_sum(&t));
     }
     expect(sum > 0.7 * call && sum < 2 * call, "the sum of the phases is about the call",
            sum / call);
@@ -311,8 +320,8 @@ static void check_sum(phase_call *c)
 
 static void check_planted(const phase_call *c)
 {
-    attn_kernels sets[] = {*right, *right, *right, *right, *right};
-    static const char *const names[] = {"q", "s", "p", "s", "m"};
+    attn_kernels sets[] = { *right, *right, *right, *right, *right };
+    static const char *const names[] = { "q", "s", "p", "s", "m" };
     sets[0].qk = slow_qk;
     sets[1].running_max = slow_max;
     sets[2].pv = slow_pv;
@@ -330,8 +339,7 @@ static void check_planted(const phase_call *c)
 static int besides;
 
 static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                     attn_ahead *ahead)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     besides += beside != NULL;
     right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
@@ -354,11 +362,15 @@ static void check_phases(void)
 {
     static float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM];
     static char workspace[1 << 21];
-    phase_call c = {.workspace = workspace, .workspace_bytes = sizeof workspace, .result = o,
-                    .result_bytes = sizeof o};
+    phase_call c = { .workspace = workspace,
+                     .workspace_bytes = sizeof workspace,
+                     .result = o,
+                     .result_bytes = sizeof o };
     phase_times t;
-    for (int i = 0; i < KEYS * DIM; i++) k[i] = v[i] = (float)(i * 7 % 31) / 31;
-    for (int i = 0; i < ROWS * DIM; i++) q[i] = (float)(i * 11 % 37) / 37;
+    for (int i = 0; i < KEYS * DIM; i++)
+        k[i] = v[i] = (float)(i * 7 % 31) / 31;
+    for (int i = 0; i < ROWS * DIM; i++)
+        q[i] = (float)(i * 11 % 37) / 37;
     c.p.batch = c.p.num_heads_q = 1;
     c.p.seq_len_q = ROWS;
     c.p.seq_len_kv = KEYS;

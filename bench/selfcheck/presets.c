@@ -11,8 +11,8 @@
 
 static case_list list;
 
-static const preset_choice whole = {.threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN},
-                           quick = {.quick = 1, .threads = 6, .max_seq_len = 65536};
+static const preset_choice whole = { .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN },
+                           quick = { .quick = 1, .threads = 6, .max_seq_len = 65536 };
 
 static void take(const char *preset, const preset_choice *want)
 {
@@ -30,28 +30,28 @@ static int how_often(const expected *e)
     int n = 0;
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        n += c->heads_q == e->heads_q && c->heads_kv == e->heads_kv && c->seq_q == e->seq_q
-             && c->seq_kv == e->seq_kv && c->head_dim == e->head_dim
-             && c->head_dim_v == e->head_dim && c->batch == e->batch;
+        n += c->heads_q == e->heads_q && c->heads_kv == e->heads_kv && c->seq_q == e->seq_q &&
+             c->seq_kv == e->seq_kv && c->head_dim == e->head_dim && c->head_dim_v == e->head_dim &&
+             c->batch == e->batch;
     }
     return n;
 }
 
 static void check_gemma(void)
 {
-    static const int lengths[] = {512, 1024, 2048, 4096, 8192}, batches[] = {1, 4, 8, 16};
+    static const int lengths[] = { 512, 1024, 2048, 4096, 8192 }, batches[] = { 1, 4, 8, 16 };
     int once = 0, exact = 0;
     take("gemma", &whole);
     for (int s = 0; s < 5; s++)
         for (int b = 0; b < 4; b++)
             for (int kv = 8; kv <= 32; kv += 24) {
-                const expected e = {32, kv, lengths[s], lengths[s], 256, batches[b]};
+                const expected e = { 32, kv, lengths[s], lengths[s], 256, batches[b] };
                 once += how_often(&e) == 1;
             }
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        exact += c->warmup == 3 && c->iterations == 10 && c->layout == LAYOUT_BSHD
-                 && c->heads_q * c->head_dim == 8192 && c->mask == MASK_FULL;
+        exact += c->warmup == 3 && c->iterations == 10 && c->layout == LAYOUT_BSHD &&
+                 c->heads_q * c->head_dim == 8192 && c->mask == MASK_FULL;
     }
     expect(list.n == 40 && once == 40, "gemma: 5 lengths, 4 batches, 2 head counts", once);
     expect(exact == 40, "gemma: 3 and 10 calls, width 8192, interleaved", exact);
@@ -59,37 +59,37 @@ static void check_gemma(void)
 
 static void check_latency(void)
 {
-    static const int heads[] = {4, 8, 16}, batches[] = {1, 2, 4, 8, 16};
+    static const int heads[] = { 4, 8, 16 }, batches[] = { 1, 2, 4, 8, 16 };
     int once = 0, exact = 0;
     take("latency", &whole);
     for (int s = 128; s <= 1024; s *= 2) {
         for (int d = 32; d <= 64; d += 32)
             for (int h = 0; h < 3; h++) {
-                const expected e = {heads[h], heads[h], s, s, d, 1};
+                const expected e = { heads[h], heads[h], s, s, d, 1 };
                 once += how_often(&e) == 1;
             }
         for (int b = 1; b < 5; b++) {
-            const expected e = {8, 8, s, s, 64, batches[b]};
+            const expected e = { 8, 8, s, s, 64, batches[b] };
             once += how_often(&e) == 1;
         }
     }
     for (int i = 0; i < list.n; i++)
-        exact += list.cases[i].warmup == 10 && list.cases[i].iterations == 100
-                 && list.cases[i].data == DATA_TRIG;
+        exact += list.cases[i].warmup == 10 && list.cases[i].iterations == 100 &&
+                 list.cases[i].data == DATA_TRIG;
     expect(list.n == 40 && once == 40, "latency: 24 cases and a batch sweep of 16", once);
     expect(exact == 40, "latency: 10 and 100 calls, sin, cos, tan", exact);
 }
 
 static void check_llm(void)
 {
-    static const int prompts[] = {2048, 4096, 8192}, batches[] = {1, 4, 8};
+    static const int prompts[] = { 2048, 4096, 8192 }, batches[] = { 1, 4, 8 };
     int once = 0;
     take("llm", &whole);
     for (int kv = 8; kv <= 32; kv += 24)
         for (int s = 0; s < 3; s++)
             for (int b = 0; b < 3; b++) {
-                const expected prompt = {32, kv, prompts[s], prompts[s], 128, batches[b]};
-                const expected step = {32, kv, 1, prompts[s], 128, batches[b]};
+                const expected prompt = { 32, kv, prompts[s], prompts[s], 128, batches[b] };
+                const expected step = { 32, kv, 1, prompts[s], 128, batches[b] };
                 once += batches[b] < 8 && how_often(&prompt) == 1;
                 once += prompts[s] < 8192 && how_often(&step) == 1;
             }
@@ -98,8 +98,8 @@ static void check_llm(void)
 
 static void check_extreme(void)
 {
-    const preset_choice less = {.threads = 6, .max_seq_len = 300000},
-                        least = {.threads = 6, .max_seq_len = 100};
+    const preset_choice less = { .threads = 6, .max_seq_len = 300000 },
+                        least = { .threads = 6, .max_seq_len = 100 };
     int longest = 0, limited = 0;
     take("extreme", &whole);
     for (int i = 0; i < list.n; i++) {
@@ -121,7 +121,7 @@ static void check_extreme(void)
 /* Every kind once beside none, in groups that fit and begin with none. */
 static void check_mask_list(const preset_choice *want)
 {
-    int times[NUM_MASKS] = {0}, good = 1;
+    int times[NUM_MASKS] = { 0 }, good = 1;
     take("masks", want);
     for (int i = 0, length = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
@@ -132,7 +132,8 @@ static void check_mask_list(const preset_choice *want)
         good &= begins || (c->seq_q == c[-1].seq_q && c->layout == c[-1].layout);
         times[c->mask]++;
     }
-    for (int kind = MASK_CAUSAL; kind < NUM_MASKS; kind++) good &= times[kind] == 1;
+    for (int kind = MASK_CAUSAL; kind < NUM_MASKS; kind++)
+        good &= times[kind] == 1;
     expect(good, "masks: each once, after none", list.n);
 }
 
@@ -143,7 +144,8 @@ static void check_factors(void)
     take("factors", &whole);
     for (int i = 0; i < list.n; i++) {
         scenarios += i == 0 || strcmp(list.cases[i].scenario, list.cases[i - 1].scenario);
-        if (!strcmp(list.cases[i].scenario, "threads")) last = list.cases[i].threads;
+        if (!strcmp(list.cases[i].scenario, "threads"))
+            last = list.cases[i].threads;
     }
     expect(scenarios == 8, "factors: eight", scenarios);
     expect(last == 6, "factors: 1, 2, 4 and all 6 threads", last);
@@ -160,7 +162,8 @@ static void check_all(void)
     }
     take("all", &whole);
     expect(list.n == total && list.lost == 0, "all: every preset, nothing lost", list.n);
-    while (list.n < PRESETS_MAX_CASES) case_append(&list, "x", "x");
+    while (list.n < PRESETS_MAX_CASES)
+        case_append(&list, "x", "x");
     expect(list.lost == 0, "a full list has lost nothing", list.lost);
     case_append(&list, "x", "x");
     expect(list.lost == 1 && list.n == PRESETS_MAX_CASES, "one case more is noticed", list.lost);

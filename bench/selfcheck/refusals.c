@@ -13,11 +13,11 @@
 
 static void check_refusal(bench_context *context)
 {
-    static const char *const impls[] = {"naive", "tiled"};
+    static const char *const impls[] = { "naive", "tiled" };
     for (int i = 0; i < 2; i++) {
         for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++) {
             for (int spoil = 0; spoil < 2; spoil++) {
-                case_list list = {.n = 0};
+                case_list list = { .n = 0 };
                 bench_result r;
                 shape_case("1,4,2,40,40,32", &list);
                 list.cases[0].dtype = dtype;
@@ -36,7 +36,7 @@ static void check_refusal(bench_context *context)
 /* Rows that are sampled, spoilt one after the other: `apart` rows of one head lie between two. */
 static void check_places(bench_context *context, const char *shape, int rows, int apart)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     shape_case(shape, &list);
     list.cases[0].iterations = 1;
@@ -93,8 +93,7 @@ static void narrow_down(uint16_t *to, const float *from, int64_t n)
 }
 
 static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                     attn_ahead *ahead)
+                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     (void)beside;
     right->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
@@ -102,7 +101,7 @@ static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stri
 
 static void qk_lane_lost(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
                          int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                     attn_ahead *ahead)
+                         attn_ahead *ahead)
 {
     right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
     s[0] = 7;
@@ -124,7 +123,7 @@ static void outer_lane_lost(float *c, ptrdiff_t c_stride, const attn_terms *term
                             int64_t columns)
 {
     attn_term term = *terms->term;
-    const attn_terms one = {&term, 1, terms->b_stride};
+    const attn_terms one = { &term, 1, terms->b_stride };
     term.lanes.end--;
     right->outer(c, c_stride, &one, n, columns);
 }

@@ -47,15 +47,16 @@ static bench_result row(const char *path, const char *name, int64_t length, doub
 
 static void check_ranking(void)
 {
-    const bench_result rows[] = {row("naive", "a", 1, 8, 1), row("tiled", "a", 1, 2, 1),
-                                 row("auto", "a", 1, 4, 1),  row("naive", "b", 2, 8, 1),
-                                 row("tiled", "b", 2, 4, 1)};
+    const bench_result rows[] = { row("naive", "a", 1, 8, 1), row("tiled", "a", 1, 2, 1),
+                                  row("auto", "a", 1, 4, 1), row("naive", "b", 2, 8, 1),
+                                  row("tiled", "b", 2, 4, 1) };
     bench_rank ranks[3];
     expect(ranking_of(rows, 5, ranks, 3) == 3, "three paths are ranked", 0);
     expect(!strcmp(ranks[0].path, "tiled") && ranks[0].share == 1 && ranks[0].won == 2,
            "the fastest one first", ranks[0].share);
-    expect(!strcmp(ranks[1].path, "auto") && fabs(ranks[1].share - 0.5) < 1e-12
-               && ranks[1].cases == 1, "then one that was timed once", ranks[1].share);
+    expect(!strcmp(ranks[1].path, "auto") && fabs(ranks[1].share - 0.5) < 1e-12 &&
+               ranks[1].cases == 1,
+           "then one that was timed once", ranks[1].share);
     expect(fabs(ranks[2].share - sqrt(0.25 * 0.5)) < 1e-12, "geometric mean of a share",
            ranks[2].share);
 }
@@ -63,11 +64,11 @@ static void check_ranking(void)
 /* naive is faster at 1000 and 3000 keys; 4000 is the crossover. */
 static void check_verdicts(void)
 {
-    bench_result rows[] = {row("naive", "a", 1000, 1, 10), row("tiled", "a", 1000, 2, 5),
-                           row("naive", "b", 2000, 4, 10), row("tiled", "b", 2000, 2, 5),
-                           row("naive", "c", 3000, 1, 10), row("tiled", "c", 3000, 2, 5),
-                           row("naive", "d", 4000, 8, 10), row("tiled", "d", 4000, 1, 5),
-                           row("naive", "e", 5000, 2, 10), row("tiled", "f", 5000, 1, 5)};
+    bench_result rows[] = { row("naive", "a", 1000, 1, 10), row("tiled", "a", 1000, 2, 5),
+                            row("naive", "b", 2000, 4, 10), row("tiled", "b", 2000, 2, 5),
+                            row("naive", "c", 3000, 1, 10), row("tiled", "c", 3000, 2, 5),
+                            row("naive", "d", 4000, 8, 10), row("tiled", "d", 4000, 1, 5),
+                            row("naive", "e", 5000, 2, 10), row("tiled", "f", 5000, 1, 5) };
     bench_verdict v;
     expect(verdicts_of(VERDICT_TILED, rows, 10, &v, 1) == 1, "one scenario has a verdict", 0);
     expect(v.cases == 4 && v.won == 2, "four pairs, two won by tiled", v.cases);
@@ -88,10 +89,11 @@ static void check_verdicts(void)
  * one that is skipped, leaves no exponent. */
 static void check_exponents(void)
 {
-    bench_result rows[] = {row("tiled", "a", 1000, 1, 1), row("naive", "a", 1000, 1, 1),
-                           row("tiled", "b", 2000, 4, 2), row("tiled", "c", 4000, 16, 4)};
+    bench_result rows[] = { row("tiled", "a", 1000, 1, 1), row("naive", "a", 1000, 1, 1),
+                            row("tiled", "b", 2000, 4, 2), row("tiled", "c", 4000, 16, 4) };
     bench_scaling s[2];
-    for (int i = 0; i < 4; i++) rows[i].visible = 1 / (double)rows[i].seq_q;
+    for (int i = 0; i < 4; i++)
+        rows[i].visible = 1 / (double)rows[i].seq_q;
     expect(scaling_of(rows, 4, s, 2) == 1 && s[0].cases == 3 && s[0].longest == 4000,
            "three lengths by one path have exponents", s[0].cases);
     expect(fabs(s[0].time - 2) < 1e-9 && fabs(s[0].pairs - 1) < 1e-9, "time by the square",
@@ -113,12 +115,14 @@ static int words_are(verdict_kind kind, double speedup, const char *want)
 
 static void check_words(void)
 {
-    expect(words_are(VERDICT_TILED, 1.51, "tiled is much faster")
-               && words_are(VERDICT_TILED, 1.5, "tiled is faster")
-               && words_are(VERDICT_TILED, 1, "about the same speed")
-               && words_are(VERDICT_TILED, 0.9, "naive is faster"), "words of a speed-up", 0);
-    expect(words_are(VERDICT_DEVICE, 1.51, "the device is much faster")
-               && words_are(VERDICT_RESIDENT, 0.9, "the CPU is faster"), "of a device, too", 0);
+    expect(words_are(VERDICT_TILED, 1.51, "tiled is much faster") &&
+               words_are(VERDICT_TILED, 1.5, "tiled is faster") &&
+               words_are(VERDICT_TILED, 1, "about the same speed") &&
+               words_are(VERDICT_TILED, 0.9, "naive is faster"),
+           "words of a speed-up", 0);
+    expect(words_are(VERDICT_DEVICE, 1.51, "the device is much faster") &&
+               words_are(VERDICT_RESIDENT, 0.9, "the CPU is faster"),
+           "of a device, too", 0);
 }
 
 /* Of the CPU the fastest path counts; the device is slower at 100 keys, then 2 and 8 times as
@@ -126,12 +130,13 @@ static void check_words(void)
 static void check_device_verdicts(void)
 {
     bench_result rows[] = {
-        row("tiled", "a", 100, 1, 1), row("tiled_threads", "a", 100, 2, 1),
-        row("opencl", "a", 100, 4, 1), row("opencl_exact", "a", 100, 0.5, 1),
-        row("tiled", "b", 200, 8, 1), row("tiled_threads", "b", 200, 4, 1),
-        row("opencl", "b", 200, 2, 1), row("opencl_resident", "b", 200, 1, 1),
-        row("tiled", "c", 300, 8, 1), row("opencl", "c", 300, 1, 1),
-        row("opencl_naive", "c", 300, 3, 1)};
+        row("tiled", "a", 100, 1, 1),       row("tiled_threads", "a", 100, 2, 1),
+        row("opencl", "a", 100, 4, 1),      row("opencl_exact", "a", 100, 0.5, 1),
+        row("tiled", "b", 200, 8, 1),       row("tiled_threads", "b", 200, 4, 1),
+        row("opencl", "b", 200, 2, 1),      row("opencl_resident", "b", 200, 1, 1),
+        row("tiled", "c", 300, 8, 1),       row("opencl", "c", 300, 1, 1),
+        row("opencl_naive", "c", 300, 3, 1)
+    };
     bench_expectation e;
     bench_verdict v;
     rows[9].launch_ms = 0.1, rows[9].to_device_ms = 0.3, rows[9].compute_ms = 0.5;
@@ -140,12 +145,13 @@ static void check_device_verdicts(void)
            "three of the CPU against the device", v.cases);
     expect(v.crossover == 200 && fabs(log(v.speedup / pow(0.25 * 2 * 8, 1. / 3))) < 1e-12,
            "from 200 keys on it is faster", v.speedup);
-    expect(fabs(v.launch - 0.1) < 1e-12 && fabs(v.transfer - 0.4) < 1e-12
-               && fabs(v.compute - 0.5) < 1e-12, "where its time goes", v.transfer);
+    expect(fabs(v.launch - 0.1) < 1e-12 && fabs(v.transfer - 0.4) < 1e-12 &&
+               fabs(v.compute - 0.5) < 1e-12,
+           "where its time goes", v.transfer);
     expect(verdicts_of(VERDICT_RESIDENT, rows, 11, &v, 1) == 1 && v.cases == 1 && v.speedup == 4,
            "and with arrays on it", v.speedup);
-    expect(verdicts_of(VERDICT_TILED_DEVICE, rows, 11, &v, 1) == 1
-               && fabs(v.speedup - 3) < 1e-12, "naive and tiled on the device", v.speedup);
+    expect(verdicts_of(VERDICT_TILED_DEVICE, rows, 11, &v, 1) == 1 && fabs(v.speedup - 3) < 1e-12,
+           "naive and tiled on the device", v.speedup);
     expect(verdicts_of(VERDICT_TILED, rows, 11, &v, 1) == 0, "none of them on the CPU", 0);
     verdicts_expectation(rows, 11, 3, &e);
     expect(e.cases == 0, "a device that is no GPU meets no expectation of one", e.cases);
@@ -156,8 +162,8 @@ static void check_device_verdicts(void)
 
 static void check_expectations(void)
 {
-    bench_result rows[] = {row("naive", "a", 1025, 1.2, 10), row("tiled", "a", 1025, 1, 6),
-                           row("naive", "b", 1024, 9, 10), row("tiled", "b", 1024, 1, 1)};
+    bench_result rows[] = { row("naive", "a", 1025, 1.2, 10), row("tiled", "a", 1025, 1, 6),
+                            row("naive", "b", 1024, 9, 10), row("tiled", "b", 1024, 1, 1) };
     bench_expectation e;
     verdicts_expectation(rows, 4, 0, &e);
     expect(e.cases == 1 && fabs(e.measured - 20) < 1e-9 && e.met, "20 % faster meets 15 %",
@@ -191,7 +197,8 @@ static void fill_winner_rows(bench_result *rows)
     const bench_result made[WINNER_ROWS] = {
         row("naive", "a", 1, 8, 3), row("tiled", "a", 1, 2, 1), row("auto", "a", 1, 2, 1),
         row("naive", "b", 1, 2, 3), row("tiled", "b", 1, 4, 1), row("naive", "b", 1, 100, 1),
-        row("naive", "c", 1, 8, 3), row("tiled", "c", 1, 2, 1), row("auto", "c", 1, 4, 1)};
+        row("naive", "c", 1, 8, 3), row("tiled", "c", 1, 2, 1), row("auto", "c", 1, 4, 1)
+    };
     memcpy(rows, made, sizeof made);
     rows[5].scenario = "other";
 }
@@ -199,7 +206,7 @@ static void fill_winner_rows(bench_result *rows)
 static void check_winners(void)
 {
     bench_result rows[WINNER_ROWS];
-    bench_winner w[2] = {{0}};
+    bench_winner w[2] = { { 0 } };
     fill_winner_rows(rows);
     expect(report_winners(rows, WINNER_ROWS, w, 2) == 1, "a scenario of one path has no winner", 0);
     expect(!strcmp(w->winner, "tiled") && !strcmp(w->over, "naive"),
@@ -232,7 +239,8 @@ static int count_scenarios(const bench_result *rows, int n)
     int count = 0;
     for (int i = 0; i < n; i++) {
         int known = 0;
-        for (int j = 0; j < i && !known; j++) known = report_same_scenario(&rows[i], &rows[j]);
+        for (int j = 0; j < i && !known; j++)
+            known = report_same_scenario(&rows[i], &rows[j]);
         count += !known;
     }
     return count;
@@ -254,7 +262,7 @@ static void expect_all_told(const case_list *list, int least)
 
 static void check_no_scenario_lost(void)
 {
-    static const preset_choice whole = {.threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN};
+    static const preset_choice whole = { .threads = 6, .max_seq_len = PRESETS_MAX_SEQ_LEN };
     static case_list list;
     static char names[PRESETS_MAX_CASES][8];
     list.n = list.lost = 0;
@@ -276,15 +284,18 @@ static void check_no_scenario_lost(void)
 static json_document *written(const bench_context *x, const bench_result *rows, int n)
 {
     static char text[1 << 16];
-    const bench_record record = {.machine = &x->machine, .probe = &x->probe, .console = "",
-                                 .results = rows, .num_results = n};
+    const bench_record record = {
+        .machine = &x->machine, .probe = &x->probe, .console = "", .results = rows, .num_results = n
+    };
     char path[] = "/tmp/attn-bench-XXXXXX", why[160];
     const int number = mkstemp(path);
-    if (number < 0) return NULL;
+    if (number < 0)
+        return NULL;
     close(number);
     FILE *const f = json_write(path, &record) ? fopen(path, "r") : NULL;
     const size_t bytes = f ? fread(text, 1, sizeof text, f) : 0;
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     remove(path);
     json_document *const d = json_parse(text, bytes, why, sizeof why);
     expect(d != NULL, "the JSON of rows made by hand is read", (double)bytes);
@@ -296,11 +307,14 @@ static void check_written_winners(const bench_context *x)
     static const struct {
         const char *key;
         double value;
-    } want[] = {{"cases", 3}, {"won", 2}, {"speedup", 2}, {"workspace_ratio", 3073.0 / 1025}};
+    } want[] = {
+        { "cases", 3 }, { "won", 2 }, { "speedup", 2 }, { "workspace_ratio", 3073.0 / 1025 }
+    };
     bench_result rows[WINNER_ROWS];
     fill_winner_rows(rows);
     json_document *const d = written(x, rows, WINNER_ROWS);
-    if (!d) return;
+    if (!d)
+        return;
     const json_value *const w = json_first(d, json_member(d, json_top(d), "winners"));
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const double got = json_number(d, w, want[i].key);

@@ -36,16 +36,19 @@ static void check_reading_loops(void)
 {
     static uint64_t words[READ_LINES * LINE_WORDS];
     int parts = 0;
-    for (int i = 0; i < READ_LINES; i++) words[i * LINE_WORDS] = squares(i + 1) - squares(i);
-    reading r = {{words, words}, {0, 0}, 3, one_by_one, &parts, 0};
+    for (int i = 0; i < READ_LINES; i++)
+        words[i * LINE_WORDS] = squares(i + 1) - squares(i);
+    reading r = { { words, words }, { 0, 0 }, 3, one_by_one, &parts, 0 };
     for (int loop = 0; reading_name(loop); loop++) {
-        if (!reading_usable(loop)) continue;
+        if (!reading_usable(loop))
+            continue;
         r.loop = loop;
         for (int lines = READ_LINES; lines; lines /= 7) {
             uint64_t sum = 0;
             r.bytes[0] = 64 * (size_t)lines + 63;
             r.bytes[1] = 64 * (size_t)(lines / 2);
-            for (int part = 0; part < 3; part++) sum += reading_part(&r, part);
+            for (int part = 0; part < 3; part++)
+                sum += reading_part(&r, part);
             expect(sum == squares(lines) + squares(lines / 2), "each line is read once",
                    (double)sum);
         }
@@ -62,7 +65,7 @@ static void check_reading_loops(void)
 
 static void check_rates(bench_context *context)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r[2];
     shape_case("1,4,2,16,3000,32,16", &list);
     shape_case("1,4,2,17,64,32", &list);
@@ -86,7 +89,7 @@ static void check_rates(bench_context *context)
 static void check_layouts(bench_context *context)
 {
     for (int layout = LAYOUT_BHSD; layout <= LAYOUT_BSHD; layout++) {
-        case_list list = {.n = 0};
+        case_list list = { .n = 0 };
         bench_result r;
         shape_case("2,4,2,40,48,32,16", &list);
         list.cases[0].layout = (case_layout)layout;
@@ -109,9 +112,11 @@ static void check_data(void)
     enum { LENGTH = 2500000, ROW = 64 };
     static float values[LENGTH];
     int untouched = 0, equal = 0;
-    for (int i = 0; i < LENGTH; i++) values[i] = 99;
+    for (int i = 0; i < LENGTH; i++)
+        values[i] = 99;
     data_fill(values, ATTN_F32, LENGTH, DATA_K, DATA_NORMAL, 1);
-    for (int i = 0; i < LENGTH; i++) untouched += !(fabsf(values[i]) < 9);
+    for (int i = 0; i < LENGTH; i++)
+        untouched += !(fabsf(values[i]) < 9);
     for (int i = 1; i < LENGTH / ROW; i++)
         equal += !memcmp(values, values + i * ROW, ROW * sizeof *values);
     expect(untouched == 0, "normal numbers everywhere", untouched);
@@ -122,7 +127,7 @@ static void check_data(void)
 
 static void check_group(bench_context *context)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r[3];
     for (int i = 0; i < 3; i++) {
         shape_case("1,2,2,16,16,8", &list);
@@ -143,7 +148,7 @@ static void check_group(bench_context *context)
 
 static void check_pair(bench_context *context)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r[2];
     for (int i = 0; i < 2; i++) {
         shape_case(i ? "1,2,2,30,40,8" : "1,2,2,300,40,8", &list); /* a part of its tensors */

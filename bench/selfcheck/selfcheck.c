@@ -10,7 +10,8 @@ void expect(int held, const char *what, double value)
 {
     passed += held != 0;
     failed += held == 0;
-    if (!held) printf("FAILED: %s (got %g)\n", what, value);
+    if (!held)
+        printf("FAILED: %s (got %g)\n", what, value);
 }
 
 /* All but the device. */
@@ -34,7 +35,8 @@ static void check_all(bench_context *context)
 int selfcheck(bench_context *context, int device_only)
 {
     passed = failed = 0;
-    if (!device_only) check_all(context);
+    if (!device_only)
+        check_all(context);
     check_devices(context);
     printf("%d passed, %d failed\n", passed, failed);
     return failed;

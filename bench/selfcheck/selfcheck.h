@@ -14,19 +14,19 @@ int selfcheck(bench_context *context, int device_only);
 /* Counts a check, and says what and which value when it did not hold. */
 void expect(int held, const char *what, double value);
 
-void check_times(void);                      /* timing.c */
-void check_masks(bench_context *context);    /* masks.c */
-void check_counts(void);                     /* counts.c */
-void check_lists(bench_context *context);    /* presets.c */
-void check_runs(bench_context *context);     /* runs.c */
-void check_caches(bench_context *context);   /* caches.c */
+void check_times(void);                       /* timing.c */
+void check_masks(bench_context *context);     /* masks.c */
+void check_counts(void);                      /* counts.c */
+void check_lists(bench_context *context);     /* presets.c */
+void check_runs(bench_context *context);      /* runs.c */
+void check_caches(bench_context *context);    /* caches.c */
 void check_gradients(bench_context *context); /* gradients.c */
-void check_dilated(bench_context *context);  /* dilated.c: and rings */
-void check_refusals(bench_context *context); /* refusals.c */
-void check_tunings(bench_context *context);  /* tuning.c */
-void check_paths(bench_context *context);    /* paths.c: with phases */
-void check_devices(bench_context *context);  /* devices.c */
-void check_reports(bench_context *context);  /* reports.c: rankings, verdicts, winners */
-void check_files(void);                      /* files.c: costs, exponents, JSON, baseline */
+void check_dilated(bench_context *context);   /* dilated.c: and rings */
+void check_refusals(bench_context *context);  /* refusals.c */
+void check_tunings(bench_context *context);   /* tuning.c */
+void check_paths(bench_context *context);     /* paths.c: with phases */
+void check_devices(bench_context *context);   /* devices.c */
+void check_reports(bench_context *context);   /* reports.c: rankings, verdicts, winners */
+void check_files(void);                       /* files.c: costs, exponents, JSON, baseline */
 
 #endif

@@ -17,7 +17,7 @@
 
 static void check_stats(void)
 {
-    double values[] = {5, 1, 4, 2, 3};
+    double values[] = { 5, 1, 4, 2, 3 };
     bench_stats s;
     bench_stats_of(values, 5, &s);
     expect(s.min == 1, "minimum of 1..5", s.min);
@@ -46,8 +46,9 @@ static int wait_a_while(void *arg)
 
 static void check_timing(void)
 {
-    const measure_plan counted = {2, 5, 0, 0}, doubled = {1, 0, 0.02, 0}, capped = {0, 99, 0, 0.01};
-    fake_call f = {1e-3, 0, 0};
+    const measure_plan counted = { 2, 5, 0, 0 }, doubled = { 1, 0, 0.02, 0 },
+                       capped = { 0, 99, 0, 0.01 };
+    fake_call f = { 1e-3, 0, 0 };
     measure_result r;
     expect(measure(&counted, wait_a_while, &f, &r), "a plan of 5 calls works", 0);
     expect(f.calls == 7, "2 calls of warm-up and 5 timed ones", f.calls);
@@ -67,14 +68,14 @@ static void check_timing(void)
 #ifdef SELFCHECK_SLEEPS
 static int sleep_a_while(void *arg)
 {
-    const struct timespec t = {0, 2000000};
+    const struct timespec t = { 0, 2000000 };
     (void)arg;
     return nanosleep(&t, NULL);
 }
 
 static void check_running(void)
 {
-    const measure_plan plan = {0, 5, 0, 0};
+    const measure_plan plan = { 0, 5, 0, 0 };
     measure_result r;
     expect(measure(&plan, sleep_a_while, NULL, &r), "a sleeping call works", 0);
     expect(r.running > 0 && r.running < 0.5, "a sleeping call does not have the CPU", r.running);
@@ -103,7 +104,8 @@ static int take_turn(void *arg)
 {
     turn_call *const t = arg;
     const double start = clock_seconds();
-    if (t->calls++ && (*t->last + 1) % t->of != t->index) ++*t->broken; /* the first is warm-up */
+    if (t->calls++ && (*t->last + 1) % t->of != t->index)
+        ++*t->broken; /* the first is warm-up */
     *t->last = t->index;
     while (clock_seconds() - start < t->seconds) {
     }
@@ -112,13 +114,13 @@ static int take_turn(void *arg)
 
 static void check_turns(void)
 {
-    const measure_plan plan = {1, 4, 0, 0};
+    const measure_plan plan = { 1, 4, 0, 0 };
     int last = -1, broken = 0;
     turn_call t[3];
     measure_job jobs[3];
     for (int i = 0; i < 3; i++) {
-        const turn_call one = {&last, &broken, i, 0, 3, 1.2e-3};
-        const measure_job job = {.call = take_turn, .arg = &t[i]};
+        const turn_call one = { &last, &broken, i, 0, 3, 1.2e-3 };
+        const measure_job job = { .call = take_turn, .arg = &t[i] };
         t[i] = one;
         jobs[i] = job;
     }
@@ -150,10 +152,10 @@ static int jumpy(void *arg)
  * are slow and two of the second, so that the medians would make the second the shorter one. */
 static void check_ratio(void)
 {
-    const measure_plan plan = {1, 5, 0, 0};
-    turn_call t[2] = {{.of = 4, .seconds = 1.2e-3}, {.of = 3, .seconds = 4.8e-3}};
-    measure_job jobs[2] = {{.call = jumpy, .arg = &t[0]},
-                           {.call = jumpy, .arg = &t[1], .against = 1}};
+    const measure_plan plan = { 1, 5, 0, 0 };
+    turn_call t[2] = { { .of = 4, .seconds = 1.2e-3 }, { .of = 3, .seconds = 4.8e-3 } };
+    measure_job jobs[2] = { { .call = jumpy, .arg = &t[0] },
+                            { .call = jumpy, .arg = &t[1], .against = 1 } };
     expect(measure_in_turn(&plan, jobs, 2), "two calls whose speed jumps work", 0);
     expect(fabs(log(jobs[1].ratio_p50 / 4)) < 1, "they are compared sample by sample",
            jobs[1].ratio_p50);
@@ -178,7 +180,8 @@ static void count_index(void *arg, int64_t index, int worker)
     while (clock_seconds() - start < 2e-6) { /* a caller that does not wait looks too early */
     }
     c->times[index]++;
-    if (worker < 0 || worker >= POOL_WORKERS) c->wrong = 1;
+    if (worker < 0 || worker >= POOL_WORKERS)
+        c->wrong = 1;
 }
 
 static void note_worker(void *arg, int64_t index, int worker)
@@ -192,13 +195,15 @@ static void note_worker(void *arg, int64_t index, int worker)
 
 static void check_limit(pool *workers)
 {
-    static const int limits[] = {2, 3, 1};
+    static const int limits[] = { 2, 3, 1 };
     for (int i = 0; i < 3; i++) {
-        int seen[POOL_WORKERS] = {0}, most = 0;
+        int seen[POOL_WORKERS] = { 0 }, most = 0;
         pool *const some = pool_of(workers, limits[i]);
         for (int call = 0; call < POOL_CALLS; call++)
-            if (some) pool_parallel_for(some, POOL_INDICES, note_worker, seen);
-        for (int w = 0; w < POOL_WORKERS; w++) most = seen[w] ? w + 1 : most;
+            if (some)
+                pool_parallel_for(some, POOL_INDICES, note_worker, seen);
+        for (int w = 0; w < POOL_WORKERS; w++)
+            most = seen[w] ? w + 1 : most;
         expect(most == limits[i], "as many workers as asked for take part", most);
     }
 }
@@ -207,13 +212,16 @@ static void check_pool(void)
 {
     pool *const workers = pool_create(POOL_WORKERS);
     int bad = 0;
-    if (!workers) return;
+    if (!workers)
+        return;
     for (int call = 0; call < POOL_CALLS; call++) {
-        pool_count c = {{0}, 0};
+        pool_count c = { { 0 }, 0 };
         const int n = call % (POOL_INDICES + 1);
-        if (call % 100 == 99) sleep_a_while(NULL);
+        if (call % 100 == 99)
+            sleep_a_while(NULL);
         pool_parallel_for(workers, n, count_index, &c);
-        for (int i = 0; i < POOL_INDICES; i++) bad += c.times[i] != (i < n);
+        for (int i = 0; i < POOL_INDICES; i++)
+            bad += c.times[i] != (i < n);
         bad += c.wrong;
     }
     expect(bad == 0, "a pool takes each index once", bad);

@@ -18,10 +18,10 @@
 static int chosen(double again, double other, double second, double error)
 {
     double gain, noise;
-    const tune_trial trials[] = {{1, {100, 100}, {error, 0}},
-                                 {2, {102, 102}, {0, 0}},
-                                 {3, {other, second}, {0, 0}},
-                                 {1, {again, 100}, {0, 0}}};
+    const tune_trial trials[] = { { 1, { 100, 100 }, { error, 0 } },
+                                  { 2, { 102, 102 }, { 0, 0 } },
+                                  { 3, { other, second }, { 0, 0 } },
+                                  { 1, { again, 100 }, { 0, 0 } } };
     return tune_choose(trials, 4, 2, &gain, &noise);
 }
 
@@ -45,10 +45,10 @@ static void check_candidates(void)
     int n = 0, refused = 0, unusual = 0;
     for (int f = 0; tune_candidate(f, 0, &name, &value); f++)
         for (int i = 0; tune_candidate(f, i, &name, &value); i++, n++) {
-            const tuning_list none = {.n = 0};
+            const tuning_list none = { .n = 0 };
             char text[TUNING_BYTES], why[300];
             float one = 1;
-            attn_params p = {0};
+            attn_params p = { 0 };
             attn_info info;
             tuning_compose(text, &none, attn_kernels_name(attn_kernels_get(0)), name, value);
             refused += !tuning_taken(text, why, sizeof why);
@@ -72,14 +72,17 @@ static void check_tuning(void)
     expect(!strcmp(text, "attn-tuning 1\nnone.tile_keys 64\nnone.ahead 0\nend\n"),
            "a text is composed", (double)strlen(text));
     expect(tuning_taken(text, why, sizeof why), "the library takes it", 0);
-    expect(!tuning_taken("attn-tuning 1\ntile_keys 65\nend", why, sizeof why)
-               && strstr(why, "tile_keys (65) must be"), "a damaged text is noticed", 0);
+    expect(!tuning_taken("attn-tuning 1\ntile_keys 65\nend", why, sizeof why) &&
+               strstr(why, "tile_keys (65) must be"),
+           "a damaged text is noticed", 0);
     expect(tuning_same_bits("attn-tuning 1 tile_keys 32 split_work 1 end", 0),
            "the same bits with a text", 0);
     expect(!tuning_same_bits(text, 1), "one other bit is noticed", 0);
     FILE *const f = tmpfile();
-    if (!f) return;
-    for (int i = 0; i < 3000; i++) fputs("# long\n", f);
+    if (!f)
+        return;
+    for (int i = 0; i < 3000; i++)
+        fputs("# long\n", f);
     rewind(f);
     char *const back = tuning_load(f);
     expect(back && strlen(back) == 21000, "a long file is read whole", back ? 1 : 0);
@@ -90,7 +93,7 @@ static void check_tuning(void)
 /* A case with a text is measured and says so; its result is the same as without. */
 static void check_tuned_run(bench_context *context)
 {
-    case_list list = {.n = 0};
+    case_list list = { .n = 0 };
     bench_result r;
     char text[] = "attn-tuning 1 tile_keys 16 end";
     int64_t bytes = 0;
