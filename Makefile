@@ -38,11 +38,11 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
-# What a project may copy: attn.c, and the files that build on it.
-PORTABLE := attn.c attn_merge.c attn_explain.c attn_text.c attn_rope.c attn_cache.c \
-            attn_backward.c attn_resume.c attn_long.c attn_ring.c
-HEADERS  := attn.h attn_rope.h attn_cache.h attn_backward.h attn_resume.h attn_long.h attn_ring.h \
-            attn_opencl.h
+# What a project copies, made from the rooms in src/ and committed.
+PORTABLE := attn.c
+HEADERS  := attn.h attn_simd.h attn_opencl.h
+MADE     := attn.h attn.c attn_simd.h attn_opencl.c
+ROOMS    := $(wildcard src/*.[ch] src/*/*.[ch])
 # Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
@@ -129,8 +129,12 @@ $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: DEFIN
 $(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
 
-# attn.c without vectorisation, for the paths of `bench rank` that are called scalar.
-$(BUILD)/obj/bench/machine/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize
+# The portable kernels without vectorisation, for the paths of `bench rank` that are called scalar.
+$(BUILD)/obj/bench/machine/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize -I$(BUILD)/kernels
+$(BUILD)/obj/bench/machine/scalar.o: $(BUILD)/kernels/attn.c
+$(BUILD)/kernels/attn.c: tools/amalgamate.sh $(ROOMS)
+	@mkdir -p $(@D)
+	$(Q)LEVELS=select sh tools/amalgamate.sh $(@D)
 
 # As a project compiles it that copies the two files only.
 $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
@@ -156,11 +160,16 @@ $(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 	$(Q)$(AR) rcs $@ $^
 
 # One file for projects that prefer one, with the headers beside it for their programs.
-$(BUILD)/attn_single.c: tools/single.sh $(HEADERS) attn_simd.h $(PORTABLE) $(SIMD_SOURCES) \
-  $(BUILD)/flags
+$(BUILD)/attn_single.c: tools/amalgamate.sh attn_simd.h $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
-	$(Q)sh tools/single.sh $(PORTABLE) $(SIMD_SOURCES) > $@
+	$(Q)sh tools/amalgamate.sh --single $@ $(SIMD_SOURCES)
 	$(Q)cp $(HEADERS) $(BUILD)
+
+# An edit of a room reaches the files of the root; an edit of those alone is left as it is.
+$(firstword $(MADE)): tools/amalgamate.sh $(ROOMS)
+	$(if $(V),,@echo "  GEN  $(MADE)")
+	$(Q)sh tools/amalgamate.sh
+$(wordlist 2,9,$(MADE)): $(firstword $(MADE))
 
 # Of another build where it has other flags for the library alone.
 TEST_OBJECTS ?= $(call objects,$(TESTS))
@@ -203,8 +212,7 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 	$(RUN) $(BUILD)/test
 	$(RUN) $(BUILD)/test --cases tests/cases
 	RUN='$(RUN)' sh tests/damaged_cases.sh $(BUILD)
-	for object in attn_alone $(patsubst %.c,%,$(filter-out attn.c,$(PORTABLE))); do \
-	  NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/$$object.o || exit 1; done
+	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
 	RUN='$(RUN)' sh examples/check.sh $(BUILD)
 	sh docs/check.sh
 

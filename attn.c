@@ -1,36 +1,59 @@
-/* attn.c - exact attention in two files. The manual is attn.h; the order of every operation is
- * docs/canon.md.
+/* attn.c - exact attention: every portable level in one file. The manual is attn.h; the order of
+ * every operation is docs/canon.md.
  * SPDX-License-Identifier: MIT (full text at the end)
  * attn 0.1.0
  *
- * Data flows one way:  params -> validate -> problem -> plan -> items -> kernels
- *
- * CONTENTS, bottom-up (no forward declarations), on the text and numbers at the end of attn.h
- *    1  Configuration        compiler, sizes
- *    2  Storage types        f32, f16, bf16: loaded, stored
- *    3  Kernels              the portable kernel table, built once plain and once for FMA
- *    4  Kernel selection     CPU features; best, by index, by name
- *    5  Problem              tuning; defaults resolved; one sequence of the batch
- *    6  Masks                one table: range of a row, visibility of pairs
- *    7  Validation           every sentence about bad input
- *    8  Plan                 tiles, items, workspace layout: a pure function
- *    9  Tile                 lanes, key rows as f32, logits
- *   10  Softmax state        chunks, the merge tree, sink, result
- *   11  Tiled items          online softmax
- *   12  Split items          the keys of few row tiles divided among many workers
- *   13  Shared prefix        keys that all batch entries share, once for all rows
- *   14  Naive items          the textbook in numbered passes
- *   15  Logits items         logits and probabilities of chosen rows
- *   16  Run                  items over workers, in lists
- *   17  Public functions
+ * tools/amalgamate.sh makes this file from the rooms in src/: edit there. docs/house.md is the map.
  */
-#ifndef ATTN_KERNEL_API
-#define ATTN_KERNEL_API
-#endif
-#ifndef ATTN_INTERNAL
-#define ATTN_INTERNAL
-#endif
+
 #include "attn.h"
+
+/* src/config.h - what the compiler is told: rounding as written, FMA, inlining, one word shared by threads. */
+
+#include <string.h>
+
+/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
+ * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+#if defined __clang__
+#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
+#error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#elif defined __GNUC__
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#elif defined _MSC_VER
+#pragma fp_contract(off)
+#endif
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
+    !defined __STRICT_ANSI__
+#error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
+#endif
+
+#if defined __GNUC__
+#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#else
+#define KERNEL static inline
+#define OWN_FRAME
+#endif
+
+/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
+ * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+#if defined __GNUC__ &&                                                                            \
+    (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
+     defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
+#define FMA_BASE 1
+#define FMA_TARGET
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#define FMA_BASE 0
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_SECOND_BUILD
+#else
+#define FMA_BASE 0
+#endif
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -39,9 +62,7 @@
 #define OPENMP_THREADS 0
 #endif
 
-/* ------------------------------------------------------------------------------------------------
- * 1  Configuration
- * --------------------------------------------------------------------------------------------- */
+/* ---- Configuration */
 
 #ifndef ATTN_ASSERT
 #define ATTN_ASSERT(x) ((void)0)
@@ -63,14 +84,693 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
-#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
-#define NARROW_TILE_KEYS 256
+/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
+ *
+ * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
+ * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
+ * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
+ * integer bits. tools/prove_math.c checks all inputs.
+ */
 
-/* ------------------------------------------------------------------------------------------------
- * 2  Storage types: exact to f32; from f32 to nearest even, NaN canonical
- * --------------------------------------------------------------------------------------------- */
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static inline int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
+ * pragma above, and a NaN would pass for -inf. */
+static inline int is_neg_inf(float x)
+{
+    return bits_of(x) == 0xff800000u;
+}
+
+/* ATTN_DEAD. */
+static inline int is_dead(float x)
+{
+    return bits_of(x) == 0x80000000u;
+}
+
+static inline int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
+ * nearest even, so that every compiler and ISA gives the same bits. One float operation per
+ * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
+ * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
+
+/*
+ * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
+ * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
+ * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
+ * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
+ * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ */
+static inline float fma_soft(float a, float b, float c)
+{
+    double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s, t, v, e;
+    uint64_t u;
+    int up, down;
+    p = da * db;
+    s = p + dc;
+    t = s - p;
+    v = s - t;
+    v = p - v;
+    t = dc - t;
+    e = v + t;
+    memcpy(&u, &s, sizeof u);
+    up = e > 0.0;
+    down = e < 0.0;
+    if ((up || down) && (u & 1) == 0) {
+        int negative = (int)(u >> 63);
+        u = up != negative ? u + 1 : u - 1;
+    }
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
+}
+
+/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+ * call. */
+#if FMA_BASE || defined FMA_SECOND_BUILD
+FMA_TARGET static inline float fma_hard(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+#define fma_hard fma_soft
+#endif
+
+KERNEL float fma32(int hw, float a, float b, float c)
+{
+    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+}
+
+/*
+ * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
+ * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
+ * fall out modulo 2^32.
+ */
+KERNEL float exp2_core(int hw, float x)
+{
+    const float magic = 12582912.0f;
+    float t, w, f, y;
+    uint32_t u;
+    t = x + magic;
+    w = t - magic;
+    f = x - w;
+    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
+    /* worst 0.7821 ulp over all floats in [-126, 128). */
+    y = 0x1.44a6d6p-13f;
+    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
+    y = fma32(hw, y, f, 0x1.3b2822p-7f);
+    y = fma32(hw, y, f, 0x1.c6adecp-5f);
+    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
+    y = fma32(hw, y, f, 0x1.62e432p-1f);
+    y = fma32(hw, y, f, 1.0f);
+    u = bits_of(y) + (bits_of(t) << 23);
+    return float_of(u);
+}
+
+/*
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
+ * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
+ * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
+ * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
+ * clamped first, so that -inf raises no flag.
+ */
+KERNEL float exp2_with(int hw, float x)
+{
+    const uint32_t lowest = 0xc2fc0000u; /* -126 */
+    uint32_t u = bits_of(x), v, nan;
+    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
+    v = bits_of(y);
+    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    v &= 0u - (uint32_t)(u <= lowest);
+    v = (v & ~nan) | (nan >> 1);
+    return float_of(v);
+}
+
+/*
+ * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
+ * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
+ * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
+ * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
+ * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
+ * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
+ * 9.0109139. Worst error over all inputs 1.6765 ulp.
+ */
+KERNEL float tanh_with(int hw, float x)
+{
+    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
+    float c, u, r, small, e, large;
+    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
+    u = c * c;
+    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
+    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
+    r = -0x1.75e1cap-8f;
+    r = fma32(hw, r, u, 0x1.52269cp-6f);
+    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
+    r = fma32(hw, r, u, 0x1.110726p-3f);
+    r = fma32(hw, r, u, -0x1.555532p-2f);
+    u = u * c;
+    small = fma32(hw, u, r, c);
+    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
+    e = exp2_core(hw, e);
+    e = e + 1.0f;
+    e = 2.0f / e;
+    large = 1.0f - e;
+    v = 0u - (uint32_t)(a >= 0x3f200000u);
+    v = (bits_of(large) & v) | (bits_of(small) & ~v);
+    v |= 0u - (uint32_t)(a > 0x7f800000u);
+    return float_of(v | (bits & 0x80000000u));
+}
+
+/* For scalar code outside the kernels. */
+static inline float exp2_canon(float x)
+{
+    return exp2_with(FMA_BASE, x);
+}
+
+/*
+ * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
+ * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
+ * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
+ * error holds near 1, too. Subnormals are normalised as integers.
+ */
+static inline float log2_canon(float x)
+{
+    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
+    uint32_t u = bits_of(x), m;
+    int32_t n = 0;
+    float f, f2, h, l, q, k, s, r;
+    if ((u & 0x7fffffffu) == 0)
+        return float_of(0xff800000u);
+    if (u > 0x7f800000u)
+        return float_of(0x7fc00000u);
+    if (u == 0x7f800000u)
+        return x;
+    if (u < 0x00800000u) {
+        f = (float)(int32_t)u; /* exact, below 2^23 */
+        u = bits_of(f);
+        n = -149;
+    }
+    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
+    m = u - 0x3f3504f4u;
+    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
+    m = (m & 0x007fffffu) + 0x3f3504f4u;
+    f = float_of(m);
+    f = f - 1.0f;
+    k = (float)n;
+    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
+    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
+    q = -0x1.c26434p-4f;
+    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
+    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
+    h = f * l_hi;
+    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
+    l = fma32(FMA_BASE, f, l_lo, l);
+    f2 = f * f;
+    l = fma32(FMA_BASE, f2, q, l);
+    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
+    r = s - k;
+    r = h - r;
+    l = r + l;
+    s = s + l;
+    return s;
+}
+
+/*
+ * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
+ * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
+ * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
+ */
+static inline float inv_sqrt_nearest(uint64_t n)
+{
+    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint32_t j = 24, i;
+    float power;
+    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
+        j++;
+    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
+        uint64_t digit = remainder >= n ? 1 : 0;
+        quotient = 2 * quotient + digit;
+        remainder = 2 * (remainder - (digit ? n : 0));
+    }
+    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
+    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
+        if ((root + bit) * (root + bit) <= quotient)
+            root += bit;
+    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
+    return (float)(int32_t)((root + 1) >> 1) * power;
+}
+
+/* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
+
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    float magnitude;
+    if (rest >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of(sign | ((rest << 13) + (112u << 23)));
+    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    return float_of(sign | bits_of(magnitude));
+}
+
+static inline uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7e00u;
+    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+        a -= 112u << 23;
+        a += 0xfffu + (a >> 13 & 1);
+        return (uint16_t)(sign | a >> 13);
+    }
+    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+        return (uint16_t)sign;
+    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint16_t)(sign | a >> shift);
+}
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+static inline uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    if (is_nan(x))
+        return 0x7fc0u;
+    u += 0x7fffu + (u >> 16 & 1);
+    return (uint16_t)(u >> 16);
+}
+
+/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
+ *
+ * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
+ * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ *
+ *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
+ *
+ *           lanes ->                    All of them computed in the canonical order of
+ *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
+ *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
+ *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
+ *
+ * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
+ * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
+ */
+
+#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
+#define ATTN_SEAM_H
+
+#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
+#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
+#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
+
+/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
+typedef struct attn_lanes {
+    int begin, end;
+} attn_lanes;
+
+/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
+ * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
+ * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+typedef struct attn_exp {
+    float *s;
+    int n; /* keys, 1..16 */
+    const float *m;
+    float *l;
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
+    int calm;
+} attn_exp;
+
+#define ATTN_CALM 60.0f
+
+/* -0: stands for a pair that does not count, where no live number is -0. */
+#define ATTN_DEAD (-0.0f)
+
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
+/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
+ * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+typedef struct attn_ahead {
+    const char *const *run; /* where the present run of rows begins, and those behind it */
+    const char *row;        /* the present one */
+    ptrdiff_t stride;       /* bytes between rows */
+    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
+    int64_t bytes;          /* of a row that are read */
+    int64_t at;             /* of this row, asked for already */
+    int64_t lines;
+    int64_t each; /* the kernel's own: lines asked for in one go */
+} attn_ahead;
+
+/* The next line to be asked for is behind this one. */
+static inline void attn_next_line(attn_ahead *a)
+{
+    a->at += 64;
+    if (a->at < a->bytes)
+        return;
+    a->at = 0;
+    a->row += a->stride;
+    if (--a->left == 0) {
+        a->row = *++a->run;
+        a->left = a->each_run;
+    }
+}
+
+/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
+ * over rows, which gradients need. */
+typedef struct attn_term {
+    const float *x; /* [n][rows] of a tile */
+    const float *b; /* [rows] so many floats apart: */
+    attn_lanes lanes;
+    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+} attn_term;
+
+typedef struct attn_terms {
+    const attn_term *term;
+    int count;
+    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
+} attn_terms;
+
+/* What running_max says about a block. */
+#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
+#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
+
+/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
+#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+ATTN_API unsigned attn_cpu_features(void);
+
+/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
+ * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
+ * offers them; or pass one in p.kernels and define nothing. */
+ATTN_API const attn_kernels *attn_kernels_avx2(void);
+ATTN_API const attn_kernels *attn_kernels_avx512(void);
+ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+
+/* The same with fewer rows in a tile, for decoding and other short calls. */
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+
+struct attn_kernels {
+    int abi;  /* ATTN_KERNEL_ABI */
+    int rows; /* query rows of a tile */
+    const char *name;
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
+     * as the type's, -0 never written. */
+    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
+    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
+    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
+    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
+    /* qt[d][lane] = fl(q[lane][d] * c). */
+    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
+     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
+    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */
+    void (*softcap)(float *s, int n, float cap2, float icap2);
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
+    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
+    void (*clip)(float *s, int n, const int *begin, const int *end);
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
+    void (*hide)(float *s, const uint8_t *alive, int n);
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
+     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
+     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
+     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
+    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
+    void (*maximum)(const float *s, int n, float *m);
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
+    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
+    /* The exponentials of a block without a product beside them. */
+    void (*exp_block)(const attn_exp *e);
+    /* Whether n numbers are all finite. */
+    int (*finite)(const float *x, int64_t n);
+    /* x[k][lane] *= alpha[lane] for `count` rows. */
+    void (*rescale)(float *x, const float *alpha, int64_t count);
+    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
+     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
+    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
+    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                      int64_t head_dim_v, attn_lanes lanes);
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
+     * o[head_dim_v][rows]]. */
+    void (*merge)(float *a, float *b, int64_t head_dim_v);
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
+     * l[lane] is 0; NaN as 7fc00000. */
+    void (*result)(float *const *out, const float *o, const float *l, float factor,
+                   int64_t head_dim_v);
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+    int few;
+    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
+     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
+    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                    attn_lanes lanes, attn_ahead *ahead);
+
+    /* ---- gradients */
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
+     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
+    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
+    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
+    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
+     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
+     * fill up the last one of a row may be written, too. */
+    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
+    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
+    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                         int64_t columns);
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
+    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
+};
+
+#endif /* ATTN_SEAM_H */
+
+/* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
+ * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+#define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
+
+static inline int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static inline ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The first aligned byte of a caller's memory. */
+static inline char *align_memory(const void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static inline int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
+/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+static inline int64_t pitch_of(int64_t dim)
+{
+    return times(ceil_div(dim, LINE) | 1, LINE);
+}
+
+/* A stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
+ * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
+ * stride. */
+static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                                   int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Bytes of one element. */
+static inline size_t bytes_of(int dtype)
+{
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? kernels->widen_f16
+                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
+    else
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
+                                                                         from, n);
+}
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -115,11 +815,336 @@ static const storage storages[] = {
 };
 #define STORAGE_COUNT COUNT_OF(storages)
 
-/* ------------------------------------------------------------------------------------------------
- * 3  Kernels: the portable table. Each body is written once, in plain loops over 16 lanes that
- *    compilers vectorise, and built by PORTABLE_SET below: plain, and on x86 once more for FMA.
- *    Contracts and layouts: the end of attn.h.
- * --------------------------------------------------------------------------------------------- */
+/* src/convert.c - arrays of one storage type become arrays of another. */
+
+static int is_dtype(int dtype)
+{
+    return dtype >= 0 && dtype < STORAGE_COUNT;
+}
+
+ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
+                                  size_t n)
+{
+    size_t i;
+    if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
+        return ATTN_ERR_ARG;
+    if (n && (!dst || !src))
+        return ATTN_ERR_ARG;
+    for (i = 0; i < n; i++)
+        storages[dst_dtype].store(dst, (int64_t)i, storages[src_dtype].load(src, (int64_t)i));
+    return ATTN_OK;
+}
+
+/* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared. */
+
+typedef struct text {
+    char *at;
+    size_t left; /* bytes that still fit, with the terminator */
+} text;
+
+static inline text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+static inline void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+static inline void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+static inline void put_float(text *t, float value)
+{
+    char digits[8];
+    double rest = value < 0 ? -(double)value : (double)value;
+    int64_t millionths;
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        return;
+    }
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* rounded up to the next power of ten */
+        millionths = 1000000;
+        exponent++;
+    }
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
+}
+
+/* "name (value)" */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put(t, " (");
+    put_int(t, value);
+    put(t, ")");
+}
+
+static inline void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+/* Whether the string a is the b_length letters at b. */
+static inline int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static inline int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+static inline attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+/* "name (value) rest" */
+static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                    const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* "name[index] (value) rest" */
+static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                    const char *rest)
+{
+    put(why, name);
+    put(why, "[");
+    put_int(why, index);
+    put(why, "] (");
+    put_int(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+/* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+{
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, rule->least == rule->most ? " must be "
+             : low                     ? " must be at least "
+                                       : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+/* Fields at their offsets from `base`: int64_t, or int. */
+static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int64_t value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, &rules[r], value);
+    }
+    return ATTN_OK;
+}
+
+/* name: of an output, field: its stride, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
+                                              text *why)
+{
+    if (stride != ATTN_STRIDE_BROADCAST)
+        return ATTN_OK;
+    put(why, name);
+    put(why, field);
+    return bad(why, ATTN_ERR_ARG,
+               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
+{
+    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_head", o->stride_head, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    return status;
+}
+
+static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                           int64_t rows, text *why)
+{
+    int64_t b;
+    if (cu && cu[0] < 0)
+        return bad_entry(why, name, 0, cu[0], " must be at least 0");
+    for (b = 0; cu && b < batch; b++)
+        if (cu[b + 1] < cu[b])
+            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+    if (cu && cu[batch] > rows) {
+        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
+        put_int(why, rows);
+        put(why, ")");
+        return ATTN_ERR_ARG;
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    int64_t count[4];
+    count[0] = batch;
+    count[1] = heads;
+    count[2] = rows;
+    count[3] = columns;
+    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+        return ATTN_OK;
+    put(why, name);
+    put(why, ": ");
+    put_field(why, "batch", batch);
+    put(why, " x ");
+    put_field(why, "heads", heads);
+    put(why, " x ");
+    put_field(why, "rows", rows);
+    put(why, " x ");
+    put_field(why, "columns", columns);
+    put(why, " with its strides exceeds the address space");
+    return ATTN_ERR_OVERFLOW;
+}
+
+/* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
+
+#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+
+static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
+{
+    attn_state one = *s;
+    one.m += row;
+    one.l += row;
+    one.o += row * head_dim_v;
+    return one;
+}
+
+static inline int is_state(const attn_state *s)
+{
+    return s && s->m && s->l && s->o;
+}
+
+/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+                       const attn_state *out, int64_t head_dim_v)
+{
+    float wa[LANES], wb[LANES];
+    int64_t k;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
+        const float from = m == NEG_INF ? 0.0f : m;
+        float x = a->m[r] - from;
+        wa[r] = exp2_with(hw, x);
+        x = b->m[r] - from;
+        wb[r] = exp2_with(hw, x);
+        x = a->l[r] * wa[r];
+        out->l[r] = fma32(hw, b->l[r], wb[r], x);
+        out->m[r] = m;
+    }
+    for (k = 0; k < head_dim_v * rows; k += rows)
+        for (r = 0; r < rows; r++) {
+            const float x = a->o[k + r] * wa[r];
+            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
+        }
+}
+
+/* src/kernels.c - the portable kernels.
+ *
+ * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by
+ * PORTABLE_SET below: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
+ */
 
 /* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
 #define DEAD_B 1
@@ -614,9 +1639,7 @@ PORTABLE_SET(portable, "portable", , FMA_BASE)
 PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
 #endif
 
-/* ------------------------------------------------------------------------------------------------
- * 4  Kernel selection
- * --------------------------------------------------------------------------------------------- */
+/* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 
 #define CPU_KNOWN 1u /* the word has been written */
 
@@ -768,11 +1791,162 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
     return kernels ? kernels->name : "none";
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 5  Problem: the parameters with every default resolved, and one sequence of the batch
- * --------------------------------------------------------------------------------------------- */
+/* src/call.h - one call: its problem, its plan, its tiles.
+ *
+ * Every path works on these types. Validation makes a problem, the plan says how it is divided, a
+ * tile is what one worker computes at a time.
+ */
 
-/* ---- tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result */
+typedef struct tuning {
+    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
+} tuning;
+
+/* The names that this library uses for what backends get, too. */
+typedef attn_problem problem;
+typedef attn_sequence sequence;
+
+/* Element offset of row i of head h in a tensor. */
+#define ROW_AT(tensor, s, h, row)                                                                  \
+    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
+
+/* A row of a tile: one lane. */
+typedef struct lane {
+    int used;        /* unused lanes hold zero queries; their results go nowhere */
+    int64_t head, i; /* query head and row */
+    int64_t choice;  /* number of the row among those chosen */
+    int64_t pos;     /* i + offset */
+    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
+} lane;
+
+/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+typedef struct hull {
+    int64_t head_begin, head_end, i_begin, i_end;
+} hull;
+
+/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
+ * heads. */
+typedef struct row_choice {
+    int64_t head0, heads, first, count;
+    const int32_t *list; /* NULL = row number c is c */
+} row_choice;
+
+/* How the keys of each row tile are divided among workers: section 12. */
+typedef struct split {
+    int parts; /* nodes of 2^level chunks each; 0 = not divided */
+    int level;
+    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
+    int tiles;               /* into tiles of keys, */
+    int64_t columns, slices; /* and V into slices of so many columns */
+    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
+    int64_t states_bytes, bytes; /* of shared memory for a row tile */
+    /* offsets into the memory of a chunk that is divided */
+    int64_t s, alpha, high, blocks, counts, chunk_bytes;
+} split;
+
+typedef struct plan {
+    const attn_kernels *kernels;
+    tuning tuning;
+    int impl;             /* TILED or NAIVE */
+    int rows, keys;       /* of a tile */
+    int small;            /* little memory before speed */
+    int64_t worker_bytes; /* that a worker's row tiles may share */
+    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
+    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
+    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
+    int64_t items;        /* first list: o, lse, states */
+    int64_t logits_tiles, logits_items; /* second list: logits */
+    split split;
+    int64_t matrix_floats; /* naive: logits, m and l of one head */
+    int64_t state_floats;  /* rows * (head_dim_v + 2) */
+    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
+    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
+    /* offsets into a slot, in bytes */
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
+    int64_t matrix, operand_runs, ahead_runs, row_tiles;
+    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    int64_t lanes, qt, states, row_tile_bytes;
+    int64_t slot_bytes, shared_bytes;
+    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
+    int64_t prefix_items;
+    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    int workers;
+    int modified; /* a modifier of logits is on */
+    int by_pair;  /* so is a mask that may hide whole tiles between others */
+    int ahead;    /* products ask for what the next ones read */
+} plan;
+
+enum { KEYS, VALUES };
+#define MAX_LEVELS 64
+
+/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+typedef struct key_tile {
+    int64_t j0;
+    int n;
+    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
+    float *copy[2];
+    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
+    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
+} key_tile;
+
+/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+typedef struct block {
+    int end;
+    attn_lanes lanes; /* none of the others sees a key of it */
+    int raised;       /* o *= alpha before it enters */
+} block;
+
+/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+typedef struct tile {
+    const problem *pr;
+    const plan *pl;
+    key_tile *keys;
+    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
+    const float **row_in; /* [rows] queries */
+    float **row_out;      /* [rows] results */
+    float *s_tile;        /* [keys][rows] logits, then probabilities */
+    float *x_tile;        /* [keys][rows] bias or distances */
+    float *lane_values;
+    int *lane_keys; /* [2][rows] clip: begin and end */
+    float *alpha;   /* [block][rows] */
+    block *blocks;
+    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
+    float *matrix;  /* naive: this head's logits */
+    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
+    sequence s;
+    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
+    int64_t kv_head;
+    hull hull;                /* of the used lanes */
+    int used;                 /* how many lanes are used */
+    attn_lanes span;          /* first to last of them */
+    int64_t lo, hi;           /* union of the lanes' ranges */
+    int64_t all_from, all_to; /* and their intersection */
+    int64_t alive_from;
+    int64_t column, columns; /* of V: all of them, or those of a slice */
+    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
+    int block_count;
+    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
+    lane *lanes;
+    float *qt;    /* [head_dim][rows] */
+    float *state; /* of the current chunk; NULL until a key of it is visible */
+    float *free_states[MAX_LEVELS];
+    int free_count;
+    float *pending[MAX_LEVELS]; /* by tree level */
+} tile;
+
+/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
+ * `failed`. */
+typedef struct call {
+    problem pr;
+    plan pl;
+    float *shared;
+    char *slots;
+    int slot_count;
+    int64_t items; /* of the list that runs */
+    void (*item)(const struct call *c, char *slot, int64_t index);
+    unsigned failed;
+} call;
+
+/* src/tuning.c - tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result. */
 
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
@@ -925,6 +2099,15 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     return 0;
 }
 
+/* The sizes of a kernel set in a call. */
+static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
+{
+    tuning t;
+    text none = text_in(NULL, 0);
+    read_tuning(p->tuning, kernels->name, &t, &none);
+    return t;
+}
+
 /* What p.tuning says that is not usual, or what is wrong with it. */
 static void put_tuning(const problem *pr, const plan *pl, text *why)
 {
@@ -945,6 +2128,50 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
     }
     put(why, found ? "" : "tuning: the usual sizes");
 }
+
+/* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Number of a row among raw states: that of a packed lse. */
+static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
+{
+    const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
+    return (entry + head) * rows_held(p) + s->q_row + i;
+}
+
+static inline float sink_of(const attn_params *p, int64_t head)
+{
+    if (p->softmax1)
+        return 0.0f;
+    return p->sinks ? p->sinks[head] : NEG_INF;
+}
+
+static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
+{
+    attn_pair pair;
+    pair.batch = s->b;
+    pair.head = at->head;
+    pair.i = at->i;
+    pair.j = j;
+    pair.pos = s->key_base + at->pos;
+    pair.n = s->key_base + j;
+    return pair;
+}
+
+/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
+ * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
+#define NARROW_TILE_KEYS 256
 
 static int64_t q_capacity(const attn_params *p, int64_t b)
 {
@@ -1108,15 +2335,21 @@ static int has_batch_arrays(const attn_params *p)
            p->prefix;
 }
 
+static int choose_impl(const attn_params *p)
+{
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
+        return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+}
+
 /* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
-static int tile_keys_of(const attn_params *p, const attn_kernels *kernels, tuning *t)
+static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
-    text none = text_in(NULL, 0);
+    const tuning t = tuning_of(p, kernels);
     int keys;
-    read_tuning(p->tuning, kernels->name, t, &none);
-    if (p->tile_keys || t->tile_keys)
-        return p->tile_keys ? p->tile_keys : (int)t->tile_keys;
+    if (p->tile_keys || t.tile_keys)
+        return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* whole cells: most tiles are seen by all or by none */
@@ -1128,13 +2361,14 @@ static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
     const int64_t rows = times(pr->max_q_len, pr->group);
-    pr->prefix_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch));
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch));
+    pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
         p->kernels = best_kernels(rows);
-    pr->prefix_tile_keys = tile_keys_of(p, pr->prefix_kernels, &pr->tuning);
-    p->tile_keys = tile_keys_of(p, p->kernels, &pr->tuning);
+    p->tile_keys = tile_keys_of(p, p->kernels);
     if (p->auto_naive_keys == 0)
-        p->auto_naive_keys = pr->tuning.auto_naive_keys;
+        p->auto_naive_keys = tuning_of(p, p->kernels).auto_naive_keys;
+    pr->impl = choose_impl(p);
 }
 
 static void resolve_numbers(problem *pr)
@@ -1179,6 +2413,8 @@ static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
 }
+
+/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
 /* Where a key of a sequence lies: this and the three functions below are all in this file that
  * knows. */
@@ -1238,346 +2474,11 @@ static int is_scattered(const attn_params *p)
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 6  Masks. Two kinds of rule decide whether query row i sees key j: those that leave an interval
- *    of keys to a row (`range`), which the loops never step outside of, and those that must be
- *    asked pair by pair (`row`). A key is visible if all active rules say so.
- * --------------------------------------------------------------------------------------------- */
-
-typedef struct mask_rule {
-    const char *name;
-    int (*active)(const attn_params *p);
-    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
-    void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
-    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
-    void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                uint8_t *alive, int step);
-    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
-    int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
-    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                    int64_t end);
-} mask_rule;
-
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a >= 0 ? a / b : -((b - 1 - a) / b);
-}
-
-static int causal_active(const attn_params *p)
-{
-    return p->causal != 0;
-}
-
-static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                         int64_t *hi)
-{
-    (void)p;
-    (void)lo;
-    *hi = min64(*hi, max64(pos + 1, s->prefix));
-}
-
-static int window_active(const attn_params *p)
-{
-    return p->window != 0;
-}
-
-static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                         int64_t *hi)
-{
-    (void)s;
-    if (p->window_left >= 0)
-        *lo = max64(*lo, pos - p->window_left);
-    if (p->window_right >= 0)
-        *hi = min64(*hi, pos + p->window_right + 1);
-}
-
-static int chunked_active(const attn_params *p)
-{
-    return p->chunk_size != 0;
-}
-
-static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi)
-{
-    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
-    *lo = max64(*lo, begin);
-    *hi = min64(*hi, begin + p->chunk_size);
-}
-
-static int segments_active(const attn_params *p)
-{
-    return p->q_segments != NULL;
-}
-
-static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
-{
-    const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
-    const int32_t *kv = p->kv_segments + s->column +
-                        (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
-    int t;
-    for (t = 0; t < n; t++)
-        alive[t * step] &= q[at->i] == kv[j0 + t];
-}
-
-static int tree_active(const attn_params *p)
-{
-    return p->tree_parents != NULL;
-}
-
-/* Parents precede their children, so that one walk up from the query meets its ancestors in
- * descending order, as the keys are visited. */
-static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
-{
-    const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
-    const int64_t first_node = s->kv_len - s->q_len;
-    int64_t ancestor = at->i;
-    int t;
-    for (t = n - 1; t >= 0 && j0 + t >= first_node; t--) {
-        const int64_t node = j0 + t - first_node;
-        while (ancestor > node)
-            ancestor = parents[ancestor];
-        alive[t * step] &= ancestor == node;
-    }
-}
-
-static int tree_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    (void)p;
-    (void)at;
-    return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
-}
-
-static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
-{
-    return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
-}
-
-static int bool_active(const attn_params *p)
-{
-    return p->bool_mask.data != NULL;
-}
-
-static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
-{
-    const attn_mask *m = &p->bool_mask;
-    const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
-    const int invert = m->invert != 0;
-    int t;
-    for (t = 0; t < n; t++)
-        alive[t * step] &= (data[t * m->stride_kv] != 0) != invert;
-}
-
-static int bit_of(const uint8_t *bits, int64_t index)
-{
-    const int64_t byte = floor_div(index, 8);
-    return bits[byte] >> (index - byte * 8) & 1;
-}
-
-static int bits_active(const attn_params *p)
-{
-    return p->bit_mask.data != NULL;
-}
-
-static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
-{
-    const attn_mask *m = &p->bit_mask;
-    const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
-    const int invert = m->invert != 0;
-    int t;
-    for (t = 0; t < n; t++)
-        alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
-}
-
-static int bitmap_active(const attn_params *p)
-{
-    return p->block_mask.bitmap != NULL;
-}
-
-/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
-static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
-                            int64_t column, int64_t end)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
-    while (column < end && !bit_of(m->bitmap, at + column))
-        column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
-    return min64(column, end);
-}
-
-static int csr_active(const attn_params *p)
-{
-    return p->block_mask.row_offsets != NULL;
-}
-
-/* The same by a binary search in the row's ascending columns. */
-static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
-                         int64_t end)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int32_t *offsets =
-        m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
-    int64_t lo = offsets[0], hi = offsets[1];
-    while (lo < hi) {
-        const int64_t middle = lo + (hi - lo) / 2;
-        if (m->columns[middle] < column)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < offsets[1] ? min64(m->columns[lo], end) : end;
-}
-
-typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
-                            int64_t column, int64_t end);
-
-/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
-static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
-                      int64_t j0, int n, uint8_t *alive, int step)
-{
-    const int64_t size = p->block_mask.block_k, row = at->i / p->block_mask.block_q;
-    int t = 0;
-    while (t < n) {
-        const int64_t column = (j0 + t) / size;
-        const int64_t end = min64(n, (column + 1) * size - j0);
-        const int visible = first(p, s->b, at->head, row, column, column + 1) == column;
-        for (; t < end && !visible; t++)
-            alive[t * step] = 0;
-        t = (int)end;
-    }
-}
-
-static int cells_tile(first_fn first, const attn_params *p, const sequence *s, const hull *at,
-                      int64_t j0, int n)
-{
-    const attn_block_mask *m = &p->block_mask;
-    int64_t head, row, column, seen = 0, all = 0;
-    for (head = at->head_begin; head < at->head_end; head++)
-        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
-            for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
-                seen += first(p, s->b, head, row, column, column + 1) == column;
-                all++;
-            }
-    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
-}
-
-static int64_t cells_next(first_fn first, const attn_params *p, const sequence *s, const hull *at,
-                          int64_t j, int64_t end)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t from = j / m->block_k;
-    int64_t column = ceil_div(end, m->block_k), head, row;
-    for (head = at->head_begin; head < at->head_end; head++)
-        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
-            column = first(p, s->b, head, row, from, column);
-    return min64(end, max64(j, column * m->block_k));
-}
-
-static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                       uint8_t *alive, int step)
-{
-    cells_row(bitmap_first, p, s, at, j0, n, alive, step);
-}
-
-static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    return cells_tile(bitmap_first, p, s, at, j0, n);
-}
-
-static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                           int64_t end)
-{
-    return cells_next(bitmap_first, p, s, at, j, end);
-}
-
-static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                    uint8_t *alive, int step)
-{
-    cells_row(csr_first, p, s, at, j0, n, alive, step);
-}
-
-static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    return cells_tile(csr_first, p, s, at, j0, n);
-}
-
-static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                        int64_t end)
-{
-    return cells_next(csr_first, p, s, at, j, end);
-}
-
-static int callback_active(const attn_params *p)
-{
-    return p->mask != NULL;
-}
-
-static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
-{
-    int t;
-    for (t = 0; t < n; t++) {
-        const attn_pair pair = pair_of(s, at, j0 + t);
-        if (alive[t * step])
-            alive[t * step] = p->mask(p->callback_user, &pair) != 0;
-    }
-}
-
-static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    attn_rect rect;
-    int answer;
-    if (!p->mask_tile)
-        return ATTN_TILE_PARTIAL;
-    rect.batch = s->b;
-    rect.head_begin = at->head_begin;
-    rect.head_end = at->head_end;
-    rect.i_begin = at->i_begin;
-    rect.i_end = at->i_end;
-    rect.j_begin = j0;
-    rect.j_end = j0 + n;
-    rect.offset = s->offset;
-    rect.key_base = s->key_base;
-    answer = p->mask_tile(p->callback_user, &rect);
-    return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
-}
-
-/* Cheap rules first: a tile that one of them finds empty is asked no further. */
-static const mask_rule mask_rules[] = {
-    { "causal", causal_active, causal_range, NULL, NULL, NULL },
-    { "window", window_active, window_range, NULL, NULL, NULL },
-    { "chunked", chunked_active, chunked_range, NULL, NULL, NULL },
-    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile, bitmap_next },
-    { "block csr", csr_active, NULL, csr_row, csr_tile, csr_next },
-    { "tree", tree_active, NULL, tree_row, tree_tile, NULL },
-    { "segments", segments_active, NULL, segments_row, NULL, NULL },
-    { "bool mask", bool_active, NULL, bool_row, NULL, NULL },
-    { "bit mask", bits_active, NULL, bits_row, NULL, NULL },
-    { "callback", callback_active, NULL, callback_row, callback_tile, NULL },
-};
-
-/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi)
-{
-    int m;
-    *lo = s->key_from;
-    *hi = s->key_to;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && mask_rules[m].active(p))
-            mask_rules[m].range(p, s, pos, lo, hi);
-    if (*hi < *lo)
-        *hi = *lo;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 7  Validation: every rule about the parameters and its sentence. Each check returns ATTN_OK or
- *    the status whose reason it has put into *why. Below this section nothing checks arguments.
- * --------------------------------------------------------------------------------------------- */
+/* src/validate.c - validation: every rule about the parameters and its sentence.
+ *
+ * Each check returns ATTN_OK or the status whose reason it has put into *why. Behind validation
+ * nothing checks arguments.
+ */
 
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 #define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
@@ -2148,20 +3049,20 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 8  Plan: a pure function of problem and kernel set. The workspace query and the run share it.
- *    A run in too small a workspace takes the small plan, which needs least.
+/* src/plan.c - the plan: a pure function of problem and kernel set, shared by the workspace query and the run.
  *
- *    workspace = | alignment | call | shared by the workers | slot 0 | slot 1 | ...
+ * A run in too small a workspace takes the small plan, which needs least.
  *
- *    Shared are the logits of all heads (naive_whole), parts of the keys (section 12) or the states
- *    of a prefix (section 13).
+ *     workspace = | alignment | call | shared by the workers | slot 0 | slot 1 | ...
  *
- *    One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge
- *    tree is given room for 2^20 keys at least, so that memory is constant up to that length. But
- *    where row tiles share copies of K and V, memory follows their number and the actual length,
- *    within item_bytes of the tuning, 1 MiB.
- * --------------------------------------------------------------------------------------------- */
+ * Shared are the logits of all heads (naive_whole), parts of the keys (split.c) or the states of a
+ * prefix (prefix.c).
+ *
+ * One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge tree is
+ * given room for 2^20 keys at least, so that memory is constant up to that length. But where row tiles
+ * share copies of K and V, memory follows their number and the actual length, within item_bytes of the
+ * tuning, 1 MiB.
+ */
 
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
@@ -2177,13 +3078,6 @@ static int tree_slots(const problem *pr, int64_t keys)
     for (; chunks > 1; chunks = ceil_div(chunks, 2))
         slots++;
     return slots;
-}
-
-static int choose_impl(const attn_params *p)
-{
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
-        return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
-    return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
 /* Rows of one item of the first list. */
@@ -2288,9 +3182,9 @@ static void plan_slot(const problem *pr, plan *pl)
 /* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
  * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
  * worth ITEM_TILES of them. */
-static int most_item_tiles(const problem *pr, const plan *pl, int64_t rows)
+static int most_item_tiles(const plan *pl, int64_t rows)
 {
-    const int64_t tiles = ceil_div(rows, pl->rows), shared = pr->tuning.item_rows / pl->rows;
+    const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
     const int64_t wanted = has_copies(pl) ? ITEM_TILES : min64(ITEM_TILES, shared);
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
@@ -2323,7 +3217,7 @@ static int wants_split(const problem *pr, const plan *pl)
     return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
            !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
-           !(alike && pl->items % p->num_workers == 0) && work >= pr->tuning.split_work;
+           !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
 }
 
 /* The memory of a chunk that is divided. */
@@ -2424,7 +3318,7 @@ static int64_t split_items(const plan *pl)
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
-    pl->item_tiles = most_item_tiles(pr, pl, times(pr->max_q_len, pr->group));
+    pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
         pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
@@ -2447,8 +3341,8 @@ static int wants_ahead(const problem *pr, const plan *pl)
     const attn_params *p = &pr->p;
     const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->k.dtype)),
                                times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype)));
-    return pr->tuning.ahead &&
-           (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pr->tuning.item_bytes);
+    return pl->tuning.ahead &&
+           (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
 /* What does not depend on how rows and keys are divided. */
@@ -2457,7 +3351,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     const attn_params *p = &pr->p;
     pl->small = small;
     pl->kernels = p->kernels;
-    pl->impl = choose_impl(p);
+    pl->tuning = tuning_of(p, p->kernels);
+    pl->impl = pr->impl;
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
@@ -2478,11 +3373,431 @@ static void divide_plan(const problem *pr, plan *pl)
     pl->workers = (int)max64(1, min64(p->num_workers, most));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 9  Tile: up to `rows` query rows that share one kv head, and their logits against some keys.
- *     Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group,
- *     so that a GQA group fills the lanes also when there is one query (decode).
- * --------------------------------------------------------------------------------------------- */
+/* src/dropout.c - dropout: a counter-based random number decides about each pair. */
+
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011),
+ * word 0 of the output. */
+static uint32_t philox_word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    int round;
+    for (round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return c0;
+}
+
+static int keeps(uint64_t seed, uint32_t drop_below, const attn_pair *at)
+{
+    return philox_word(seed, (uint32_t)at->n, (uint32_t)at->pos, (uint32_t)at->head,
+                       (uint32_t)at->batch) >= drop_below;
+}
+
+/* A dropped key stays in l and leaves o alone, like a dead one. */
+static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            if (!keeps(p->dropout_seed, t->pr->drop_below, &pair))
+                probabilities[j * rows + r] = t->dead;
+        }
+}
+
+ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
+{
+    if (!(dropout_p > 0 && dropout_p < 1))
+        return !(dropout_p >= 1);
+    return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
+}
+
+/* src/masks.c - masks: which keys a query row sees.
+ *
+ * Two kinds of rule decide whether query row i sees key j: some leave an interval of keys to a row
+ * (`range`), and the loops never step outside it; the others must be asked pair by pair (`row`). A key
+ * is visible if all active rules say so.
+ */
+
+typedef struct mask_rule {
+    const char *name;
+    int (*active)(const attn_params *p);
+    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
+    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                uint8_t *alive, int step);
+    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
+    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                    int64_t end);
+} mask_rule;
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+
+static int causal_active(const attn_params *p)
+{
+    return p->causal != 0;
+}
+
+static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)p;
+    (void)lo;
+    *hi = min64(*hi, max64(pos + 1, s->prefix));
+}
+
+static int window_active(const attn_params *p)
+{
+    return p->window != 0;
+}
+
+static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)s;
+    if (p->window_left >= 0)
+        *lo = max64(*lo, pos - p->window_left);
+    if (p->window_right >= 0)
+        *hi = min64(*hi, pos + p->window_right + 1);
+}
+
+static int chunked_active(const attn_params *p)
+{
+    return p->chunk_size != 0;
+}
+
+static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi)
+{
+    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
+    *lo = max64(*lo, begin);
+    *hi = min64(*hi, begin + p->chunk_size);
+}
+
+static int segments_active(const attn_params *p)
+{
+    return p->q_segments != NULL;
+}
+
+static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                         uint8_t *alive, int step)
+{
+    const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+    const int32_t *kv = p->kv_segments + s->column +
+                        (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= q[at->i] == kv[j0 + t];
+}
+
+static int tree_active(const attn_params *p)
+{
+    return p->tree_parents != NULL;
+}
+
+/* Parents precede their children, so that one walk up from the query meets its ancestors in
+ * descending order, as the keys are visited. */
+static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
+    const int64_t first_node = s->kv_len - s->q_len;
+    int64_t ancestor = at->i;
+    int t;
+    for (t = n - 1; t >= 0 && j0 + t >= first_node; t--) {
+        const int64_t node = j0 + t - first_node;
+        while (ancestor > node)
+            ancestor = parents[ancestor];
+        alive[t * step] &= ancestor == node;
+    }
+}
+
+static int tree_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    (void)p;
+    (void)at;
+    return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
+{
+    return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
+}
+
+static int bool_active(const attn_params *p)
+{
+    return p->bool_mask.data != NULL;
+}
+
+static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const attn_mask *m = &p->bool_mask;
+    const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const int invert = m->invert != 0;
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= (data[t * m->stride_kv] != 0) != invert;
+}
+
+static int bit_of(const uint8_t *bits, int64_t index)
+{
+    const int64_t byte = floor_div(index, 8);
+    return bits[byte] >> (index - byte * 8) & 1;
+}
+
+static int bits_active(const attn_params *p)
+{
+    return p->bit_mask.data != NULL;
+}
+
+static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                     uint8_t *alive, int step)
+{
+    const attn_mask *m = &p->bit_mask;
+    const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const int invert = m->invert != 0;
+    int t;
+    for (t = 0; t < n; t++)
+        alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+}
+
+static int bitmap_active(const attn_params *p)
+{
+    return p->block_mask.bitmap != NULL;
+}
+
+/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
+static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
+                            int64_t column, int64_t end)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
+    while (column < end && !bit_of(m->bitmap, at + column))
+        column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
+    return min64(column, end);
+}
+
+static int csr_active(const attn_params *p)
+{
+    return p->block_mask.row_offsets != NULL;
+}
+
+/* The same by a binary search in the row's ascending columns. */
+static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
+                         int64_t end)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int32_t *offsets =
+        m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
+    int64_t lo = offsets[0], hi = offsets[1];
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (m->columns[middle] < column)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo < offsets[1] ? min64(m->columns[lo], end) : end;
+}
+
+typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
+                            int64_t column, int64_t end);
+
+/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
+                      int64_t j0, int n, uint8_t *alive, int step)
+{
+    const int64_t size = p->block_mask.block_k, row = at->i / p->block_mask.block_q;
+    int t = 0;
+    while (t < n) {
+        const int64_t column = (j0 + t) / size;
+        const int64_t end = min64(n, (column + 1) * size - j0);
+        const int visible = first(p, s->b, at->head, row, column, column + 1) == column;
+        for (; t < end && !visible; t++)
+            alive[t * step] = 0;
+        t = (int)end;
+    }
+}
+
+static int cells_tile(first_fn first, const attn_params *p, const sequence *s, const hull *at,
+                      int64_t j0, int n)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t head, row, column, seen = 0, all = 0;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
+                seen += first(p, s->b, head, row, column, column + 1) == column;
+                all++;
+            }
+    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t cells_next(first_fn first, const attn_params *p, const sequence *s, const hull *at,
+                          int64_t j, int64_t end)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t from = j / m->block_k;
+    int64_t column = ceil_div(end, m->block_k), head, row;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            column = first(p, s->b, head, row, from, column);
+    return min64(end, max64(j, column * m->block_k));
+}
+
+static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                       uint8_t *alive, int step)
+{
+    cells_row(bitmap_first, p, s, at, j0, n, alive, step);
+}
+
+static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    return cells_tile(bitmap_first, p, s, at, j0, n);
+}
+
+static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                           int64_t end)
+{
+    return cells_next(bitmap_first, p, s, at, j, end);
+}
+
+static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                    uint8_t *alive, int step)
+{
+    cells_row(csr_first, p, s, at, j0, n, alive, step);
+}
+
+static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    return cells_tile(csr_first, p, s, at, j0, n);
+}
+
+static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                        int64_t end)
+{
+    return cells_next(csr_first, p, s, at, j, end);
+}
+
+static int callback_active(const attn_params *p)
+{
+    return p->mask != NULL;
+}
+
+static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                         uint8_t *alive, int step)
+{
+    int t;
+    for (t = 0; t < n; t++) {
+        const attn_pair pair = pair_of(s, at, j0 + t);
+        if (alive[t * step])
+            alive[t * step] = p->mask(p->callback_user, &pair) != 0;
+    }
+}
+
+static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    attn_rect rect;
+    int answer;
+    if (!p->mask_tile)
+        return ATTN_TILE_PARTIAL;
+    rect.batch = s->b;
+    rect.head_begin = at->head_begin;
+    rect.head_end = at->head_end;
+    rect.i_begin = at->i_begin;
+    rect.i_end = at->i_end;
+    rect.j_begin = j0;
+    rect.j_end = j0 + n;
+    rect.offset = s->offset;
+    rect.key_base = s->key_base;
+    answer = p->mask_tile(p->callback_user, &rect);
+    return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
+}
+
+/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+static const mask_rule mask_rules[] = {
+    { "causal", causal_active, causal_range, NULL, NULL, NULL },
+    { "window", window_active, window_range, NULL, NULL, NULL },
+    { "chunked", chunked_active, chunked_range, NULL, NULL, NULL },
+    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile, bitmap_next },
+    { "block csr", csr_active, NULL, csr_row, csr_tile, csr_next },
+    { "tree", tree_active, NULL, tree_row, tree_tile, NULL },
+    { "segments", segments_active, NULL, segments_row, NULL, NULL },
+    { "bool mask", bool_active, NULL, bool_row, NULL, NULL },
+    { "bit mask", bits_active, NULL, bits_row, NULL, NULL },
+    { "callback", callback_active, NULL, callback_row, callback_tile, NULL },
+};
+
+/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
+static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi)
+{
+    int m;
+    *lo = s->key_from;
+    *hi = s->key_to;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && mask_rules[m].active(p))
+            mask_rules[m].range(p, s, pos, lo, hi);
+    if (*hi < *lo)
+        *hi = *lo;
+}
+
+/* ---- pairs that are visible */
+
+static int has_range_rule(const attn_params *p)
+{
+    int m;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && mask_rules[m].active(p))
+            return 1;
+    return 0;
+}
+
+static double sequence_pairs(const attn_params *p, int64_t b)
+{
+    const sequence s = sequence_of(p, b);
+    double pairs = 0;
+    int64_t i, lo, hi;
+    if (!has_range_rule(p))
+        return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
+    for (i = s.row_from; i < s.row_to; i++) {
+        visible_range(p, &s, i + s.offset, &lo, &hi);
+        pairs += (double)(hi - lo);
+    }
+    return pairs;
+}
+
+static double visible_pairs(const attn_params *p)
+{
+    double pairs = 0;
+    int64_t b;
+    if (!has_batch_arrays(p) && p->batch > 0)
+        pairs = sequence_pairs(p, 0) * (double)p->batch;
+    for (b = 0; has_batch_arrays(p) && b < p->batch; b++)
+        pairs += sequence_pairs(p, b);
+    return pairs * (double)p->num_heads_q;
+}
+
+/* src/tile.c - a tile: up to `rows` query rows that share one kv head, and the keys that they read.
+ *
+ * Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group, so
+ * that a GQA group fills the lanes also when there is one query (decode).
+ */
 
 /* What the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
@@ -2776,7 +4091,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
     return a;
 }
 
-/* ---- visibility of a tile */
+/* src/visibility.c - which pairs of a tile are visible, and which lanes of its blocks. */
 
 /* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
@@ -2940,7 +4255,7 @@ static void set_blocks(tile *t, int64_t j0, int n)
     }
 }
 
-/* ---- what changes a logit, in order */
+/* src/modifiers.c - what changes a logit: softcap, bias, ALiBi, masks, the score callback, in this order. */
 
 static void apply_softcap(tile *t, float *s, int64_t j0, int n)
 {
@@ -3105,49 +4420,25 @@ static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     tile_logits(t, s, j0, n, class, stage, all, NULL, NULL);
 }
 
-/* ---- dropout */
-
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011),
- * word 0 of the output. */
-static uint32_t philox_word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    int round;
-    for (round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+    int64_t power = 1, h;
+    if (!slopes || num_heads < 1 || num_heads > 1 << 20)
+        return ATTN_ERR_ARG;
+    while (power * 2 <= num_heads)
+        power *= 2;
+    for (h = 0; h < num_heads; h++) {
+        const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
+        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
+        x = x / (float)(h < power ? power : 2 * power);
+        slopes[h] = exp2_canon(x);
     }
-    return c0;
+    return ATTN_OK;
 }
 
-static int keeps(uint64_t seed, uint32_t drop_below, const attn_pair *at)
-{
-    return philox_word(seed, (uint32_t)at->n, (uint32_t)at->pos, (uint32_t)at->head,
-                       (uint32_t)at->batch) >= drop_below;
-}
-
-/* A dropped key stays in l and leaves o alone, like a dead one. */
-static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
-{
-    const attn_params *p = &t->pr->p;
-    const int rows = t->pl->rows;
-    int j, r;
-    for (r = 0; r < rows; r++)
-        for (j = 0; j < n && t->lanes[r].used; j++) {
-            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
-            if (!keeps(p->dropout_seed, t->pr->drop_below, &pair))
-                probabilities[j * rows + r] = t->dead;
-        }
-}
-
-/* ------------------------------------------------------------------------------------------------
- * 10  Softmax state: (m, l, o) of a tile as [m rows][l rows][o head_dim_v x rows]
- * --------------------------------------------------------------------------------------------- */
+/* src/state.c - the state (m, l, o) of a tile's rows, stored as [m rows][l rows][o head_dim_v x rows], the merge
+ * tree over chunks of keys, the sink, and the result.
+ */
 
 static float *state_l(const tile *t, float *state)
 {
@@ -3369,10 +4660,11 @@ static void write_rows(tile *t, float *state)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 11  Tiled items: the online softmax (Milakov, Gimelshein 2018, arXiv 1805.02867; tiled as in Dao
- *     et al. 2022, arXiv 2205.14135), in chunks of 1024 keys that a binary tree merges
- * --------------------------------------------------------------------------------------------- */
+/* src/tiled.c - tiled items: the online softmax over tiles of keys.
+ *
+ * Milakov, Gimelshein 2018 (arXiv 1805.02867), tiled as in Dao et al. 2022 (arXiv 2205.14135), in
+ * chunks of 1024 keys that a binary tree merges.
+ */
 
 /* p of n keys times V into o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
@@ -3716,19 +5008,19 @@ static void tiled_item(const call *c, char *slot, int64_t index)
     finish_item(tiles, count, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 12  Split items: few row tiles and many workers, so the keys of a row tile are divided, too
- *     (Flash-Decoding: Dao, Haziza, Massa, Sizov 2023). A part is a node of the merge tree, done as
- *     in section 11. Chunks that would not fill a round of all workers are divided themselves. The
- *     lists, one after the other:
+/* src/split.c - split items: few row tiles and many workers, so the keys of a row tile are divided, too.
  *
- *         scores    whole parts; of divided chunks Q K^T and the maxima of blocks, by tiles of keys
- *         weights   running maximum and exponentials, by tiles of keys
- *         values    P V, by slices of columns, and the sums
- *         combine   the tree of all parts, and the results, by row tiles
+ * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). A part is a node of the merge tree, computed as a
+ * tiled item is. Chunks that would not fill a round of all workers are divided themselves. The lists,
+ * one after the other:
  *
- *     Every element sees the same operations in the same order as in section 11.
- * --------------------------------------------------------------------------------------------- */
+ *     scores    whole parts; of divided chunks Q K^T and the maxima of blocks, by tiles of keys
+ *     weights   running maximum and exponentials, by tiles of keys
+ *     values    P V, by slices of columns, and the sums
+ *     combine   the tree of all parts, and the results, by row tiles
+ *
+ * Every element sees the operations of a tiled item in their order.
+ */
 
 /* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
 static tile *split_tile(const call *c, char *slot, int64_t row)
@@ -3991,15 +5283,15 @@ static void combine_item(const call *c, char *slot, int64_t index)
     write_rows(t, tiled_state(t, wants_values(&c->pr.p)));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 13  Shared prefix: keys that are the same in all batch entries (cascade). A first list of items
- *     takes the rows of all entries over these keys together, with K and V of entry 0; its row
- *     tiles lie in the part of the workspace that the workers share, and stay there. In the second
- *     list each row goes on from its state: pending nodes of the merge tree take their places, and
- *     a chunk that is not complete is continued. So no bit changes.
+/* src/prefix.c - a shared prefix (cascade): keys that all batch entries share are read once for all rows.
+ *
+ * A first list of items takes the rows of all entries over these keys together, with K and V of entry
+ * 0; its row tiles lie in the part of the workspace that the workers share, and stay there. In the
+ * second list each row goes on from its state: pending nodes of the merge tree take their places, and
+ * a chunk that is not complete is continued. So no bit changes.
  *
  *     shared = | call of the first list | row tile 0 | row tile 1 | ...
- * --------------------------------------------------------------------------------------------- */
+ */
 
 #define PREFIX_LEAST 64 /* keys; 64 of 600, batch 8, 4 rows each: 9 % faster */
 #define PREFIX_ROWS 64  /* of an entry and kv head; batch 4, 4096 keys: 48 rows 9 % faster, 96 0 */
@@ -4013,7 +5305,7 @@ static const char *never_shared(const problem *pr)
         int holds;
         const char *why;
     } rules[] = {
-        { choose_impl(p) == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
+        { pr->impl == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
         { p->batch < 2, "batch is below 2" },
         { p->cu_seqlens_q != NULL, "cu_seqlens_q is given" },
         { p->part.rows || p->part.keys, "the call is a part" },
@@ -4081,12 +5373,12 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
     *list = *pl;
-    list->kernels = pr->prefix_kernels;
+    list->kernels = pr->batch_kernels;
     list->rows = list->kernels->rows;
-    list->keys = pr->prefix_tile_keys;
+    list->keys = pr->batch_tile_keys;
     list->state_slots = tree_slots(pr, pl->prefix_keys);
     list->tiles = ceil_div(rows, list->rows);
-    list->item_tiles = most_item_tiles(pr, list, rows) + 1;
+    list->item_tiles = most_item_tiles(list, rows) + 1;
     do {
         list->item_tiles--;
         list->items = times(pr->p.num_heads_kv, ceil_div(list->tiles, list->item_tiles));
@@ -4201,11 +5493,11 @@ static void suffix_item(const call *c, char *slot, int64_t index)
     finish_item(tiles, count, c->pl.prefix_keys);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 14  Naive items: one query head each. The textbook formula on a materialised matrix, in numbered
- *     passes; the same kernels, so that it is an honest baseline. Matrix layout: for each tile of
- *     query rows [kv_len][rows] logits, then m[rows], l[rows].
- * --------------------------------------------------------------------------------------------- */
+/* src/naive.c - naive items: the textbook formula on a materialised matrix, in numbered passes.
+ *
+ * An item is one query head. The kernels are those of tiled items, so that naive is an honest
+ * baseline. Matrix layout: for each tile of query rows [kv_len][rows] logits, then m[rows], l[rows].
+ */
 
 typedef struct naive_tile {
     float *logits, *m, *l;
@@ -4325,9 +5617,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 15  Logits items: logits or probabilities of chosen rows, tile by tile, without a matrix
- * --------------------------------------------------------------------------------------------- */
+/* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
 /* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
 static void normaliser(tile *t, float *mu)
@@ -4412,9 +5702,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 16  Run: items over workers, each worker with a slot of its own
- * --------------------------------------------------------------------------------------------- */
+/* src/run.c - the run: lists of items over workers, each worker with a slot of its own. */
 
 static void run_one(void *arg, int64_t index, int worker)
 {
@@ -4528,9 +5816,7 @@ static attn_status run_lists(call *c)
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 17  Public functions
- * --------------------------------------------------------------------------------------------- */
+/* src/forward.c - attn_forward, and what a caller may ask about a call. */
 
 ATTN_API const char *attn_version(void)
 {
@@ -4576,7 +5862,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
 {
     int64_t items;
     begin_plan(pr, pl, small);
-    pl->worker_bytes = worker_bytes;
+    pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes);
     pl->modified = has_modifier(&pr->p);
     pl->by_pair = has_pair_rule(&pr->p);
     divide_plan(pr, pl);
@@ -4611,10 +5897,9 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * small. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
-    const int64_t usual = pr->tuning.item_bytes;
-    const int64_t limit = ADDRESS_LIMIT;
+    const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
     const int64_t room = (uint64_t)bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    const int64_t each = min64(usual, room / pr->p.num_workers - FIXED_BYTES);
+    const int64_t each = room / pr->p.num_workers - FIXED_BYTES;
     const struct {
         int small;
         int64_t worker_bytes;
@@ -4638,17 +5923,18 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
 
 /* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
  * gets the backend's reason. */
-static int ask_backend(const attn_params *p, text *why)
+static int ask_backend(const problem *pr, text *why)
 {
+    const attn_backend *backend = pr->p.backend;
     char reason[160];
     int answer;
-    if (!p->backend)
+    if (!backend)
         return 0;
     reason[0] = 0;
-    answer = p->backend->supports(p->backend, p, reason, sizeof reason);
+    answer = backend->supports(backend, pr, reason, sizeof reason);
     reason[sizeof reason - 1] = 0;
     if (answer <= 0 && why) {
-        put(why, p->backend->name);
+        put(why, backend->name);
         put(why, " refused: ");
         put(why, reason);
     }
@@ -4666,11 +5952,10 @@ static attn_status too_small(int64_t least, size_t bytes, text *why)
 }
 
 /* A backend has one size, and no plan of the CPU. */
-static attn_status check_backend(const attn_backend *backend, const attn_params *p, size_t bytes,
-                                 text *why)
+static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
     size_t need = 0;
-    const attn_status status = backend->workspace_size(backend, p, &need);
+    const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
     return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
@@ -4698,13 +5983,13 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     attn_status status = validate(p, &pr, 1, why);
     if (status)
         return status;
-    answer = ask_backend(&pr.p, NULL);
+    answer = ask_backend(&pr, NULL);
     if (answer < 0) {
-        ask_backend(&pr.p, why);
+        ask_backend(&pr, why);
         return ATTN_ERR_UNSUPPORTED;
     }
     if (answer && !is_empty(p))
-        return check_backend(p->backend, &pr.p, room, why);
+        return check_backend(&pr, room, why);
     settle_workers(&pr.p);
     workers = plan_within(&pr, &pl, room);
     status = check_size_limit(&pr, &pl, why);
@@ -4721,6 +6006,18 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *pr, char *buffer,
+                                     size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    return pr ? validate(p, pr, 0, &why) : bad(&why, ATTN_ERR_ARG, "problem is NULL");
+}
+
+ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
+{
+    return sequence_of(&pr->p, b);
 }
 
 /* The problem with one query row, which may divide its keys where more rows do not, and take
@@ -4749,7 +6046,7 @@ static attn_status size_of_call(const attn_params *asked, problem *pr, text *why
             leave_one_row(asked, pr);
         for (n = 0; n < 2 && !status; n++) {
             pr->p.shared_keys = n ? 0 : asked->shared_keys;
-            plan_call(pr, &pl, 0, pr->tuning.item_bytes);
+            plan_call(pr, &pl, 0, INT64_MAX);
             status = check_size_limit(pr, &pl, why);
             most = max64(most, workspace_bytes(pr, &pl, pl.workers));
         }
@@ -4770,11 +6067,11 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    answer = ask_backend(&pr.p, NULL);
+    answer = ask_backend(&pr, NULL);
     if (answer < 0)
         return ATTN_ERR_UNSUPPORTED;
     if (answer)
-        return pr.p.backend->workspace_size(pr.p.backend, &pr.p, bytes);
+        return pr.p.backend->workspace_size(pr.p.backend, &pr, bytes);
     return size_of_call(p, &pr, &why, bytes);
 }
 
@@ -4786,8 +6083,8 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     text why = text_in(sentence, sizeof sentence);
     problem pr;
     validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
-    if (ask_backend(&pr.p, &why) > 0) {
-        *status = p->backend->run(p->backend, &pr.p, workspace, bytes);
+    if (ask_backend(&pr, &why) > 0) {
+        *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
     }
     if (p->log)
@@ -4840,43 +6137,262 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
     return forward_cpu(p, workspace, workspace_bytes);
 }
 
-/* ---- pairs that are visible */
+/* src/explain.c - what attn_forward would do with a call, and why. */
 
-static int has_range_rule(const attn_params *p)
+static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
 {
-    int m;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && mask_rules[m].active(p))
+    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
+}
+
+static double call_bytes(const attn_params *p)
+{
+    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
+           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
+           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
+           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
+           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+}
+
+/* ---- reasons */
+
+static void explain_impl(const problem *pr, const plan *pl, text *why)
+{
+    const attn_params *p = &pr->p;
+    put(why, attn_impl_name(pl->impl));
+    if (p->impl == ATTN_IMPL_AUTO) {
+        put(why, ": seq_len_kv is ");
+        put(why, pl->impl == ATTN_IMPL_NAIVE ? "at most " : "above ");
+        put_field(why, "auto_naive_keys", p->auto_naive_keys);
+    } else {
+        put(why, p->impl == ATTN_IMPL_DEFAULT ? ": the default at every length" : ": asked for");
+    }
+}
+
+static void explain_kernels(const attn_params *asked, const attn_kernels *kernels, text *why)
+{
+    put(why, "; kernels ");
+    put(why, kernels->name);
+    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
+    put_missing_kernels(why);
+}
+
+/* Of the keys of a row tile: what different workers may take. */
+static int key_parts(const plan *pl)
+{
+    const split *sp = &pl->split;
+    return sp->parts ? sp->parts - sp->inside + sp->inside * sp->tiles : 1;
+}
+
+static void explain_prefix(const plan *pl, text *why)
+{
+    if (pl->prefix_keys) {
+        put(why, "; prefix of ");
+        put_int(why, pl->prefix_keys);
+        put(why, " keys: once for the batch");
+    } else if (pl->prefix_why) {
+        put(why, "; prefix not shared: ");
+        put(why, pl->prefix_why);
+    }
+}
+
+static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
+                         attn_info *info)
+{
+    text why = text_in(info->reasons, sizeof info->reasons);
+    const attn_params *p = &pr->p;
+    int answer;
+    explain_impl(pr, pl, &why);
+    explain_prefix(pl, &why);
+    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    explain_kernels(asked, pl->kernels, &why);
+    if (asked->parallel_for && asked->num_workers == 0)
+        put(&why, "; one worker: num_workers is 0, parallel_for is not called");
+    if (asked->num_workers > p->num_workers)
+        put(&why, "; one worker: parallel_for is NULL, OpenMP is not compiled in");
+    if (p->backend)
+        put(&why, "; backend ");
+    answer = ask_backend(pr, &why);
+    if (answer > 0)
+        put(&why, "takes the call");
+    info->impl = pl->impl;
+    info->impl_name = attn_impl_name(pl->impl);
+    info->kernels_name = pl->kernels->name;
+    info->backend_name = answer > 0 ? p->backend->name : answer ? "none" : "cpu";
+    info->tile_rows = pl->rows;
+    info->tile_keys = pl->keys;
+    info->workers = pl->workers;
+    info->items = pl->split.parts ? split_items(pl) : plus(pl->items, pl->prefix_items);
+    info->items = plus(info->items, pl->logits_items);
+    info->key_parts = key_parts(pl);
+    info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
+    info->pairs = visible_pairs(p);
+    info->flops = 2.0 * info->pairs * (double)(p->head_dim + p->head_dim_v);
+    info->bytes = call_bytes(p);
+}
+
+/* All but workspace_bytes. */
+OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
+{
+    text why = text_in(info->reasons, sizeof info->reasons);
+    problem pr;
+    plan pl;
+    attn_status status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    settle_workers(&pr.p);
+    plan_call(&pr, &pl, 0, INT64_MAX);
+    status = check_size_limit(&pr, &pl, &why);
+    if (!status)
+        explain_call(p, &pr, &pl, info);
+    return status;
+}
+
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
+{
+    attn_status status;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    info->impl_name = info->kernels_name = info->backend_name = "none";
+    status = explain_plan(p, info);
+    return status ? status : attn_workspace_size(p, &info->workspace_bytes);
+}
+
+/* src/options.c - for people: attn_info as lines, options of a command line. */
+
+static void put_line(text *t, const char *label, const char *value)
+{
+    put(t, label);
+    put(t, value);
+    put(t, "\n");
+}
+
+static void put_count_line(text *t, const char *label, double value)
+{
+    put(t, label);
+    put_int(t, value < 9e18 ? (int64_t)value : INT64_MAX);
+    put(t, "\n");
+}
+
+ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_t bytes)
+{
+    text t = text_in(buffer, bytes);
+    put_line(&t, "impl              ", info->impl_name);
+    put_line(&t, "kernels           ", info->kernels_name);
+    put_line(&t, "backend           ", info->backend_name);
+    put_count_line(&t, "tile rows         ", info->tile_rows);
+    put_count_line(&t, "tile keys         ", info->tile_keys);
+    put_count_line(&t, "workers           ", info->workers);
+    put_count_line(&t, "items             ", (double)info->items);
+    put_count_line(&t, "key parts         ", info->key_parts);
+    put_count_line(&t, "workspace bytes   ", (double)info->workspace_bytes);
+    put_count_line(&t, "  of each worker  ", (double)info->workspace_bytes_per_worker);
+    put_count_line(&t, "visible pairs     ", info->pairs);
+    put_count_line(&t, "flops             ", info->flops);
+    put_count_line(&t, "tensor bytes      ", info->bytes);
+    put_line(&t, "why               ", info->reasons);
+    return buffer && bytes ? buffer : "";
+}
+
+/* ---- options as text */
+
+static const struct int_option {
+    const char *name;
+    size_t offset;
+    int64_t most;
+} int_options[] = {
+    { "workers", offsetof(attn_params, num_workers), 65536 },
+    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
+    { "redo", offsetof(attn_params, force_redo), 1 },
+    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
+};
+
+static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                          size_t length)
+{
+    int64_t number;
+    int o, as_int;
+    for (o = 0; o < COUNT_OF(int_options); o++) {
+        if (!same_word(int_options[o].name, key, key_length))
+            continue;
+        if (!parse_int(value, length, &number) || number > int_options[o].most)
+            return 0;
+        as_int = (int)number;
+        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
+        return 1;
+    }
+    return same_word("auto_naive_keys", key, key_length) &&
+           parse_int(value, length, &p->auto_naive_keys);
+}
+
+static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                            size_t length)
+{
+    const attn_kernels *kernels;
+    const char *impl;
+    int i;
+    for (i = 0; same_word("impl", key, key_length) && (impl = attn_impl_name(i)); i++)
+        if (same_word(impl, value, length)) {
+            p->impl = i;
             return 1;
+        }
+    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
+        if (same_word(attn_kernels_name(kernels), value, length)) {
+            p->kernels = kernels;
+            return 1;
+        }
     return 0;
 }
 
-static double sequence_pairs(const attn_params *p, int64_t b)
+/* One "key=value" of `length` characters. */
+static int set_option(attn_params *p, const char *word, size_t length)
 {
-    const sequence s = sequence_of(p, b);
-    double pairs = 0;
-    int64_t i, lo, hi;
-    if (!has_range_rule(p))
-        return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
-    for (i = s.row_from; i < s.row_to; i++) {
-        visible_range(p, &s, i + s.offset, &lo, &hi);
-        pairs += (double)(hi - lo);
+    size_t key = 0;
+    while (key < length && word[key] != '=')
+        key++;
+    if (key == length)
+        return 0;
+    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
+           set_named_option(p, word, key, word + key + 1, length - key - 1);
+}
+
+static int is_separator(char c)
+{
+    return c == ' ' || c == ',' || c == '\t' || c == '\n';
+}
+
+ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string, char *why,
+                                             size_t why_bytes)
+{
+    text sentence = text_in(why, why_bytes);
+    attn_params changed;
+    if (!p || !string)
+        return bad(&sentence, ATTN_ERR_ARG, p ? "text is NULL" : "params is NULL");
+    changed = *p;
+    while (*string) {
+        size_t length = 0;
+        while (string[length] && !is_separator(string[length]))
+            length++;
+        if (length && !set_option(&changed, string, length)) {
+            put(&sentence, "option '");
+            put_word(&sentence, string, length);
+            return bad(&sentence, ATTN_ERR_ARG,
+                       "': expected impl=default|tiled|naive|auto, kernels=NAME (one that this CPU "
+                       "can run), workers=N, tile_keys=N, redo=0|1, naive_whole=0|1, "
+                       "auto_naive_keys=N");
+        }
+        string += length;
+        while (is_separator(*string))
+            string++;
     }
-    return pairs;
+    *p = changed;
+    put(&sentence, "ok");
+    return ATTN_OK;
 }
 
-static double visible_pairs(const attn_params *p)
-{
-    double pairs = 0;
-    int64_t b;
-    if (!has_batch_arrays(p) && p->batch > 0)
-        pairs = sequence_pairs(p, 0) * (double)p->batch;
-    for (b = 0; has_batch_arrays(p) && b < p->batch; b++)
-        pairs += sequence_pairs(p, b);
-    return pairs * (double)p->num_heads_q;
-}
-
-/* ---- states and partial results */
+/* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
 /* One row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
@@ -4927,59 +6443,8286 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
 
 /* ---- helpers for callers */
 
-ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
+/* ---- raw states */
+
+static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
 {
-    int64_t power = 1, h;
-    if (!slopes || num_heads < 1 || num_heads > 1 << 20)
+    *to->m = *from->m;
+    *to->l = *from->l;
+    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
+}
+
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+{
+    int64_t row;
+    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
         return ATTN_ERR_ARG;
-    while (power * 2 <= num_heads)
-        power *= 2;
-    for (h = 0; h < num_heads; h++) {
-        const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
-        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
-        x = x / (float)(h < power ? power : 2 * power);
-        slopes[h] = exp2_canon(x);
+    for (row = 0; row < out->num_rows; row++) {
+        const attn_state lower = state_at(a, row, out->head_dim_v);
+        const attn_state upper = state_at(b, row, out->head_dim_v);
+        const attn_state sum = state_at(out, row, out->head_dim_v);
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+        else
+            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }
 
-static int is_dtype(int dtype)
+/* ---- finished results */
+
+/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+static float lse_weight(float x, float top)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    float w = x - top;
+    w = w * LOG2E_HI;
+    return exp2_canon(w);
 }
 
-ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
-                                  size_t n)
+static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, const float *o_b,
+                          float lse_b, float *o_out, float *lse_out)
 {
-    size_t i;
-    if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
+    const float top = lse_a > lse_b ? lse_a : lse_b;
+    const float wa = lse_weight(lse_a, top), wb = lse_weight(lse_b, top);
+    const float sum = wa + wb;
+    float lse = log2_canon(sum);
+    int64_t d;
+    lse = lse * LN2;
+    lse = top + lse;
+    for (d = 0; d < head_dim_v; d++) {
+        float x = o_a[d] * wa;
+        x = fma32(FMA_BASE, o_b[d], wb, x);
+        x = x / sum;
+        o_out[d] = x + 0.0f;
+    }
+    *lse_out = lse + 0.0f;
+}
+
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out)
+{
+    int64_t row;
+    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
         return ATTN_ERR_ARG;
-    if (n && (!dst || !src))
-        return ATTN_ERR_ARG;
-    for (i = 0; i < n; i++)
-        storages[dst_dtype].store(dst, (int64_t)i, storages[src_dtype].load(src, (int64_t)i));
+    for (row = 0; row < num_rows; row++) {
+        const int64_t at = row * head_dim_v;
+        const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
+        if (only_a || only_b) { /* an empty part is the identity */
+            memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
+            lse_out[row] = only_a ? lse_a[row] : lse_b[row];
+            continue;
+        }
+        merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
+                      &lse_out[row]);
+    }
     return ATTN_OK;
 }
 
-ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
+/* src/rope/fixed_point.c - fixed-point arithmetic of 64 bits for the angles of RoPE.
+ *
+ * Integers give the same bits everywhere, and reduce an angle to one turn for nothing: the reduced
+ * angle is what a product leaves modulo 2^64.
+ */
+
+/* The upper half of a product of 128 bits. Where the compiler has that type it is one instruction,
+ * and a row's angles take 40 % of the time (gcc 12, AMD EPYC: 1.9 us a call instead of 4.9). */
+#if defined __SIZEOF_INT128__
+__extension__ typedef unsigned __int128 rope_u128;
+#define ROPE_HIGH64(a, b) ((uint64_t)((rope_u128)(a) * (b) >> 64))
+#else
+#define ROPE_HIGH64(a, b) high_of_halves(a, b)
+static uint64_t high_of_halves(uint64_t a, uint64_t b)
 {
-    if (!(dropout_p > 0 && dropout_p < 1))
-        return !(dropout_p >= 1);
-    return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
+    const uint64_t half = 0xffffffffu;
+    const uint64_t low = (a & half) * (b & half), middle = (a >> 32) * (b & half) + (low >> 32);
+    const uint64_t other = (a & half) * (b >> 32) + (middle & half);
+    return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
+}
+#endif
+
+/* whole + part / 2^64 */
+typedef struct rope_fixed {
+    int64_t whole;
+    uint64_t part;
+} rope_fixed;
+
+/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+static rope_fixed fixed_over(rope_fixed x, int64_t d)
+{
+    const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
+    const uint64_t upper = whole % by << 32 | x.part >> 32;
+    const uint64_t lower = upper % by << 32 | (x.part & 0xffffffffu);
+    rope_fixed y;
+    y.whole = (int64_t)(whole / by);
+    y.part = upper / by << 32 | lower / by;
+    return y;
 }
 
-/* ---- what the files that build on this one borrow */
-
-ATTN_API const attn_core *attn_core_get(void)
+/* n x for n < 2^31 and x >= 0 below 2^32 / n */
+static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
-    static const attn_core core = { validate,      settle_workers,     choose_impl,   sequence_of,
-                                    visible_range, check_call,         has_modifier,  set_rows,
-                                    tile_class,    lanes_in_range,     change_logits, hide_dead,
-                                    apply_score,   drop_keys,          copy_key_tile, write_lanes,
-                                    run_items,     size_of_call,       forward_cpu,   visible_pairs,
-                                    plan_call,     check_size_limit,   ask_backend,   split_items,
-                                    put_tuning,    put_missing_kernels };
-    return &core;
+    const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
+    const uint64_t upper = (x.part >> 32) * by + (lower >> 32);
+    rope_fixed y;
+    y.whole = (int64_t)((uint64_t)x.whole * by + (upper >> 32));
+    y.part = upper << 32 | (lower & 0xffffffffu);
+    return y;
+}
+
+static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
+{
+    x.part += y.part;
+    x.whole += y.whole + (x.part < y.part);
+    return x;
+}
+
+/* x > 0 is the result, of 24 bits, times 2^*scale. */
+static uint64_t mantissa(float x, int *scale)
+{
+    const uint32_t u = bits_of(x), exponent = u >> 23;
+    *scale = (int)(exponent ? exponent : 1) - 150;
+    return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
+}
+
+/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
+ * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
+ * before: all together 2^-62. */
+static rope_fixed log2_of(uint64_t v, int scale)
+{
+    rope_fixed y = { 0, 0 };
+    int digit;
+    for (; !(v >> 63); scale--)
+        v <<= 1;
+    for (digit = 0; digit < 64; digit++) {
+        const uint64_t low = v * v, high = ROPE_HIGH64(v, v), small = ~high >> 63;
+        y.part = y.part << 1 | (small ^ 1);
+        v = high << small | (low >> 63 & small);
+    }
+    y.whole = scale + 63;
+    return y;
+}
+
+static rope_fixed log2_of_float(float x)
+{
+    int scale;
+    const uint64_t v = mantissa(x, &scale);
+    return log2_of(v << 40, scale - 40);
+}
+
+/* c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
+static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
+{
+    uint64_t y = c[count - 1];
+    int k;
+    for (k = count - 2; k >= 0; k--)
+        y = c[k] - ROPE_HIGH64(x, y);
+    return y;
+}
+
+/* 2^64 2^-x for x in [0, 1) in units of 2^-64: 1 - x g(x), g of degree 12, Remez, worst error
+ * 2^-69. */
+static uint64_t power_of_two(uint64_t x)
+{
+    static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
+                                  UINT64_C(0x0e35846b82505dc2), UINT64_C(0x0276556df749a271),
+                                  UINT64_C(0x005761ff9e279e95), UINT64_C(0x000a184897b5c5ed),
+                                  UINT64_C(0x0000ffe5fdf084ec), UINT64_C(0x0000162c0173c753),
+                                  UINT64_C(0x000001b523da59bd), UINT64_C(0x0000001e4b081197),
+                                  UINT64_C(0x00000001e6f9dfaa), UINT64_C(0x000000001b1dd80f),
+                                  UINT64_C(0x0000000001180248) };
+    const uint64_t y = alternating(g, COUNT_OF(g), x);
+    return ~ROPE_HIGH64(x, y);
+}
+
+/* x / d for d > 0: the result times 2^-*shift, which is added to. */
+static uint64_t over_float(uint64_t x, float d, int *shift)
+{
+    int scale;
+    uint64_t by = mantissa(d, &scale);
+    for (; !(by >> 23); scale--)
+        by <<= 1;
+    *shift += scale + 23;
+    return (x / by << 23) + (x % by << 23) / by;
+}
+
+/* x 2^-shift to the nearest, modulo 2^64 */
+static uint64_t shifted(uint64_t x, int shift)
+{
+    if (shift <= 0)
+        return shift > -64 ? x << -shift : 0;
+    if (shift > 64)
+        return 0;
+    return (x >> (shift - 1) >> 1) + (x >> (shift - 1) & 1);
+}
+
+/* src/rope/frequencies.c - the frequencies of the pairs, in units of 2^-64 turns per position, and their cosines and sines.
+ *
+ * A whole turn more or less per position changes no angle, but YARN and LLAMA3 compare frequencies and
+ * take a difference of two: their frequencies are below a turn, see ROPE_LEAST_COMPARED.
+ */
+
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
+
+/* What attn_rope says about angles, with every default resolved. */
+typedef struct rope_ladder {
+    rope_fixed step; /* log2 of a frequency over that of the next pair */
+    int scaling;
+    float factor, attention;
+    const float *freq_factors;
+    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
+    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
+    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    int width_shift;
+} rope_ladder;
+
+static float or_default(float x, float otherwise)
+{
+    return x == 0 ? otherwise : x;
+}
+
+/* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
+static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
+{
+    const rope_fixed x = fixed_times(l->step, i);
+    int shift;
+    uint64_t y;
+    if (x.whole >= 256)
+        return 0;
+    shift = (int)x.whole + 2;
+    y = power_of_two(x.part);
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    if (l->freq_factors)
+        y = over_float(y, l->freq_factors[i], &shift);
+    if (factor != 1.0f)
+        y = over_float(y, factor, &shift);
+    return shifted(y, shift);
+}
+
+/* floor(x n / d) for n <= d <= 2^32 */
+static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
+{
+    const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
+    return x / by * times_n + x % by * times_n / by;
+}
+
+/* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
+ * length is one of 0.001. */
+static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
+{
+    const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
+    *whole = width ? width * sign : 1;
+    return max64(0, min64((i - l->low) * sign, *whole));
+}
+
+static uint64_t yarn_frequency(const rope_ladder *l, int64_t i)
+{
+    const uint64_t kept = frequency_over(l, i, 1.0f), slowed = frequency_over(l, i, l->factor);
+    int64_t whole;
+    const int64_t part = on_the_way(l, i, &whole);
+    return kept - fraction_of(kept - slowed, part, whole);
+}
+
+static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
+{
+    const uint64_t kept = frequency_over(l, i, 1.0f), slowed = frequency_over(l, i, l->factor);
+    uint64_t part;
+    if (kept >= l->fast)
+        return kept;
+    if (kept <= l->slow)
+        return slowed;
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    return slowed + ROPE_HIGH64(kept - slowed, part << 3);
+}
+
+static uint64_t frequency(const rope_ladder *l, int64_t i)
+{
+    if (l->scaling == ATTN_ROPE_YARN)
+        return yarn_frequency(l, i);
+    if (l->scaling == ATTN_ROPE_LLAMA3)
+        return llama3_frequency(l, i);
+    return frequency_over(l, i, l->scaling == ATTN_ROPE_LINEAR ? l->factor : 1.0f);
+}
+
+/* In units of 2^-30. */
+static int64_t coarse(rope_fixed x)
+{
+    return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
+}
+
+/* dim log2(length / (2 pi turns)) / (2 log2 base): the pair that turns so often over that length;
+ * rounded down, or up. */
+static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
+{
+    const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
+    const int64_t ratio = coarse(log2_of((uint64_t)r->original_length, 0)) -
+                          coarse(log2_of_float(turns)) - ROPE_LOG2_TWO_PI;
+    const int64_t over = dim * ratio, by = 2 * coarse(base);
+    int64_t q = over / by;
+    if (over % by != 0 && (over < 0) != up)
+        q += up ? 1 : -1;
+    return q;
+}
+
+/* 0.1 ln(factor) + 1 */
+static float yarn_attention(float factor)
+{
+    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
+    const rope_fixed x = log2_of_float(factor);
+    const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
+    return (float)(int64_t)y * 0x1p-58f;
+}
+
+static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
+{
+    const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
+    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
+    l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
+    if (r->attention_factor == 0)
+        l->attention = yarn_attention(l->factor);
+}
+
+/* turns / length, below a turn */
+static uint64_t turns_over(float turns, int64_t length)
+{
+    int scale;
+    const uint64_t v = mantissa(turns, &scale);
+    rope_fixed x;
+    x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
+    x.part = v << (64 + scale);
+    x = fixed_over(x, length);
+    return x.whole ? UINT64_MAX : x.part;
+}
+
+static void set_llama3(rope_ladder *l, const attn_rope *r)
+{
+    const float low = or_default(r->low_freq_factor, 1.0f);
+    const float high = or_default(r->high_freq_factor, 4.0f);
+    uint64_t width, rest = (uint64_t)1 << 62;
+    int digit;
+    l->slow = turns_over(low, r->original_length);
+    l->fast = turns_over(high, r->original_length);
+    width = l->fast - l->slow;
+    for (l->width_shift = 0; width && !(width >> 62); l->width_shift++)
+        width <<= 1;
+    for (digit = 0; width && digit < 64; digit++) { /* long division */
+        const int one = rest >= width;
+        l->per_width = l->per_width << 1 | (uint64_t)one;
+        rest = (rest - (one ? width : 0)) << 1;
+    }
+}
+
+static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
+{
+    rope_ladder l;
+    memset(&l, 0, sizeof l);
+    l.scaling = r->scaling;
+    l.factor = or_default(r->factor, 1.0f);
+    l.attention = or_default(r->attention_factor, 1.0f);
+    l.freq_factors = r->freq_factors;
+    l.step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim);
+    if (l.scaling == ATTN_ROPE_NTK && dim > 2)
+        l.step = fixed_plus(l.step, fixed_over(fixed_times(log2_of_float(l.factor), 2), dim - 2));
+    if (l.scaling == ATTN_ROPE_YARN)
+        set_yarn(&l, r, dim);
+    if (l.scaling == ATTN_ROPE_LLAMA3)
+        set_llama3(&l, r);
+    return l;
+}
+
+/* ---- Cosine and sine */
+
+/* x, up to 2^63 in units of 2^-63, as a float: the two bits less that make it a signed number stay
+ * in the last one, so that it is rounded once. */
+static float signed_float(uint64_t x, int negative)
+{
+    const int64_t v = (int64_t)(x >> 2 | ((x & 3) != 0));
+    return (float)(negative ? -v : v) * 0x1p-61f;
+}
+
+/* w = distance to the nearest quarter turn, in quarter turns, at most 1/2; u = w^2;
+ * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
+static void cos_sin(uint64_t angle, float *c, float *s)
+{
+    /* in units of 2^-63, signs alternating */
+    static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
+                                     UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
+                                     UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
+                                     UINT64_C(0x00000078fce79395) };
+    static const uint64_t cosine[] = { UINT64_C(0x9de9e64df22ed7a4), UINT64_C(0x20783e103696eef0),
+                                       UINT64_C(0x02aba78fc20387b9), UINT64_C(0x001e1f50094816ad),
+                                       UINT64_C(0x0000d366199501a7), UINT64_C(0x000003e96ab505c8) };
+    const uint64_t eighth = (uint64_t)1 << 61, quarter = (angle + eighth) >> 62;
+    const uint64_t off = angle - (quarter << 62);
+    const int below = (int)(off >> 63);
+    const uint64_t w = (below ? 0 - off : off) << 2, u = ROPE_HIGH64(w, w);
+    const uint64_t p = alternating(sine, COUNT_OF(sine), u);
+    const uint64_t q = alternating(cosine, COUNT_OF(cosine), u);
+    const uint64_t sin_w = ROPE_HIGH64(w, p), cos_w = ((uint64_t)1 << 63) - ROPE_HIGH64(u, q);
+    const int odd = (int)(quarter & 1), lower = (int)(quarter >> 1);
+    *c = odd ? signed_float(sin_w, lower == below) : signed_float(cos_w, lower);
+    *s = odd ? signed_float(cos_w, lower) : signed_float(sin_w, lower != below);
+}
+
+/* src/rope/turn.c - turning pairs of numbers in f32: built once plainly and once for FMA. */
+
+#define ROPE_PAIRS 16 /* turned by one vector loop */
+
+/* x, but +0 for -0 and the one NaN, as in every output of the library. */
+KERNEL float finished(float x)
+{
+    uint32_t nan;
+    x = x + 0.0f;
+    nan = 0u - (uint32_t)((bits_of(x) & 0x7fffffffu) > 0x7f800000u);
+    return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
+}
+
+/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
+                       const float *c, const float *s)
+{
+    int k;
+    for (k = 0; k < ROPE_PAIRS; k++) {
+        const float x1 = x[k * step], x2 = x[k * step + apart];
+        float t = x2 * s[k], y1, y2;
+        y1 = fma32(hw, x1, c[k], -t);
+        t = x1 * s[k];
+        y2 = fma32(hw, x2, c[k], t);
+        y[k * step] = finished(y1);
+        y[k * step + y_apart] = finished(y2);
+    }
+}
+
+/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
+ * are first an array of their own, so that compilers need not fear that y is x + 1. */
+KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
+                            const float *s, int n)
+{
+    float z[2 * ROPE_PAIRS], rest[2 * ROPE_PAIRS] = { 0 };
+    const size_t bytes = (size_t)(n % ROPE_PAIRS) * sizeof *z;
+    int k;
+    for (k = 0; k + ROPE_PAIRS <= n; k += ROPE_PAIRS) {
+        turn_pairs(hw, z, ROPE_PAIRS, x + k, apart, 1, c + k, s + k);
+        memcpy(y + k, z, ROPE_PAIRS * sizeof *z);
+        memcpy(y + apart + k, z + ROPE_PAIRS, ROPE_PAIRS * sizeof *z);
+    }
+    if (k < n) {
+        memcpy(rest, x + k, bytes);
+        memcpy(rest + ROPE_PAIRS, x + apart + k, bytes);
+        turn_pairs(hw, z, ROPE_PAIRS, rest, ROPE_PAIRS, 1, c + k, s + k);
+        memcpy(y + k, z, bytes);
+        memcpy(y + apart + k, z + ROPE_PAIRS, bytes);
+    }
+}
+
+/* n pairs (x[2k], x[2k + 1]) */
+KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
+                                  int n)
+{
+    float z[2 * ROPE_PAIRS], rest[2 * ROPE_PAIRS] = { 0 };
+    const size_t bytes = (size_t)(n % ROPE_PAIRS) * 2 * sizeof *z;
+    int k;
+    for (k = 0; k + ROPE_PAIRS <= n; k += ROPE_PAIRS) {
+        turn_pairs(hw, z, 1, x + 2 * k, 1, 2, c + k, s + k);
+        memcpy(y + 2 * k, z, sizeof z);
+    }
+    if (k < n) {
+        memcpy(rest, x + 2 * k, bytes);
+        turn_pairs(hw, z, 1, rest, 1, 2, c + k, s + k);
+        memcpy(y + 2 * k, z, bytes);
+    }
+}
+
+/* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
+typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
+                             const float *s, int n);
+
+/* Each body in a function of its own: at -O0 one frame for both would take 1.3 KiB. */
+#define ROPE_TURN(NAME, TARGET, HW)                                                                \
+    TARGET static void NAME##_interleaved(float *y, const float *x, const float *c,                \
+                                          const float *s, int n)                                   \
+    {                                                                                              \
+        turn_interleaved_body(HW, y, x, c, s, n);                                                  \
+    }                                                                                              \
+    TARGET static void NAME##_split(float *y, const float *x, int64_t apart, const float *c,       \
+                                    const float *s, int n)                                         \
+    {                                                                                              \
+        turn_split_body(HW, y, x, apart, c, s, n);                                                 \
+    }                                                                                              \
+    static void NAME(float *y, const float *x, int64_t apart, const float *c, const float *s,      \
+                     int n)                                                                        \
+    {                                                                                              \
+        if (apart == 1)                                                                            \
+            NAME##_interleaved(y, x, c, s, n);                                                     \
+        else                                                                                       \
+            NAME##_split(y, x, apart, c, s, n);                                                    \
+    }
+
+ROPE_TURN(turn_plainly, , FMA_BASE)
+#ifdef FMA_SECOND_BUILD
+ROPE_TURN(turn_fused, FMA_TARGET, 1)
+
+static rope_turn_fn best_turn(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? turn_fused : turn_plainly;
+}
+#else
+static rope_turn_fn best_turn(void)
+{
+    return turn_plainly;
+}
+#endif
+
+/* src/rope/rows.c - the rows that are turned, a block of pairs at a time.
+ *
+ * A block computes its frequencies once, then for each row its cosines and sines, which serve all
+ * heads.
+ */
+
+#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+
+typedef struct rope_block {
+    int64_t first; /* pair */
+    int n;
+    uint64_t frequencies[ROPE_BLOCK];
+    float c[ROPE_BLOCK], s[ROPE_BLOCK];
+} rope_block;
+
+/* Where angles come from: computed, or from the table. */
+typedef struct rope_source {
+    int64_t pairs;
+    rope_ladder angles;
+    const float *cos, *sin; /* NULL = computed */
+    int64_t table_stride;
+} rope_source;
+
+static rope_source source_of(const attn_rope *r, int64_t dim)
+{
+    rope_source from;
+    memset(&from, 0, sizeof from);
+    from.pairs = dim / 2;
+    from.cos = r->cos;
+    from.sin = r->sin;
+    from.table_stride = stride_or(r->table_stride, from.pairs);
+    if (!r->cos)
+        from.angles = ladder_of(r, dim);
+    return from;
+}
+
+static void begin_block(rope_block *k, const rope_source *from, int64_t first)
+{
+    int i;
+    k->first = first;
+    k->n = (int)min64(from->pairs - first, ROPE_BLOCK);
+    memset(k->c, 0, sizeof k->c);
+    memset(k->s, 0, sizeof k->s);
+    for (i = 0; i < k->n && !from->cos; i++)
+        k->frequencies[i] = frequency(&from->angles, first + i);
+}
+
+static void set_angles(rope_block *k, const rope_source *from, int64_t position)
+{
+    const float times_both = from->angles.attention;
+    int i;
+    if (from->cos) {
+        const int64_t at = position * from->table_stride + k->first;
+        memcpy(k->c, from->cos + at, (size_t)k->n * sizeof *k->c);
+        memcpy(k->s, from->sin + at, (size_t)k->n * sizeof *k->s);
+        return;
+    }
+    for (i = 0; i < k->n; i++) {
+        cos_sin((uint64_t)position * k->frequencies[i], &k->c[i], &k->s[i]);
+        k->c[i] = k->c[i] * times_both;
+        k->s[i] = k->s[i] * times_both;
+    }
+}
+
+/* ---- storage types */
+
+typedef struct rope_job {
+    const attn_rope *rope;
+    attn_rope_rows rows; /* strides resolved */
+    int64_t dim;
+    const attn_kernels *kernels;
+    rope_turn_fn turn;
+} rope_job;
+
+static void widen(const rope_job *j, float *to, const char *from, int64_t n)
+{
+    const int dtype = j->rows.x.dtype;
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? j->kernels->widen_f16
+                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+}
+
+static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
+{
+    const int dtype = j->rows.y.dtype;
+    int64_t k;
+    for (k = 0; dtype == ATTN_F32 && k < n; k++)
+        ((float *)(void *)to)[k] = finished(from[k]);
+    if (dtype != ATTN_F32)
+        (dtype == ATTN_F16 ? j->kernels->narrow_f16
+                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+}
+
+/* One head's row of a block through f32, both halves read before one is written. */
+static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
+{
+    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    const int64_t half = j->dim / 2, pair = k->first;
+    float z[2 * ROPE_BLOCK];
+    if (j->rope->interleaved) {
+        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
+        j->turn(z, z, 1, k->c, k->s, k->n);
+        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
+    } else {
+        widen(j, z, x + (size_t)pair * x_bytes, k->n);
+        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
+        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
+        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
+        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
+    }
+}
+
+static void turn_head(const rope_job *j, const rope_block *k, char *y, const char *x)
+{
+    const int interleaved = j->rope->interleaved != 0;
+    const int64_t first = interleaved ? 2 * k->first : k->first;
+    if (j->rows.x.dtype == ATTN_F32 && j->rows.y.dtype == ATTN_F32)
+        j->turn((float *)(void *)y + first, (const float *)(const void *)x + first,
+                interleaved ? 1 : j->dim / 2, k->c, k->s, k->n);
+    else
+        turn_through(j, k, y, x);
+}
+
+/* The elements that do not turn. */
+static void pass_head(const rope_job *j, char *y, const char *x)
+{
+    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    float z[2 * ROPE_BLOCK];
+    int64_t at = j->dim, n;
+    if (j->rows.x.dtype == j->rows.y.dtype) {
+        if (x != y)
+            memcpy(y + (size_t)at * y_bytes, x + (size_t)at * x_bytes,
+                   (size_t)(j->rows.head_dim - at) * x_bytes);
+        return;
+    }
+    for (; at < j->rows.head_dim; at += n) {
+        n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
+        widen(j, z, x + (size_t)at * x_bytes, n);
+        narrow(j, y + (size_t)at * y_bytes, z, n);
+    }
+}
+
+/* ---- rows */
+
+static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
+{
+    if (r->positions)
+        return r->positions[b * r->positions_stride + i];
+    return (r->first ? r->first[b] : 0) + i;
+}
+
+/* k = NULL: what does not turn. */
+static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
+{
+    const attn_tensor *from = &j->rows.x;
+    const attn_output *to = &j->rows.y;
+    const ptrdiff_t x_bytes = (ptrdiff_t)bytes_of(from->dtype);
+    const ptrdiff_t y_bytes = (ptrdiff_t)bytes_of(to->dtype);
+    const char *x = from->data;
+    char *y = to->data;
+    int64_t h;
+    x += (b * from->stride_batch + i * from->stride_seq) * x_bytes;
+    y += (b * to->stride_batch + i * to->stride_seq) * y_bytes;
+    for (h = 0; h < j->rows.num_heads; h++) {
+        if (k)
+            turn_head(j, k, y, x);
+        else
+            pass_head(j, y, x);
+        x += from->stride_head * x_bytes;
+        y += to->stride_head * y_bytes;
+    }
+}
+
+static void run_rows(const rope_job *j)
+{
+    const rope_source from = source_of(j->rope, j->dim);
+    rope_block k;
+    int64_t pair, b, i;
+    for (pair = 0; pair < from.pairs; pair += ROPE_BLOCK) {
+        begin_block(&k, &from, pair);
+        for (b = 0; b < j->rows.batch; b++)
+            for (i = 0; i < j->rows.seq_len; i++) {
+                set_angles(&k, &from, position_of(&j->rows, b, i));
+                run_row(j, &k, b, i);
+            }
+    }
+    for (b = 0; b < j->rows.batch && j->dim < j->rows.head_dim; b++)
+        for (i = 0; i < j->rows.seq_len; i++)
+            run_row(j, NULL, b, i);
+}
+
+/* src/rope/rope.c - rotary position embedding: every sentence about bad input, the public functions. */
+
+#define ROPE_MOST_DIM ((int64_t)1 << 24)
+#define ROPE_MOST_POSITION ((int64_t)1 << 31)
+
+static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *why)
+{
+    const int64_t dim = r->dim ? r->dim : head_dim;
+    if (head_dim < 1)
+        return bad_field(why, ATTN_ERR_ARG, "head_dim", head_dim, " must be at least 1");
+    if (r->dim < 0)
+        return bad_field(why, ATTN_ERR_ARG, "dim", r->dim, " must be 0 (head_dim) or more");
+    if (r->dim > head_dim) {
+        put_field(why, "dim", r->dim);
+        put(why, " must be at most ");
+        put_field(why, "head_dim", head_dim);
+        return ATTN_ERR_ARG;
+    }
+    if (dim % 2 != 0)
+        return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
+                         " must be even, or an even dim given: elements turn in pairs");
+    if (dim > ROPE_MOST_DIM)
+        return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
+                         " must be at most 16777216");
+    return ATTN_OK;
+}
+
+/* Numbers of *r: where they are allowed other than 0, and from where to where. */
+typedef struct rope_number_rule {
+    const char *name;
+    size_t offset;     /* of a float */
+    unsigned scalings; /* bits: those with which it means something */
+    float least;
+    int above; /* nonzero: least itself is too small */
+    float most;
+    const char *rest;
+} rope_number_rule;
+
+#define ROPE_WITH(scaling) (1u << (scaling))
+#define ROPE_WITH_ANY (~0u)
+#define ROPE_LARGEST 0x1.fffffep+127f
+#define ROPE_NUMBER(field) #field, offsetof(attn_rope, field)
+
+static const rope_number_rule number_rules[] = {
+    { ROPE_NUMBER(base), ROPE_WITH_ANY, 1.0f, 1, ROPE_LARGEST,
+      " must be 0 (10000) or above 1 and finite" },
+    { ROPE_NUMBER(factor), ROPE_WITH_ANY & ~ROPE_WITH(ATTN_ROPE_NONE), 1.0f, 0, ROPE_LARGEST,
+      " must be 0 (1) or at least 1 and finite" },
+    { ROPE_NUMBER(beta_fast), ROPE_WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
+      " must be 0 (32) or from 1e-6 to 1e6" },
+    { ROPE_NUMBER(beta_slow), ROPE_WITH(ATTN_ROPE_YARN), 1e-6f, 0, 1e6f,
+      " must be 0 (1) or from 1e-6 to 1e6" },
+    { ROPE_NUMBER(low_freq_factor), ROPE_WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
+      " must be 0 (1) or from 1e-6 to 1e6" },
+    { ROPE_NUMBER(high_freq_factor), ROPE_WITH(ATTN_ROPE_LLAMA3), 1e-6f, 0, 1e6f,
+      " must be 0 (4) or from 1e-6 to 1e6" },
+    { ROPE_NUMBER(attention_factor), ROPE_WITH_ANY, 0.0f, 1, ROPE_LARGEST,
+      " must be 0 (the usual) or positive and finite" },
+};
+
+static attn_status check_rope_number(const attn_rope *r, const rope_number_rule *rule, text *why)
+{
+    float x;
+    memcpy(&x, (const char *)r + rule->offset, sizeof x);
+    if (x == 0)
+        return ATTN_OK;
+    if (!(rule->above ? x > rule->least : x >= rule->least) || !(x <= rule->most))
+        return bad_number(why, rule->name, x, rule->rest);
+    if (!(rule->scalings & ROPE_WITH(r->scaling)) && x != 1.0f) {
+        bad_number(why, rule->name, x, " means nothing with ");
+        put_field(why, "scaling", r->scaling);
+        return ATTN_ERR_ARG;
+    }
+    return ATTN_OK;
+}
+
+/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
+ * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+#define ROPE_LEAST_COMPARED 0.16f
+#define ROPE_LEAST_DIVISOR 1e-6f
+
+static attn_status check_rope_freq_factors(const attn_rope *r, int64_t pairs, text *why)
+{
+    const int compared = r->scaling == ATTN_ROPE_YARN || r->scaling == ATTN_ROPE_LLAMA3;
+    const float least = compared ? ROPE_LEAST_COMPARED : ROPE_LEAST_DIVISOR;
+    int64_t i;
+    for (i = 0; r->freq_factors && i < pairs; i++)
+        if (!(r->freq_factors[i] >= least && r->freq_factors[i] <= ROPE_LARGEST)) {
+            put(why, "freq_factors[");
+            put_int(why, i);
+            return bad_number(why, "]", r->freq_factors[i],
+                              compared ? " must be at least 0.16 with this scaling, and finite"
+                                       : " must be at least 1e-6 and finite");
+        }
+    return ATTN_OK;
+}
+
+static attn_status bad_order(text *why, const char *low_name, float low, const char *high_name,
+                             float high)
+{
+    bad_number(why, low_name, low, " must be below ");
+    return bad_number(why, high_name, high, "");
+}
+
+/* What only YARN and LLAMA3 need. */
+static attn_status check_rope_order(const attn_rope *r, text *why)
+{
+    const float low = or_default(r->low_freq_factor, 1.0f);
+    const float high = or_default(r->high_freq_factor, 4.0f);
+    const float slow = or_default(r->beta_slow, 1.0f), fast = or_default(r->beta_fast, 32.0f);
+    if (r->scaling != ATTN_ROPE_YARN && r->scaling != ATTN_ROPE_LLAMA3)
+        return ATTN_OK;
+    if (r->original_length < 1 || r->original_length > ROPE_MOST_POSITION)
+        return bad_field(why, ATTN_ERR_ARG, "original_length", r->original_length,
+                         " must be from 1 to 2147483648 with this scaling");
+    if (r->scaling == ATTN_ROPE_YARN)
+        return slow < fast ? ATTN_OK : bad_order(why, "beta_slow", slow, "beta_fast", fast);
+    if (!(low < high))
+        return bad_order(why, "low_freq_factor", low, "high_freq_factor", high);
+    if (high > (float)r->original_length * 0.5f)
+        return bad_number(why, "high_freq_factor", high,
+                          " must be at most half of original_length");
+    return ATTN_OK;
+}
+
+static attn_status check_rope_computed(const attn_rope *r, int64_t pairs, text *why)
+{
+    attn_status status = ATTN_OK;
+    int n;
+    if (r->scaling < ATTN_ROPE_NONE || r->scaling > ATTN_ROPE_LLAMA3)
+        return bad_field(why, ATTN_ERR_ARG, "scaling", r->scaling,
+                         " must be an attn_rope_scaling, 0 to 4");
+    for (n = 0; n < COUNT_OF(number_rules) && !status; n++)
+        status = check_rope_number(r, &number_rules[n], why);
+    if (!status)
+        status = check_rope_order(r, why);
+    return status ? status : check_rope_freq_factors(r, pairs, why);
+}
+
+static attn_status check_rope_table(const attn_rope *r, int64_t pairs, text *why)
+{
+    ptrdiff_t stride[4] = { 0, 0, 0, 1 };
+    stride[2] = stride_or(r->table_stride, pairs);
+    if (!r->cos || !r->sin)
+        return bad(why, ATTN_ERR_ARG, "cos and sin: give both or neither");
+    if (r->num_positions < 0)
+        return bad_field(why, ATTN_ERR_ARG, "num_positions", r->num_positions,
+                         " must be at least 0");
+    return check_extent("cos", sizeof(float), 1, 1, r->num_positions, pairs, stride, why);
+}
+
+static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
+{
+    attn_status status;
+    if (!r)
+        return bad(why, ATTN_ERR_ARG, "rope is NULL");
+    status = check_rope_dim(r, head_dim, why);
+    if (status)
+        return status;
+    head_dim = r->dim ? r->dim : head_dim;
+    if (r->cos || r->sin)
+        return check_rope_table(r, head_dim / 2, why);
+    return check_rope_computed(r, head_dim / 2, why);
+}
+
+/* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
+static attn_status check_rope_side(const char *name, int dtype, const void *data,
+                                   const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
+{
+    put(&why, name);
+    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+        return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
+    if (!data && r->batch && r->num_heads && r->seq_len)
+        return bad(&why, ATTN_ERR_ARG, ".data is NULL");
+    return check_extent("", (int64_t)bytes_of(dtype), r->batch, r->num_heads, r->seq_len,
+                        r->head_dim, stride, &why);
+}
+
+static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = { { "batch", r->batch }, { "num_heads", r->num_heads }, { "seq_len", r->seq_len } };
+    int n;
+    for (n = 0; n < COUNT_OF(sizes); n++)
+        if (sizes[n].value < 0)
+            return bad_field(why, ATTN_ERR_ARG, sizes[n].name, sizes[n].value,
+                             " must be at least 0");
+    return ATTN_OK;
+}
+
+/* Strides of *r are resolved; y's as given are in *given. */
+static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
+{
+    const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
+    const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
+    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
+    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
+    if (!status)
+        status = check_output_strides("y", given, why);
+    if (!status)
+        status = check_rope_side("y", r->y.dtype, r->y.data, r, y, *why);
+    if (!status && r->positions && r->first)
+        status = bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
+    if (!status && r->positions)
+        status =
+            check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions, why);
+    if (!status && r->first)
+        status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
+    return status;
+}
+
+/* "batch b, row i: position (p) rest" */
+static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
+{
+    put(why, "batch ");
+    put_int(why, b);
+    put(why, ", row ");
+    put_int(why, i);
+    put(why, ": ");
+    return bad_field(why, ATTN_ERR_ARG, "position", position, rest);
+}
+
+static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
+                                       text *why)
+{
+    if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
+        return bad_position(why, b, i, position, " must be from -2^31 to 2^31");
+    if (!r->cos || (position >= 0 && position < r->num_positions))
+        return ATTN_OK;
+    bad_position(why, b, i, position, " must be at least 0 and below ");
+    put_field(why, "num_positions", r->num_positions);
+    return bad(why, ATTN_ERR_ARG, ", the rows of the table");
+}
+
+/* Batch entries that may have positions of their own: one where all share them. */
+static int64_t positioned_entries(const attn_rope_rows *r)
+{
+    const int shared = r->positions ? r->positions_stride == 0 : !r->first;
+    return shared ? min64(r->batch, 1) : r->batch;
+}
+
+/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
+ * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
+ * position that is refused. */
+static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
+{
+    const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
+    const int64_t last = min64(r->seq_len - 1, most);
+    const int64_t step = r->positions ? 1 : max64(last, 1);
+    attn_status status = ATTN_OK;
+    int64_t b, i;
+    for (b = 0; r->seq_len && b < positioned_entries(r) && !status; b++) {
+        if (r->first && (r->first[b] < -ROPE_MOST_POSITION || r->first[b] > ROPE_MOST_POSITION))
+            return bad_entry(why, "first", b, r->first[b], " must be from -2^31 to 2^31");
+        for (i = 0; i <= last && !status; i += step)
+            status = check_rope_position(rope, b, i, position_of(r, b, i), why);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 7  Public functions
+ * --------------------------------------------------------------------------------------------- */
+
+static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
+                             text *why)
+{
+    attn_status status;
+    if (!rows)
+        return bad(why, ATTN_ERR_ARG, "rows is NULL");
+    status = check_rope(rope, rows->head_dim, why);
+    if (!status)
+        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
+    if (status)
+        return status;
+    j->rope = rope;
+    j->rows = *rows;
+    j->dim = rope->dim ? rope->dim : rows->head_dim;
+    RESOLVE_STRIDES(j->rows.x, 0, rows->num_heads, rows->seq_len, rows->head_dim);
+    RESOLVE_STRIDES(j->rows.y, 0, rows->num_heads, rows->seq_len, rows->head_dim);
+    j->rows.positions_stride = stride_or(rows->positions_stride, rows->seq_len);
+    status = check_rope_rows(&j->rows, &rows->y, why);
+    return status ? status : check_rope_positions(rope, &j->rows, why);
+}
+
+static void put_ok(char *why, size_t why_bytes)
+{
+    text t = text_in(why, why_bytes);
+    put(&t, "ok");
+}
+
+ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
+                                     size_t why_bytes)
+{
+    text sentence = text_in(why, why_bytes);
+    rope_job j;
+    const attn_status status = check_job(&j, rope, rows, &sentence);
+    if (status)
+        return status;
+    j.kernels = attn_kernels_get(0);
+    j.turn = best_turn();
+    if (rows->batch && rows->num_heads && rows->seq_len)
+        run_rows(&j);
+    put_ok(why, why_bytes);
+    return ATTN_OK;
+}
+
+static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, int64_t first,
+                                      int64_t count, const float *c, const float *s, text *why)
+{
+    static const ptrdiff_t packed[4] = { 0, 0, 0, 1 };
+    const attn_status status = check_rope(rope, head_dim, why);
+    if (status)
+        return status;
+    if (rope->cos)
+        return bad(why, ATTN_ERR_ARG,
+                   "rope has a table: to compute one, set its cos and sin to NULL");
+    if (count < 0)
+        return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at least 0");
+    if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
+        return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
+    if (count > ROPE_MOST_POSITION + 1 - first) {
+        put_field(why, "first", first);
+        put(why, " + ");
+        return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at most 2^31 + 1");
+    }
+    if (count && (!c || !s))
+        return bad(why, ATTN_ERR_ARG, c ? "sin is NULL" : "cos is NULL");
+    return check_extent("cos", sizeof(float), 1, 1, 1,
+                        times(count, (rope->dim ? rope->dim : head_dim) / 2), packed, why);
+}
+
+ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
+                                     int64_t count, float *cos, float *sin, char *why,
+                                     size_t why_bytes)
+{
+    text sentence = text_in(why, why_bytes);
+    const attn_status status =
+        check_table_wanted(rope, head_dim, first, count, cos, sin, &sentence);
+    rope_source from;
+    rope_block k;
+    int64_t pair, i;
+    if (status)
+        return status;
+    from = source_of(rope, rope->dim ? rope->dim : head_dim);
+    for (pair = 0; pair < from.pairs && count; pair += ROPE_BLOCK) {
+        begin_block(&k, &from, pair);
+        for (i = 0; i < count; i++) {
+            set_angles(&k, &from, first + i);
+            memcpy(cos + i * from.pairs + pair, k.c, (size_t)k.n * sizeof *cos);
+            memcpy(sin + i * from.pairs + pair, k.s, (size_t)k.n * sizeof *sin);
+        }
+    }
+    put_ok(why, why_bytes);
+    return ATTN_OK;
+}
+
+/* src/cache/shape.c - the shape of a cache: its rules, its memory, its storage.
+ *
+ * An entry is a sequence's own storage or, paged, a page. Page i of a sequence's table is there if and
+ * only if a key that is present lies in it. Functions that change a cache look at everything first:
+ * below the comment "from here on nothing can fail" nothing does.
+ */
+
+enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
+
+static const char *const side_names[CACHE_SIDES] = { "k", "v" };
+
+static int64_t dim_of(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? c->head_dim : c->head_dim_v;
+}
+
+static const attn_output *storage_of(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? &c->k : &c->v;
+}
+
+static ptrdiff_t layer_stride(const attn_cache *c, int side)
+{
+    return side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
+}
+
+static int64_t cache_entries(const attn_cache *c)
+{
+    return c->page_size ? c->num_pages : c->num_sequences;
+}
+
+static int64_t cache_entry_rows(const attn_cache *c)
+{
+    return c->page_size ? c->page_size : c->rows;
+}
+
+/* One layer of K or V: [entry, head, row, dim]. */
+static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
+{
+    attn_output o = *storage_of(c, side);
+    o.data =
+        (char *)o.data + (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
+    return o;
+}
+
+typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+    int64_t entry, row;
+} cache_place;
+
+/* Bytes from the first element of a tensor or output to a row. */
+#define BYTES_TO(x, at, head)                                                                      \
+    (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
+      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+     (ptrdiff_t)bytes_of((x).dtype))
+
+/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
+                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
+{
+    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
+    int64_t i;
+    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
+        memcpy(to, from, bytes * (size_t)count);
+        return;
+    }
+    for (i = 0; i < count; i++, to += to_step, from += from_step) {
+        if (to_dtype == from_dtype)
+            memcpy(to, from, bytes);
+        else
+            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
+    }
+}
+
+/* All heads of `count` rows. */
+static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
+                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+{
+    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
+    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
+    int64_t h;
+    for (h = 0; h < heads; h++)
+        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
+                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
+                     count, dim);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 2  Shape
+ * --------------------------------------------------------------------------------------------- */
+
+#define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
+
+/* numbers of sequences, pages and rows are int32_t */
+static const size_rule cache_counts[] = {
+    { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
+    { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
+    { CACHE_RULE(head_dim_v, 0, MOST) },         { CACHE_RULE(capacity, 1, INT32_MAX) },
+    { CACHE_RULE(page_size, 0, INT32_MAX) },     { CACHE_RULE(num_pages, 0, INT32_MAX) },
+    { CACHE_RULE(window_left, 0, INT32_MAX) },
+};
+
+static const size_rule cache_enums[] = {
+    { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
+    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+};
+
+/* As given: rows of storage that is written must not share elements. */
+static attn_status check_given_strides(const attn_cache *c, text *why)
+{
+    attn_status status = check_output_strides("k", &c->k, why);
+    if (!status)
+        status = check_output_strides("v", &c->v, why);
+    if (!status)
+        status = check_output_stride("k", "_stride_layer", c->k_stride_layer, why);
+    if (!status)
+        status = check_output_stride("v", "_stride_layer", c->v_stride_layer, why);
+    return status;
+}
+
+static attn_status check_fields(const attn_cache *c, text *why)
+{
+    attn_status status = check_counts(c, cache_counts, COUNT_OF(cache_counts), why);
+    if (!status)
+        status = check_enums(c, cache_enums, COUNT_OF(cache_enums), why);
+    if (status)
+        return status;
+    if (c->window_left && !c->ring)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
+                         " is set, but ring is 0: set ring = 1");
+    if (c->ring && c->window_left >= c->capacity) {
+        bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
+                  " of a ring must be below capacity");
+        put_field(why, "", c->capacity);
+        return ATTN_ERR_ARG;
+    }
+    if (c->num_pages && !c->page_size)
+        return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
+                         " is set, but page_size is 0");
+    return check_given_strides(c, why);
+}
+
+static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
+{
+    const int by_head = c->layout == ATTN_CACHE_HND;
+    const int64_t entry = times(times(c->num_heads_kv, cache_entry_rows(c)), dim);
+    o->stride_batch = stride_or(o->stride_batch, entry);
+    o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
+    o->stride_seq = stride_or(o->stride_seq, by_head ? dim : times(c->num_heads_kv, dim));
+    return stride_or(layer, times(cache_entries(c), entry));
+}
+
+/* Fills in every default. */
+static void resolve_cache(attn_cache *c)
+{
+    c->num_layers = max64(c->num_layers, 1);
+    c->head_dim_v = c->head_dim_v ? c->head_dim_v : c->head_dim;
+    c->pages_per_sequence = c->page_size ? (c->capacity - 1) / c->page_size + 1 : 0;
+    c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
+    if (c->page_size && !c->num_pages)
+        c->num_pages = times(c->num_sequences, c->pages_per_sequence);
+    c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
+    c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
+}
+
+typedef struct storage_axes { /* layers, entries, heads, rows */
+    int64_t count[4];
+    ptrdiff_t stride[4];
+    int64_t dim;
+} storage_axes;
+
+static storage_axes axes_of(const attn_cache *c, int side)
+{
+    const attn_output *o = storage_of(c, side);
+    storage_axes a;
+    a.count[0] = c->num_layers;
+    a.count[1] = cache_entries(c);
+    a.count[2] = c->num_heads_kv;
+    a.count[3] = cache_entry_rows(c);
+    a.stride[0] = layer_stride(c, side);
+    a.stride[1] = o->stride_batch;
+    a.stride[2] = o->stride_head;
+    a.stride[3] = o->stride_seq;
+    a.dim = dim_of(c, side);
+    return a;
+}
+
+static int64_t distance(ptrdiff_t stride)
+{
+    return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
+}
+
+/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
+ * stride to the largest, has to step over all that the ones before it cover. */
+static int64_t span_of(const storage_axes *a)
+{
+    int64_t span = a->dim;
+    int n, axis, used = 0;
+    for (n = 0; n < 4; n++) {
+        int next = -1;
+        for (axis = 0; axis < 4; axis++)
+            if (!(used >> axis & 1) &&
+                (next < 0 || distance(a->stride[axis]) < distance(a->stride[next])))
+                next = axis;
+        used |= 1 << next;
+        if (a->count[next] == 1)
+            continue;
+        if (distance(a->stride[next]) < span)
+            return 0;
+        span = plus(span, times(a->count[next] - 1, distance(a->stride[next])));
+    }
+    return span;
+}
+
+static void put_storage(const attn_cache *c, int side, text *why)
+{
+    const storage_axes a = axes_of(c, side);
+    const char *const names[] = { "num_layers", c->page_size ? "num_pages" : "num_sequences",
+                                  "num_heads_kv", c->page_size ? "page_size" : "rows" };
+    int axis;
+    put(why, side_names[side]);
+    put(why, ": ");
+    for (axis = 0; axis < 4; axis++) {
+        put_field(why, names[axis], a.count[axis]);
+        put(why, axis < 3 ? " x " : "");
+    }
+}
+
+/* Strides are resolved. */
+static attn_status check_storage(const attn_cache *c, int side, text *why)
+{
+    const attn_output *o = storage_of(c, side);
+    const storage_axes a = axes_of(c, side);
+    const int64_t span = span_of(&a);
+    int axis;
+    for (axis = 0; axis < 4 && !o->data; axis++)
+        if (a.stride[axis] < 0) {
+            put(why, side_names[side]);
+            return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
+        }
+    if (!span) {
+        put_storage(c, side, why);
+        return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
+    }
+    if (times(span, (int64_t)bytes_of(o->dtype)) < ADDRESS_LIMIT)
+        return ATTN_OK;
+    put_storage(c, side, why);
+    return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
+}
+
+/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+typedef struct cache_memory {
+    int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
+    int64_t bytes; /* of all, at any address */
+} cache_memory;
+
+static cache_memory place_cache(const attn_cache *c)
+{
+    const storage_axes k = axes_of(c, CACHE_K), v = axes_of(c, CACHE_V);
+    const int64_t n = c->num_sequences;
+    cache_memory m;
+    int64_t at = 0;
+    m.begin = place(&at, n, sizeof *c->begin);
+    m.end = place(&at, n, sizeof *c->end);
+    m.overwritten_below = place(&at, n, sizeof *c->overwritten_below);
+    m.length = place(&at, n, sizeof *c->length);
+    m.first_row = place(&at, n, sizeof *c->first_row);
+    m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
+    m.uses = place(&at, c->num_pages, sizeof *c->uses);
+    m.free_pages = place(&at, c->num_pages, sizeof *c->free_pages);
+    m.k = place(&at, c->k.data ? 0 : span_of(&k), bytes_of(c->k.dtype));
+    m.v = place(&at, c->v.data ? 0 : span_of(&v), bytes_of(c->v.dtype));
+    m.bytes = plus(at, ALIGNMENT - 1);
+    return m;
+}
+
+/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
+                               text *why)
+{
+    attn_status status;
+    if (!c)
+        return bad(why, ATTN_ERR_ARG, "cache is NULL");
+    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+        return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
+    status = check_fields(c, why);
+    if (status)
+        return status;
+    *resolved = *c;
+    resolve_cache(resolved);
+    if (resolved->rows > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
+                         " in whole pages must be at most 2147483647");
+    if (resolved->num_pages > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
+                         ", as many as all sequences can need, must be at most 2147483647");
+    status = check_storage(resolved, CACHE_K, why);
+    if (!status)
+        status = check_storage(resolved, CACHE_V, why);
+    if (status)
+        return status;
+    *m = place_cache(resolved);
+    if (m->bytes >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
+                         ": the cache would exceed the address space");
+    return ATTN_OK;
+}
+
+static attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
+static attn_status too_small_memory(size_t bytes, int64_t need, const char *rest, text *why)
+{
+    put_field(why, "memory: bytes", (int64_t)bytes);
+    put(why, " must be at least ");
+    put_int(why, need);
+    put(why, rest);
+    return ATTN_ERR_WORKSPACE;
+}
+
+ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_cache resolved;
+    cache_memory m;
+    attn_status status;
+    if (!bytes)
+        return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    status = check_shape(c, &resolved, &m, &why);
+    if (!status)
+        *bytes = (size_t)m.bytes;
+    return done(status, &why);
+}
+
+static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
+{
+    c->begin = (int64_t *)(void *)(at + m->begin);
+    c->end = (int64_t *)(void *)(at + m->end);
+    c->overwritten_below = (int64_t *)(void *)(at + m->overwritten_below);
+    c->length = (int32_t *)(void *)(at + m->length);
+    c->first_row = (int32_t *)(void *)(at + m->first_row);
+    c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
+    c->uses = c->page_size ? (int32_t *)(void *)(at + m->uses) : NULL;
+    c->free_pages = c->page_size ? (int32_t *)(void *)(at + m->free_pages) : NULL;
+    c->k.data = c->k.data ? c->k.data : at + m->k;
+    c->v.data = c->v.data ? c->v.data : at + m->v;
+}
+
+static void empty_cache(attn_cache *c)
+{
+    int64_t i;
+    for (i = 0; i < c->num_sequences; i++) {
+        c->begin[i] = c->end[i] = c->overwritten_below[i] = 0;
+        c->length[i] = c->first_row[i] = 0;
+    }
+    for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
+        c->table[i] = -1;
+    c->num_free = c->page_size ? c->num_pages : 0;
+    for (i = 0; i < c->num_free; i++) {
+        c->uses[i] = 0;
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+    }
+}
+
+ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const size_t room = memory ? bytes : 0;
+    attn_cache resolved;
+    cache_memory m;
+    const attn_status status = check_shape(c, &resolved, &m, &why);
+    if (status)
+        return status;
+    if ((uint64_t)room < (uint64_t)m.bytes)
+        return too_small_memory(room, m.bytes, "; attn_cache_size says how many", &why);
+    point_arrays(&resolved, &m, align_memory(memory));
+    empty_cache(&resolved);
+    *c = resolved;
+    return done(ATTN_OK, &why);
+}
+
+/* src/cache/pages.c - rows and pages of a cache: where a number lies; pages taken, shared, given back.
+ *
+ * Where a key lies is computed in two places: here for writing (next_run, cache_place), from the
+ * cache's own state, and in keys.c for attention (key_at, key_place), from the kv_rows of a view,
+ * which may be another library's arrays.
+ */
+
+static int32_t *table_of(const attn_cache *c, int64_t q)
+{
+    return c->table + q * c->pages_per_sequence;
+}
+
+/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+typedef struct cache_run {
+    int64_t number, rows;
+    cache_place at;
+} cache_run;
+
+static cache_run run_before(int64_t number)
+{
+    cache_run run;
+    memset(&run, 0, sizeof run);
+    run.number = number;
+    return run;
+}
+
+/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
+{
+    int64_t row;
+    run->number += run->rows;
+    if (run->number == end)
+        return 0;
+    row = run->number % c->rows;
+    run->at.entry = c->page_size ? table_of(c, q)[row / c->page_size] : q;
+    run->at.row = c->page_size ? row % c->page_size : row;
+    run->rows = min64(cache_entry_rows(c) - run->at.row, end - run->number);
+    return 1;
+}
+
+/* Places of a table, which go on from the last to the first. */
+typedef struct page_range {
+    int64_t first, count;
+} page_range;
+
+/* Those of numbers first .. first+count-1, count at most c->rows. */
+static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
+{
+    const int64_t row = first % c->rows;
+    page_range r;
+    r.first = row / c->page_size;
+    r.count = count ? (row % c->page_size + count - 1) / c->page_size + 1 : 0;
+    r.count = min64(r.count, c->pages_per_sequence);
+    return r;
+}
+
+static int64_t nth_page(const attn_cache *c, const page_range *r, int64_t n)
+{
+    return (r->first + n) % c->pages_per_sequence;
+}
+
+static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_table)
+{
+    const int64_t n = place_in_table - r->first;
+    return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
+}
+
+/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                        int64_t overwritten_below)
+{
+    c->overwritten_below[q] = begin == end ? 0 : overwritten_below;
+    c->begin[q] = begin;
+    c->end[q] = end;
+    c->length[q] = (int32_t)(end - begin);
+    c->first_row[q] = (int32_t)(begin % c->rows);
+}
+
+static int32_t take_page(attn_cache *c)
+{
+    const int32_t page = c->free_pages[--c->num_free];
+    c->uses[page] = 1;
+    return page;
+}
+
+static void leave_page(attn_cache *c, int32_t page)
+{
+    if (--c->uses[page] == 0)
+        c->free_pages[c->num_free++] = page;
+}
+
+/* These rows of all layers. */
+static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
+{
+    cache_place target = from;
+    int64_t layer;
+    int side;
+    target.entry = to;
+    for (layer = 0; layer < c->num_layers; layer++)
+        for (side = 0; side < CACHE_SIDES; side++) {
+            const attn_output o = layer_of(c, side, layer);
+            const attn_tensor t = as_tensor(&o);
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+        }
+}
+
+/* Pages without a key of begin .. end-1 are given back. */
+static void drop_pages(attn_cache *c, int64_t q)
+{
+    const page_range kept = pages_of(c, c->begin[q], c->length[q]);
+    int32_t *table = table_of(c, q);
+    int64_t i;
+    for (i = 0; i < c->pages_per_sequence; i++)
+        if (table[i] >= 0 && !has_page(c, &kept, i)) {
+            leave_page(c, table[i]);
+            table[i] = -1;
+        }
+}
+
+/* src/cache/steps.c - a step of a cache: every rule about new keys and its sentence. */
+
+/* What one batch entry of a step brings. */
+typedef struct cache_part {
+    int64_t sequence, count;
+    cache_place from; /* of k and v, where its rows begin */
+} cache_part;
+
+/* Rows of k and v that are entry b's, in use or not. */
+static int64_t rows_given(const attn_cache_step *s, int64_t b)
+{
+    return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
+}
+
+static cache_part part_of(const attn_cache_step *s, int64_t b)
+{
+    cache_part part;
+    part.sequence = entry32(s->sequences, b, b);
+    part.count = entry32(s->len, b, rows_given(s, b));
+    part.from.entry = s->cu_seqlens ? 0 : b;
+    part.from.row = entry32(s->cu_seqlens, b, 0);
+    return part;
+}
+
+static attn_status check_cache(const attn_cache *c, text *why)
+{
+    if (!c)
+        return bad(why, ATTN_ERR_ARG, "cache is NULL");
+    if (!c->begin || c->rows < 1)
+        return bad(why, ATTN_ERR_ARG, "cache is not ready: call attn_cache_init first");
+    return ATTN_OK;
+}
+
+/* "name (value) must be from 0 to `most`" */
+static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
+{
+    if (value >= 0 && value <= most)
+        return ATTN_OK;
+    bad_field(why, ATTN_ERR_ARG, name, value, " must be from 0 to ");
+    put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_layer(const attn_cache *c, int64_t layer, text *why)
+{
+    return check_index("layer", layer, c->num_layers - 1, why);
+}
+
+static attn_status check_sequence(const attn_cache *c, const char *name, int64_t q, text *why)
+{
+    return check_index(name, q, c->num_sequences - 1, why);
+}
+
+static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                                text *why)
+{
+    int64_t b;
+    if (batch < 0)
+        return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
+    if (!sequences && batch > c->num_sequences) {
+        bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at most num_sequences");
+        put_field(why, "", c->num_sequences);
+        return ATTN_ERR_ARG;
+    }
+    for (b = 0; sequences && b < batch; b++)
+        if (sequences[b] < 0 || sequences[b] >= c->num_sequences) {
+            bad_entry(why, "sequences", b, sequences[b], " must be from 0 to num_sequences - 1, ");
+            put_int(why, c->num_sequences - 1);
+            return ATTN_ERR_ARG;
+        }
+    return ATTN_OK;
+}
+
+/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
+{
+    int64_t b, i, top = -1;
+    for (b = 0; sequences && b < batch; b++) {
+        for (i = 0; sequences[b] <= top && i < b; i++)
+            if (sequences[i] == sequences[b])
+                return bad_entry(why, "sequences", b, sequences[b],
+                                 " is there twice: a step has each sequence once");
+        top = max64(top, sequences[b]);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_step(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    attn_status status;
+    int64_t b;
+    if (!s)
+        return bad(why, ATTN_ERR_ARG, "step is NULL");
+    if (s->seq_len < 0 || s->seq_len > MOST)
+        return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
+                         s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
+    status = check_chosen(c, s->sequences, s->batch, why);
+    if (!status)
+        status = check_distinct(s->sequences, s->batch, why);
+    if (!status && s->batch)
+        status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
+    for (b = 0; s->len && b < s->batch && !status; b++)
+        if (s->len[b] < 0 || s->len[b] > rows_given(s, b)) {
+            status = bad_entry(why, "len", b, s->len[b], " must be from 0 to ");
+            put_int(why, rows_given(s, b));
+        }
+    return status;
+}
+
+static void put_new_keys(const attn_cache *c, const cache_part *part, text *why)
+{
+    put(why, "sequence ");
+    put_int(why, part->sequence);
+    put(why, " with ");
+    put_int(why, c->length[part->sequence]);
+    put(why, " keys and ");
+    put_int(why, part->count);
+    put(why, " new ones: ");
+}
+
+static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
+{
+    const int64_t present = c->length[part->sequence];
+    const int64_t longest = c->rows - min64(c->window_left, present);
+    if (part->count <= (c->ring ? longest : c->capacity - present))
+        return ATTN_OK;
+    put_new_keys(c, part, why);
+    if (!c->ring)
+        return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
+    put_field(why, "a ring of rows", c->rows);
+    put(why, " with ");
+    put_field(why, "window_left", c->window_left);
+    put(why, " takes at most ");
+    put_int(why, longest);
+    return bad(why, ATTN_ERR_FULL, " in one step");
+}
+
+/* Whether all other sequences that have this page are earlier entries of the step and write to it,
+ * too: then they will have taken copies, and the page is left to entry b. */
+static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
+                        int32_t page)
+{
+    int64_t others = c->uses[page] - 1, e;
+    for (e = 0; e < b && others > 0; e++) {
+        const cache_part part = part_of(s, e);
+        const page_range r = pages_of(c, c->end[part.sequence], part.count);
+        others -= table_of(c, part.sequence)[i] == page && has_page(c, &r, i);
+    }
+    return others == 0;
+}
+
+/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
+{
+    const cache_part part = part_of(s, b);
+    const page_range r = pages_of(c, c->end[part.sequence], part.count);
+    int64_t needed = 0, n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t page = table_of(c, part.sequence)[i];
+        needed += page < 0 || !is_last_user(c, s, b, i, page);
+    }
+    return needed;
+}
+
+/* Whether the step fits, all of it. */
+static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    attn_status status = ATTN_OK;
+    int64_t b, needed = 0;
+    for (b = 0; b < s->batch && !status; b++) {
+        const cache_part part = part_of(s, b);
+        status = check_room(c, &part, why);
+    }
+    for (b = 0; c->page_size && b < s->batch && !status; b++)
+        needed += pages_needed(c, s, b);
+    if (status || needed <= c->num_free)
+        return status;
+    put_field(why, "num_free", c->num_free);
+    put(why, " of ");
+    put_field(why, "num_pages", c->num_pages);
+    put(why, " is too few: the step needs ");
+    put_int(why, needed);
+    return bad(why, ATTN_ERR_FULL, " pages");
+}
+
+/* k or v of a step with its strides resolved. */
+static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
+{
+    attn_tensor t = side == CACHE_K ? s->k : s->v;
+    RESOLVE_STRIDES(t, s->cu_seqlens != NULL, c->num_heads_kv, s->seq_len, dim_of(c, side));
+    return t;
+}
+
+/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
+{
+    if (dtype == ATTN_F32 || dtype == stored)
+        return ATTN_OK;
+    put(why, name);
+    bad_field(why, ATTN_ERR_ARG, ".dtype", dtype, " must be f32 (0) or as stored ");
+    put(why, "(");
+    put_int(why, stored);
+    put(why, ")");
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_input(const attn_cache *c, const attn_cache_step *s, int side, text *why)
+{
+    const attn_tensor t = input_of(c, s, side);
+    const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
+    const int64_t batch = s->cu_seqlens ? 1 : s->batch;
+    attn_status status = check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
+    if (status)
+        return status;
+    if (!t.data && s->batch && s->seq_len) {
+        put(why, side_names[side]);
+        return bad(why, ATTN_ERR_ARG, ".data is NULL");
+    }
+    return check_extent(side_names[side], (int64_t)bytes_of(t.dtype), batch, c->num_heads_kv,
+                        s->seq_len, dim_of(c, side), stride, why);
+}
+
+/* First of a part's positions; NULL = its keys' numbers. */
+static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
+{
+    return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
+}
+
+static attn_status check_positions_given(const attn_cache_step *s, text *why)
+{
+    const ptrdiff_t stride[4] = { (ptrdiff_t)s->seq_len, 0, 1, 1 };
+    if (!s->positions)
+        return ATTN_OK;
+    if (!s->rope)
+        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
+    return check_extent("positions", sizeof(int64_t), s->cu_seqlens ? 1 : s->batch, 1, s->seq_len,
+                        1, stride, why);
+}
+
+/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
+{
+    attn_rope_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.batch = 1;
+    rows.head_dim = c->head_dim;
+    rows.x.dtype = s->k.dtype;
+    rows.y.dtype = c->k.dtype;
+    return rows;
+}
+
+/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
+ * named only before a complaint. */
+static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
+                                      const cache_part *part, int64_t first, text why)
+{
+    attn_rope_rows rows = no_heads(c, s);
+    rows.seq_len = part->count;
+    rows.positions = positions_of(s, part->from);
+    rows.first = rows.positions ? NULL : &first;
+    put(&why, "keys of sequence ");
+    put_int(&why, part->sequence);
+    put(&why, ": ");
+    return attn_rope_apply(s->rope, &rows, why.at, why.left);
+}
+
+static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
+                                 text *why)
+{
+    attn_status status = check_positions_given(s, why);
+    int64_t b;
+    if (!status && s->rope) {
+        const attn_rope_rows none = no_heads(c, s);
+        status = attn_rope_apply(s->rope, &none, why->at, why->left);
+    }
+    for (b = 0; s->rope && b < s->batch && !status; b++) {
+        const cache_part part = part_of(s, b);
+        const int64_t end = c->end[part.sequence];
+        status = check_turning_part(c, s, &part, extended ? end - part.count : end, *why);
+    }
+    return status;
+}
+
+static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, int extended,
+                                text *why)
+{
+    attn_status status = check_input(c, s, CACHE_K, why);
+    if (!status)
+        status = check_input(c, s, CACHE_V, why);
+    if (!status)
+        status = check_turning(c, s, extended, why);
+    return status;
+}
+
+/* src/cache/write.c - extending a cache and writing keys into it. */
+
+/* A page of its own for each place that new keys go to. */
+static void own_pages(attn_cache *c, const cache_part *part)
+{
+    const page_range r = pages_of(c, c->end[part->sequence], part->count);
+    int32_t *table = table_of(c, part->sequence);
+    int64_t n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t shared = table[i];
+        const cache_place whole = { shared, 0 };
+        if (shared >= 0 && c->uses[shared] == 1)
+            continue;
+        table[i] = take_page(c);
+        if (shared < 0)
+            continue;
+        copy_entry(c, whole, table[i], c->page_size);
+        leave_page(c, shared);
+    }
+}
+
+/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
+ * them that were present are overwritten, not what the caller had forgotten before. */
+static void advance(attn_cache *c, const cache_part *part)
+{
+    const int64_t q = part->sequence, end = c->end[q] + part->count;
+    const int64_t begin = max64(c->begin[q], end - c->rows);
+    set_numbers(c, q, begin, end, begin > c->begin[q] ? begin : c->overwritten_below[q]);
+}
+
+static void extend_all(attn_cache *c, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (c->page_size)
+            own_pages(c, &part);
+        advance(c, &part);
+    }
+}
+
+ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    return done(ATTN_OK, &why);
+}
+
+/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
+{
+    cache_place from = part->from;
+    from.row += run->number - (c->end[part->sequence] - part->count);
+    return from;
+}
+
+/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+static ptrdiff_t as_field(ptrdiff_t stride)
+{
+    return stride ? stride : ATTN_STRIDE_BROADCAST;
+}
+
+static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run)
+{
+    attn_rope_rows rows = no_heads(c, s);
+    rows.num_heads = c->num_heads_kv;
+    rows.seq_len = run->rows;
+    rows.x = input_of(c, s, CACHE_K);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+    rows.x.stride_head = as_field(rows.x.stride_head);
+    rows.x.stride_seq = as_field(rows.x.stride_seq);
+    rows.y = layer_of(c, CACHE_K, layer);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
+    rows.positions = positions_of(s, from);
+    rows.first = rows.positions ? NULL : &run->number;
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+}
+
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, int side)
+{
+    const attn_output o = layer_of(c, side, layer);
+    const attn_tensor t = input_of(c, s, side);
+    copy_heads(&o, run->at, &t, from, c->num_heads_kv, run->rows, dim_of(c, side));
+}
+
+static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                       const cache_part *part)
+{
+    const int64_t end = c->end[part->sequence];
+    cache_run run = run_before(end - part->count);
+    while (next_run(c, part->sequence, end, &run)) {
+        const cache_place from = row_in_step(c, part, &run);
+        if (s->rope)
+            turn_run(c, layer, s, from, &run);
+        else
+            copy_run(c, layer, s, from, &run, CACHE_K);
+        copy_run(c, layer, s, from, &run, CACHE_V);
+    }
+}
+
+static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        write_part(c, layer, s, &part);
+    }
+}
+
+/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+static int is_shared(const attn_cache *c, const cache_part *part)
+{
+    page_range r;
+    int64_t n;
+    if (!c->page_size)
+        return 0;
+    r = pages_of(c, c->end[part->sequence] - part->count, part->count);
+    for (n = 0; n < r.count; n++)
+        if (c->uses[table_of(c, part->sequence)[nth_page(c, &r, n)]] > 1)
+            return 1;
+    return 0;
+}
+
+static attn_status check_extended(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (part.count > c->length[part.sequence]) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
+        }
+        if (is_shared(c, &part)) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG,
+                       "other sequences share their pages: write all layers "
+                       "before attn_cache_fork");
+        }
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                                      char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_layer(c, layer, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_extended(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 1, &why);
+    if (status)
+        return status;
+    write_all(c, layer, s);
+    return done(ATTN_OK, &why);
+}
+
+ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status && c->num_layers != 1)
+        return bad_field(&why, ATTN_ERR_ARG, "num_layers", c->num_layers,
+                         ": call attn_cache_extend, then attn_cache_write for each layer");
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 0, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    write_all(c, 0, s);
+    return done(ATTN_OK, &why);
+}
+
+/* src/cache/cache.c - trimming, forking, viewing and reading a cache. */
+
+/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
+                                 int64_t first, const char *end_name, int64_t end, text *why)
+{
+    if (first <= end && first >= c->begin[q] && end <= c->end[q])
+        return ATTN_OK;
+    put_field(why, first_name, first);
+    put(why, " and ");
+    put_field(why, end_name, end);
+    put(why, " must ascend from ");
+    put_int(why, c->begin[q]);
+    put(why, " to ");
+    put_int(why, c->end[q]);
+    put(why, ", the numbers present in sequence ");
+    put_int(why, q);
+    return ATTN_ERR_ARG;
+}
+
+/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
+ * begin beyond what it has overwritten says that all before it is forgotten. */
+static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                                  text *why)
+{
+    const int64_t gone = c->overwritten_below[q];
+    if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
+        return ATTN_OK;
+    put_field(why, "end", end);
+    put(why, " must be at least ");
+    put_int(why, gone + c->window_left);
+    put(why, ": ");
+    put_field(why, "window_left", c->window_left);
+    put(why, " keys before it are needed, and the ring has overwritten those below ");
+    put_int(why, gone);
+    return ATTN_ERR_ARG;
+}
+
+ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const int restart = begin == 0 && end == 0;
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_sequence(c, "sequence", q, &why);
+    if (!status && !restart)
+        status = check_present(c, q, "begin", begin, "end", end, &why);
+    if (!status && !restart)
+        status = check_rollback(c, q, begin, end, &why);
+    if (status)
+        return status;
+    set_numbers(c, q, begin, end, c->overwritten_below[q]);
+    if (c->page_size)
+        drop_pages(c, q);
+    return done(ATTN_OK, &why);
+}
+
+static void share_pages(attn_cache *c, int64_t from, int64_t to)
+{
+    const page_range r = pages_of(c, c->begin[to], c->length[to]);
+    int64_t n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t page = table_of(c, from)[i];
+        table_of(c, to)[i] = page;
+        c->uses[page]++;
+    }
+}
+
+/* Keys of an unpaged cache have the same rows in both sequences. */
+static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
+{
+    cache_run run = run_before(c->begin[to]);
+    while (next_run(c, from, c->end[to], &run))
+        copy_entry(c, run.at, to, run.rows);
+}
+
+ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_sequence(c, "from", from, &why);
+    if (!status)
+        status = check_sequence(c, "to", to, &why);
+    if (!status && from == to)
+        return bad_field(&why, ATTN_ERR_ARG, "to", to, " must be another sequence than from");
+    if (!status && c->length[to])
+        return bad_field(&why, ATTN_ERR_ARG, "to", to,
+                         " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
+    if (!status)
+        status = check_present(c, from, "begin", c->begin[from], "end", end, &why);
+    if (!status)
+        status = check_rollback(c, from, c->begin[from], end, &why);
+    if (status)
+        return status;
+    set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
+    if (c->page_size)
+        share_pages(c, from, to);
+    else
+        copy_keys(c, from, to);
+    return done(ATTN_OK, &why);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 7  Views and reading
+ * --------------------------------------------------------------------------------------------- */
+
+/* Offsets of a view's arrays in the caller's memory. */
+typedef struct view_memory {
+    int64_t key_base, kv_len, begin, table, bytes;
+} view_memory;
+
+static int64_t view_pages(const attn_cache *c)
+{
+    return c->page_size ? c->pages_per_sequence : 1;
+}
+
+static view_memory place_view(const attn_cache *c, int64_t batch)
+{
+    view_memory m;
+    int64_t at = 0;
+    m.key_base = place(&at, batch, sizeof(int64_t));
+    m.kv_len = place(&at, batch, sizeof(int32_t));
+    m.begin = place(&at, batch, sizeof(int32_t));
+    m.table = place(&at, times(batch, view_pages(c)), sizeof(int32_t));
+    m.bytes = plus(at, ALIGNMENT - 1);
+    return m;
+}
+
+static attn_status check_view_size(const attn_cache *c, int64_t batch, text *why)
+{
+    if (batch < 0)
+        return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
+    if (batch > MOST || place_view(c, batch).bytes >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "batch", batch,
+                         ": the view would exceed the address space");
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, size_t *bytes,
+                                          char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status && !bytes)
+        return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    if (!status)
+        status = check_view_size(c, batch, &why);
+    if (!status)
+        *bytes = (size_t)place_view(c, batch).bytes;
+    return done(status, &why);
+}
+
+/* What does not depend on which sequences are chosen. */
+static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
+{
+    const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
+    p->num_heads_kv = c->num_heads_kv;
+    p->seq_len_kv = c->rows;
+    p->head_dim = c->head_dim;
+    p->head_dim_v = c->head_dim_v;
+    p->k = as_tensor(&k);
+    p->v = as_tensor(&v);
+    p->kv_begin = NULL;
+    p->cu_seqlens_kv = NULL;
+    memset(&p->kv_rows, 0, sizeof p->kv_rows);
+    p->kv_rows.ring = c->rows;
+}
+
+static void view_all(const attn_cache *c, attn_params *p)
+{
+    p->kv_len = c->length;
+    p->key_base = c->begin;
+    p->kv_rows.begin = c->first_row;
+    p->kv_rows.table = c->table;
+    p->kv_rows.page_size = c->page_size;
+    p->kv_rows.num_pages = c->num_pages;
+}
+
+/* Of a cache that is not paged, each sequence is a page of its own. */
+static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                        attn_params *p, char *at)
+{
+    const view_memory m = place_view(c, batch);
+    int64_t *key_base = (int64_t *)(void *)(at + m.key_base);
+    int32_t *kv_len = (int32_t *)(void *)(at + m.kv_len);
+    int32_t *begin = (int32_t *)(void *)(at + m.begin);
+    int32_t *table = (int32_t *)(void *)(at + m.table);
+    const int64_t pages = view_pages(c);
+    int64_t b;
+    for (b = 0; b < batch; b++) {
+        const int32_t q = sequences[b];
+        key_base[b] = c->begin[q];
+        kv_len[b] = c->length[q];
+        begin[b] = c->first_row[q];
+        memcpy(table + b * pages, c->page_size ? table_of(c, q) : &q,
+               (size_t)pages * sizeof *table);
+    }
+    p->kv_len = kv_len;
+    p->key_base = key_base;
+    p->kv_rows.begin = begin;
+    p->kv_rows.table = table;
+    p->kv_rows.page_size = cache_entry_rows(c);
+    p->kv_rows.num_pages = cache_entries(c);
+}
+
+/* Keys that all sequences of the view have in the same pages from the same number on. */
+static int64_t count_shared(const attn_cache *c, const attn_params *p)
+{
+    const int64_t pages = c->pages_per_sequence;
+    int64_t least = p->batch > 1 ? p->kv_len[0] : 0, keys, b;
+    const int64_t first = p->batch > 1 ? p->kv_rows.begin[0] : 0;
+    for (b = 1; b < p->batch; b++)
+        least = p->key_base[b] == p->key_base[0] ? min64(least, p->kv_len[b]) : 0;
+    for (keys = 0; keys < least; keys += c->page_size - (first + keys) % c->page_size) {
+        const int64_t i = (first + keys) % c->rows / c->page_size;
+        for (b = 1; b < p->batch; b++)
+            if (p->kv_rows.table[b * pages + i] != p->kv_rows.table[i])
+                return keys;
+    }
+    return min64(keys, least);
+}
+
+static attn_status check_window(const attn_cache *c, const attn_params *p, text *why)
+{
+    if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
+        return ATTN_OK;
+    bad_field(why, ATTN_ERR_ARG, "p.window_left", p->window_left, " must be from 0 to ");
+    put_int(why, c->window_left);
+    return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
+}
+
+/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+static void view_window(const attn_cache *c, attn_params *p)
+{
+    if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
+        return;
+    p->window = ATTN_WINDOW;
+    p->window_left = c->window_left;
+    p->window_right = -1;
+}
+
+static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
+                              int64_t batch, const attn_params *p, size_t room, text *why)
+{
+    attn_status status = check_cache(c, why);
+    if (!status && !p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (!status)
+        status = check_layer(c, layer, why);
+    if (!status)
+        status = check_view_size(c, batch, why);
+    if (!status)
+        status = check_chosen(c, sequences, batch, why);
+    if (!status)
+        status = check_window(c, p, why);
+    if (!status && sequences && room < (size_t)place_view(c, batch).bytes)
+        return too_small_memory(room, place_view(c, batch).bytes,
+                                "; attn_cache_view_size says how many", why);
+    return status;
+}
+
+ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
+                                     int64_t batch, attn_params *p, void *memory, size_t bytes,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    const size_t room = memory ? bytes : 0;
+    const attn_status status = check_view(c, layer, sequences, batch, p, room, &why);
+    if (status)
+        return status;
+    p->batch = batch;
+    view_storage(c, layer, p);
+    if (sequences)
+        view_chosen(c, sequences, batch, p, align_memory(memory));
+    else
+        view_all(c, p);
+    p->shared_keys = c->page_size ? count_shared(c, p) : 0;
+    view_window(c, p);
+    return done(ATTN_OK, &why);
+}
+
+/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
+                              text *why)
+{
+    ptrdiff_t axes[4] = { 0, 0, 0, 1 };
+    attn_status status = check_output_strides(side_names[side], o, why);
+    if (!status)
+        status = check_dtype(side_names[side], o->dtype, storage_of(c, side)->dtype, why);
+    if (status)
+        return status;
+    RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
+    axes[1] = o->stride_head;
+    axes[2] = o->stride_seq;
+    return check_extent(side_names[side], (int64_t)bytes_of(o->dtype), 1, c->num_heads_kv, count,
+                        dim_of(c, side), axes, why);
+}
+
+static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,
+                      int64_t count, const attn_output *to)
+{
+    const attn_output o = layer_of(c, side, layer);
+    const attn_tensor t = as_tensor(&o);
+    cache_run run = run_before(first);
+    cache_place at = { 0, 0 };
+    while (to->data && next_run(c, q, first + count, &run)) {
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, dim_of(c, side));
+        at.row += run.rows;
+    }
+}
+
+ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t q, int64_t first,
+                                     int64_t count, const attn_output *k, const attn_output *v,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_output to[CACHE_SIDES];
+    attn_status status = check_cache(c, &why);
+    int side;
+    memset(to, 0, sizeof to);
+    to[CACHE_K] = k ? *k : to[CACHE_K];
+    to[CACHE_V] = v ? *v : to[CACHE_V];
+    if (!status)
+        status = check_layer(c, layer, &why);
+    if (!status)
+        status = check_sequence(c, "sequence", q, &why);
+    if (!status)
+        status = check_index("count", count, c->length[q], &why);
+    if (!status)
+        status = check_present(c, q, "first", first, "first + count", min64(first, TOO_BIG) + count,
+                               &why);
+    for (side = 0; side < CACHE_SIDES && !status; side++)
+        status = check_read(c, side, count, &to[side], &why);
+    for (side = 0; side < CACHE_SIDES && !status; side++)
+        read_rows(c, side, layer, q, first, count, &to[side]);
+    return done(status, &why);
+}
+
+/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
+
+/* Which gradients, or parts of them, some work is about. */
+enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
+#define WANT_KEYS (WANT_DK | WANT_DV)
+#define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
+
+static int wanted(const attn_gradients *g)
+{
+    return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
+           (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
+           (g->dsinks ? WANT_SINKS : 0);
+}
+
+/* Rows and keys of the longest sequence that there may be. */
+static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+{
+    int64_t b;
+    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
+    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
+    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
+        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
+    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
+        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+}
+
+/* Packed over the axes that are kept; a stride that is given counts instead. */
+static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
+{
+    int64_t packed = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        a->stride[axis] = 0;
+        if (!a->kept[axis])
+            a->count[axis] = 1;
+        else
+            a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
+        packed = times(packed, a->count[axis]);
+    }
+}
+
+static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
+{
+    const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
+    attn_sum_axes a;
+    a.data = d->data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
+    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
+    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
+    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
+    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    pack_axes(&a, given);
+    return a;
+}
+
+static int keeps_all(const attn_sum_axes *a)
+{
+    return a->kept[ATTN_AXIS_BATCH] && a->kept[ATTN_AXIS_HEAD] && a->kept[ATTN_AXIS_ROW] &&
+           a->kept[ATTN_AXIS_KEY];
+}
+
+static attn_sum_axes slope_axes(const attn_params *p, float *data)
+{
+    const ptrdiff_t given[4] = { 0, 0, 0, 0 };
+    attn_sum_axes a;
+    a.data = data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
+    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
+    a.kept[ATTN_AXIS_HEAD] = 1;
+    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    pack_axes(&a, given);
+    return a;
+}
+
+static void resolve_gradients(const attn_params *p, attn_gradients *g)
+{
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
+    if (varlen)
+        g->dlse.stride_batch = 0;
+    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
+    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
+    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
+}
+
+/* ---- Validation */
+
+#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
+
+/* int fields */
+static const size_rule gradient_rules[] = {
+    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
+    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
+    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
+};
+
+/* What a gradient needs that is not given. */
+static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
+{
+    if (p->batch == 0 || rows_held(p) == 0)
+        return ATTN_OK;
+    if (!g->dout.data)
+        return bad(why, ATTN_ERR_ARG,
+                   "dout.data is NULL: the gradient of the loss by o, zeros if "
+                   "only dlse has one");
+    if (!p->o.data && !naive)
+        return bad(why, ATTN_ERR_ARG,
+                   "o.data is NULL: attn_backward reads what attn_forward wrote");
+    if (!p->lse.data && !naive)
+        return bad(why, ATTN_ERR_ARG,
+                   "lse.data is NULL: attn_backward reads what attn_forward wrote");
+    if (!wanted(g))
+        return bad(why, ATTN_ERR_ARG,
+                   "nothing is asked for: dq, dk, dv, dbias, dsinks and dslopes are all NULL");
+    return ATTN_OK;
+}
+
+static attn_status check_bias_strides(const attn_bias_gradient *d, text *why)
+{
+    const struct {
+        const char *name;
+        ptrdiff_t stride;
+    } fields[] = {
+        { "dbias.stride_batch", d->stride_batch },
+        { "dbias.stride_head", d->stride_head },
+        { "dbias.stride_q", d->stride_q },
+        { "dbias.stride_kv", d->stride_kv },
+    };
+    int i;
+    for (i = 0; i < COUNT_OF(fields); i++) {
+        if (fields[i].stride != ATTN_STRIDE_BROADCAST)
+            continue;
+        put(why, fields[i].name);
+        return bad(why, ATTN_ERR_ARG,
+                   " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride; "
+                   "bias says what is summed");
+    }
+    return ATTN_OK;
+}
+
+/* Fields that mean nothing without another one are refused, not ignored. */
+static attn_status check_wishes(const attn_params *p, const attn_gradients *g, text *why)
+{
+    const attn_bias_gradient *d = &g->dbias;
+    if (p->score && !g->score_derivative)
+        return bad(why, ATTN_ERR_ARG, "score is given, but score_derivative is NULL");
+    if (!p->score && g->score_derivative)
+        return bad(why, ATTN_ERR_ARG, "score_derivative is given, but score is NULL");
+    if (d->data && !p->bias.data)
+        return bad(why, ATTN_ERR_ARG, "dbias is asked for, but bias.data is NULL");
+    if (g->dsinks && !p->sinks)
+        return bad(why, ATTN_ERR_ARG, "dsinks is asked for, but sinks is NULL");
+    if (g->dslopes && !p->alibi_slopes)
+        return bad(why, ATTN_ERR_ARG, "dslopes is asked for, but alibi_slopes is NULL");
+    return check_bias_strides(d, why);
+}
+
+static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    if ((p->part.rows || p->part.keys) && g->dbias.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
+    if (p->part.keys && g->dsinks)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         " has no gradients: use o and lse");
+    if (rows->ring)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
+                         ": caches have no gradients");
+    if (rows->page_size)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
+                         ": caches have no gradients");
+    return ATTN_OK;
+}
+
+/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
+                                   int need_data, text *why)
+{
+    attn_status status;
+    if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
+        return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
+    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    if (!status)
+        status = check_wishes(p, g, why);
+    if (!status && need_data)
+        status = check_given(p, g, naive, why);
+    if (!status)
+        status = check_output_strides("dq", &g->dq, why);
+    if (!status)
+        status = check_output_strides("dk", &g->dk, why);
+    if (!status)
+        status = check_output_strides("dv", &g->dv, why);
+    return status;
+}
+
+/* That the resolved arrays fit into memory. */
+OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
+                                                  text *why)
+{
+    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
+    const struct {
+        const char *name;
+        const attn_tensor *tensor;
+        int64_t heads, rows, columns;
+    } tensors[] = {
+        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
+        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
+        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
+        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
+        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
+    };
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
+        const attn_tensor *t = tensors[i].tensor;
+        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
+        if (t->data)
+            status =
+                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
+                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
+    }
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+/* src/backward/plan.c - the plan of the gradients: items and workspace.
+ *
+ *     | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
+ *
+ * Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed while the
+ * keys pass by.
+ */
+
+/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+#define PAIR_FLOATS 3072
+/* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
+ * of their sums, that product takes a fifth longer. */
+#define GROUP_ROWS 96
+#define MOST_GROUP 8
+
+/* A tile of rows of one head. */
+typedef struct grad_tile {
+    tile t;                 /* first: attn.c fills it in */
+    float *dout_t;          /* [head_dim_v][rows] */
+    float *q, *dout;        /* [rows][pitch] */
+    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
+    float *lse2, *delta;    /* [rows] */
+    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
+    int entered;            /* something has entered dq or sum since they last were +0 */
+} grad_tile;
+
+typedef struct layout {
+    int want;
+    int gemms;                /* 5 or 7; of the naive path 5 */
+    int keys, rows;           /* of a pair tile */
+    int panel;                /* row tiles that are packed at once */
+    int group;                /* row tiles that enter dK and dV at once */
+    int64_t pair_floats;      /* of a pair tile */
+    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
+    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
+    int64_t max_keys;         /* that a sweep adds dK and dV for */
+    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
+    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
+    /* offsets into a slot, in bytes */
+    int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
+    int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
+    /* offsets into a row tile */
+    int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
+    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+} layout;
+
+typedef struct backward {
+    call c; /* first: items get a pointer to it */
+    attn_gradients g;
+    layout lay;
+    attn_sum_axes bias, slopes;
+    float *lse2, *delta, *sink_terms; /* by state_row */
+} backward;
+
+/* Row tiles that enter dK and dV together. */
+typedef struct row_group {
+    int count;
+    attn_term dk[MOST_GROUP], dv[MOST_GROUP];
+} row_group;
+
+/* At the start of a worker's slot. */
+typedef struct desk {
+    const backward *back;
+    const problem *pr;
+    const layout *lay;
+    const attn_kernels *kernels;
+    int redo; /* dead pairs are left out of every product by selection */
+    int want;
+    float *s, *dp; /* of the pair tile at work */
+    float *tanh, *natural, *x;
+    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
+    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
+    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    int64_t total_from;
+    float *ones;
+    float *packed_o;
+    const attn_sum_axes *axes; /* of the sum that is wanted */
+    sequence seq;
+    int64_t kv_head, head; /* of keys; of the rows in the panel */
+    int finite;            /* all results so far are */
+    char *slot;
+    int row_tiles; /* in use */
+    row_group group;
+} desk;
+
+#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
+
+static const backward *backward_of(const call *c)
+{
+    return (const backward *)(const void *)c;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 4  Plan
+ * --------------------------------------------------------------------------------------------- */
+
+/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
+{
+    return times(times(p->batch, heads), ceil_div(count, each));
+}
+
+/* Whether five products let the workers end first: the last round of items may not be full, while
+ * parts of rows and keys always divide evenly. */
+static int choose_gemms(const problem *pr, const attn_gradients *g)
+{
+    const int64_t workers = pr->p.num_workers;
+    const int64_t items = times(pr->p.batch, pr->p.num_heads_kv);
+    if (g->gemms)
+        return g->gemms;
+    return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
+}
+
+/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
+{
+    const int64_t least = 4 * (int64_t)pr->p.num_workers;
+    while (*each > unit && items_by(&pr->p, heads, count, *each) < least)
+        *each = (*each / unit + 1) / 2 * unit;
+}
+
+static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
+                       layout *lay)
+{
+    const attn_params *p = &pr->p;
+    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const attn_sum_axes bias = bias_axes(p, &g->dbias);
+    int64_t most;
+    lay->want = wanted(g);
+    lay->gemms = naive ? 5 : choose_gemms(pr, g);
+    lay->rows = p->kernels->rows;
+    lay->keys = asked->tile_keys;
+    for (lay->keys = lay->keys ? lay->keys : 128;
+         !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
+        lay->keys /= 2;
+    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, lay->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
+    lay->pair_floats = (int64_t)lay->rows * lay->keys;
+    lay->item_rows = lay->panel * lay->rows;
+    lay->item_keys = 4 * lay->keys;
+    divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
+    divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
+    lay->max_keys =
+        lay->gemms == 5 || naive ? pr->max_kv_len : min64(lay->item_keys, pr->max_kv_len);
+    lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
+                       (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
+    lay->pitch[KEYS] = pitch_of(p->head_dim);
+    lay->pitch[VALUES] = pitch_of(p->head_dim_v);
+}
+
+static void plan_grad_tile(const problem *pr, layout *lay)
+{
+    const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
+    int64_t at = 0;
+    lay->dq_floats = whole_lines(times(rows, dim));
+    place(&at, 1, sizeof(grad_tile));
+    lay->lanes = place(&at, rows, sizeof(lane));
+    lay->qt = place(&at, times(rows, dim), sizeof(float));
+    lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
+    lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
+    lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
+    lay->dq = place(&at, lay->dq_floats, sizeof(float));
+    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
+    lay->lse2 = place(&at, rows, sizeof(float));
+    lay->delta = place(&at, rows, sizeof(float));
+    lay->sum = place(&at, rows, sizeof(float));
+    lay->sum_total = place(&at, rows, sizeof(float));
+    lay->row_tile_bytes = at;
+}
+
+/* Returns the bytes of a slot. */
+static int64_t plan_desk(const problem *pr, layout *lay)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = lay->rows, pairs = lay->pair_floats;
+    const int64_t dim = max64(p->head_dim, p->head_dim_v);
+    int64_t at = 0;
+    int which;
+    place(&at, 1, sizeof(desk));
+    lay->s = place(&at, lay->group * pairs, sizeof(float));
+    lay->dp = place(&at, lay->group * pairs, sizeof(float));
+    lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
+    lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
+    lay->x = place(&at, pairs, sizeof(float));
+    lay->lane_values = place(&at, 3 * rows, sizeof(float));
+    lay->lane_keys = place(&at, 2 * rows, sizeof(int));
+    lay->alive = place(&at, pairs, sizeof(uint8_t));
+    for (which = KEYS; which <= VALUES; which++) {
+        lay->copy[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
+        lay->part[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
+        lay->total[which] = place(&at, times(lay->max_keys, lay->pitch[which]), sizeof(float));
+        lay->matrix[which] = place(&at, lay->matrix_floats, sizeof(float));
+    }
+    lay->key_tile = place(&at, 1, sizeof(key_tile));
+    lay->stage = place(&at, times(rows, dim), sizeof(float));
+    lay->row_in = place(&at, rows, sizeof(const float *));
+    lay->row_out = place(&at, rows, sizeof(float *));
+    lay->ones = place(&at, rows, sizeof(float));
+    lay->packed_o = place(&at, times(rows, p->head_dim_v), sizeof(float));
+    lay->row_tiles = at;
+    return plus(at, times(lay->panel, lay->row_tile_bytes));
+}
+
+/* Rows of all heads, as state_row numbers them. */
+static int64_t all_rows(const attn_params *p)
+{
+    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
+}
+
+/* Items of the longest list. */
+static int64_t most_items(const problem *pr, const layout *lay)
+{
+    const attn_params *p = &pr->p;
+    int64_t most = times(p->batch, p->num_heads_q);
+    most = max64(most, items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows));
+    return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
+}
+
+/* *lay and what items and the functions of attn.c need of a plan. */
+static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
+                          layout *lay, plan *pl)
+{
+    const int64_t rows = pr->p.kernels->rows;
+    memset(pl, 0, sizeof *pl);
+    memset(lay, 0, sizeof *lay);
+    pl->impl = pr->impl;
+    if (pl->impl == ATTN_IMPL_NAIVE)
+        lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
+    plan_sizes(pr, g, asked, lay);
+    plan_grad_tile(pr, lay);
+    pl->kernels = pr->p.kernels;
+    pl->rows = lay->rows;
+    pl->keys = lay->keys;
+    pl->modified = has_modifier(&pr->p);
+    memcpy(pl->pitch, lay->pitch, sizeof pl->pitch);
+    pl->slot_bytes = plan_desk(pr, lay);
+    pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
+    pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
+}
+
+/* src/backward/pairs.c - a pair tile: p and dS of the rows of a tile and some of the open keys.
+ *
+ * Pairs that do not count are ATTN_DEAD in both.
+ */
+
+static const float *open_rows_of(const desk *w, int which, int64_t j0)
+{
+    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
+}
+
+/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
+ * tile_class, not EMPTY. */
+static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
+{
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
+    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
+                   p->head_dim, lanes, NULL, NULL);
+    if (p->softcap > 0) {
+        memcpy(w->tanh, w->s, bytes);
+        w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
+    }
+    change_logits(t, w->s, j0, n, ATTN_LOGITS_BIAS);
+    hide_dead(t, w->s, j0, n, visible);
+    if (p->score) {
+        memcpy(w->natural, w->s, bytes);
+        apply_score(t, w->s, j0, n);
+    }
+}
+
+/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows; k++)
+        w->x[k] = 1.0f;
+    drop_keys(&row->t, w->x, j0, n);
+}
+
+/* dP = dout V^T in w->dp; a dropped key has +0. */
+static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
+{
+    const int count = n * w->lay->rows;
+    int k;
+    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
+                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
+    if (w->pr->drop_below)
+        mark_kept(w, row, j0, n);
+    for (k = 0; k < count && w->pr->drop_below; k++) {
+        const float scaled = w->dp[k] * w->pr->keep_factor;
+        w->dp[k] = w->x[k] > 0 ? scaled : 0.0f;
+    }
+}
+
+/* dS passes the derivative of the score callback. */
+static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
+{
+    const attn_params *p = &w->pr->p;
+    int j, r;
+    for (r = 0; r < w->lay->rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            const int k = j * w->lay->rows + r;
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            const float natural = w->natural[k] * LN2;
+            if (!is_dead(w->s[k]))
+                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+        }
+}
+
+/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
+ * w->dp; none if nobody does. */
+static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
+{
+    tile *t = &row->t;
+    const int visible = tile_class(t, j0, n);
+    attn_lanes lanes = { 0, 0 }, all;
+    if (visible == ATTN_TILE_EMPTY)
+        return lanes;
+    lanes = lanes_in_range(t, j0, n);
+    all.begin = 0;
+    all.end = w->lay->rows;
+    pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
+    pair_dp(w, row, j0, n, lanes);
+    w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
+    if (w->pr->p.score)
+        pass_score(w, t, j0, n);
+    return lanes;
+}
+
+/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+static void mark_live(const desk *w, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows; k++)
+        if (is_dead(w->dp[k]) && !is_dead(w->s[k]))
+            w->dp[k] = 0.0f;
+}
+
+/* p of pairs that are kept takes dropout's factor, the others become dead. */
+static void drop_probabilities(const desk *w, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows && w->pr->drop_below; k++) {
+        const float scaled = w->s[k] * w->pr->keep_factor;
+        w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
+    }
+}
+
+/* The last steps before the products. */
+static void finish_pairs(const desk *w, int n)
+{
+    if (w->pr->p.softcap > 0)
+        w->kernels->softcap_gradient(w->dp, w->tanh, w->s, n);
+    if (w->redo)
+        mark_live(w, n);
+    drop_probabilities(w, n);
+}
+
+/* src/backward/panel.c - the panel: rows of one head, and keys, as the products of a worker read them. */
+
+static desk *open_desk(const call *c, char *slot)
+{
+    const backward *back = backward_of(c);
+    const layout *lay = &back->lay;
+    desk *w = (desk *)(void *)slot;
+    int r, which;
+    memset(w, 0, sizeof *w);
+    w->back = back;
+    w->pr = &c->pr;
+    w->lay = lay;
+    w->kernels = c->pl.kernels;
+    w->redo = c->pr.p.force_redo;
+    w->slot = slot;
+    w->s = FLOATS(slot, lay->s);
+    w->dp = FLOATS(slot, lay->dp);
+    w->tanh = FLOATS(slot, lay->tanh);
+    w->natural = FLOATS(slot, lay->natural);
+    w->x = FLOATS(slot, lay->x);
+    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
+    for (which = KEYS; which <= VALUES; which++) {
+        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
+        w->part[which] = FLOATS(slot, lay->part[which]);
+        w->total[which] = FLOATS(slot, lay->total[which]);
+    }
+    w->packed_o = FLOATS(slot, lay->packed_o);
+    w->ones = FLOATS(slot, lay->ones);
+    for (r = 0; r < lay->rows; r++)
+        w->ones[r] = 1.0f;
+    return w;
+}
+
+/* Where row tile number g of the panel is. */
+static grad_tile *grad_tile_at(const desk *w, int g)
+{
+    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+}
+
+/* A row tile without rows. */
+static grad_tile *open_grad_tile(const desk *w, int g)
+{
+    const layout *lay = w->lay;
+    grad_tile *row = grad_tile_at(w, g);
+    char *own = (char *)row, *slot = w->slot;
+    tile *t = &row->t;
+    memset(row, 0, sizeof *row);
+    row->dout_t = FLOATS(own, lay->dout_t);
+    row->q = FLOATS(own, lay->q);
+    row->dout = FLOATS(own, lay->dout);
+    row->dq = FLOATS(own, lay->dq);
+    row->dq_total = FLOATS(own, lay->dq_total);
+    row->lse2 = FLOATS(own, lay->lse2);
+    row->delta = FLOATS(own, lay->delta);
+    row->sum = FLOATS(own, lay->sum);
+    row->sum_total = FLOATS(own, lay->sum_total);
+    t->pr = w->pr;
+    t->pl = &w->back->c.pl;
+    t->s = w->seq;
+    t->kv_head = w->kv_head;
+    t->lanes = (lane *)(void *)(own + lay->lanes);
+    t->qt = FLOATS(own, lay->qt);
+    t->stage = FLOATS(slot, lay->stage);
+    t->row_in = (const float **)(void *)(slot + lay->row_in);
+    t->row_out = (float **)(void *)(slot + lay->row_out);
+    t->keys = w->keys;
+    t->x_tile = w->x;
+    t->lane_values = FLOATS(slot, lay->lane_values);
+    t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
+    t->alive = (uint8_t *)(slot + lay->alive);
+    return row;
+}
+
+/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
+ * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++, to += pitch) {
+        const lane *l = &t->lanes[r];
+        int64_t n = 0;
+        if (l->used) {
+            n = dim;
+            load_run(t->pl->kernels, from->dtype, to, from->data,
+                     ROW_AT(*from, &t->s, l->head, t->s.q_row + l->i), n);
+        }
+        memset(to + n, 0, (size_t)(pitch - n) * sizeof *to);
+    }
+}
+
+/* to[d][row] from rows `pitch` floats apart. */
+static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++)
+        t->row_in[r] = from + r * pitch;
+    t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
+}
+
+/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
+{
+    const attn_params *p = &w->pr->p;
+    const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
+    grad_tile *row = open_grad_tile(w, g);
+    tile *t = &row->t;
+    row_choice choice;
+    int r;
+    choice.head0 = w->head;
+    choice.heads = 1;
+    choice.first = first;
+    choice.count = end;
+    choice.list = NULL;
+    set_rows(t, &choice);
+    for (r = 0; r < t->pl->rows; r++) {
+        float *to = row->q + r * pitch;
+        memcpy(to, t->row_in[r], (size_t)p->head_dim * sizeof *to);
+        memset(to + p->head_dim, 0, (size_t)(pitch - p->head_dim) * sizeof *to);
+    }
+    load_rows(t, &w->back->g.dout, row->dout, pitch_v, p->head_dim_v);
+    turn_rows(t, row->dout_t, row->dout, pitch_v, p->head_dim_v);
+    return row;
+}
+
+/* What the first list left of each row. */
+static void load_statistics(const desk *w, grad_tile *row)
+{
+    const tile *t = &row->t;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        const int64_t at = l->used ? state_row(&w->pr->p, &t->s, l->head, l->i) : 0;
+        row->lse2[r] = l->used ? w->back->lse2[at] : 0.0f;
+        row->delta[r] = l->used ? w->back->delta[at] : 0.0f;
+    }
+}
+
+static void clear(float *x, int64_t n)
+{
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
+/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+static void open_panel(desk *w, int64_t i0, int64_t i1)
+{
+    for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
+        grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
+        load_statistics(w, row);
+        if (w->want & WANT_DQ) {
+            clear(row->dq, w->lay->dq_floats);
+            clear(row->dq_total, w->lay->dq_floats);
+        }
+        clear(row->sum, whole_lines(w->lay->rows));
+        clear(row->sum_total, whole_lines(w->lay->rows));
+    }
+}
+
+/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+static void load_keys(const desk *w, int64_t j0, int n)
+{
+    copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
+}
+
+/* src/backward/sums.c - dBias and dSlopes: dS, or dS times the distance, added over axes.
+ *
+ * The sums go over keys in chunks of 1024 by n, over rows in chunks of 1024 by i, then on over heads
+ * and batch entries.
+ */
+
+static float *element_of(const desk *w, int64_t i, int64_t j)
+{
+    const attn_sum_axes *a = w->axes;
+    return a->data + w->seq.b * a->stride[ATTN_AXIS_BATCH] + w->head * a->stride[ATTN_AXIS_HEAD] +
+           i * a->stride[ATTN_AXIS_ROW] + (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
+}
+
+/* d logit / d slope is minus the distance. */
+static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
+{
+    int j, r;
+    for (r = lanes.begin; r < lanes.end; r++)
+        for (j = 0; j < n; j++) {
+            const int64_t distance = t->lanes[r].pos - (j0 + j);
+            const float x = (float)(distance < 0 ? -distance : distance);
+            float *ds = &w->dp[j * w->lay->rows + r];
+            *ds = is_dead(*ds) ? *ds : -x * *ds;
+        }
+}
+
+/* dS enters the elements of its pairs. */
+static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
+{
+    const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
+    int j, r;
+    for (r = lanes.begin; r < lanes.end; r++) {
+        float *to = element_of(w, t->lanes[r].i, j0);
+        for (j = 0; j < n; j++, to += step)
+            *to = *to + w->dp[j * w->lay->rows + r];
+    }
+}
+
+/* dS enters the sums of its keys, in part[KEYS]. */
+static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
+{
+    float *sums = w->part[KEYS] + (j0 - w->keys->j0);
+    int j, r;
+    for (j = 0; j < n; j++) {
+        float sum = sums[j];
+        for (r = lanes.begin; r < lanes.end; r++)
+            sum = sum + w->dp[j * w->lay->rows + r];
+        sums[j] = sum;
+    }
+}
+
+/* dS enters the sums of its rows. */
+static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
+{
+    const float *ds = w->dp;
+    int j, r;
+    for (j = 0; j < n; j++, ds += w->lay->rows)
+        for (r = lanes.begin; r < lanes.end; r++)
+            row->sum[r] = row->sum[r] + ds[r];
+}
+
+static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_lanes lanes)
+{
+    const attn_sum_axes *a = w->axes;
+    if (w->want & WANT_SLOPES)
+        take_distances(w, &row->t, j0, n, lanes);
+    if (!a->kept[ATTN_AXIS_KEY])
+        add_to_rows(w, row, n, lanes);
+    else if (a->kept[ATTN_AXIS_ROW])
+        add_to_elements(w, &row->t, j0, n, lanes);
+    else
+        add_to_keys(w, j0, n, lanes);
+}
+
+/* What a chunk of rows adds to keys j0..j0+n-1. */
+static void write_key_sums(const desk *w, int64_t j0, int n)
+{
+    int j;
+    for (j = 0; j < n && w->axes->kept[ATTN_AXIS_KEY] && !w->axes->kept[ATTN_AXIS_ROW]; j++) {
+        float *to = element_of(w, 0, j0 + j);
+        *to = *to + w->part[KEYS][j];
+    }
+}
+
+/* The rows' sums over all keys. */
+static void write_row_sums(const desk *w)
+{
+    float chunk = 0.0f;
+    int g, r;
+    if (w->axes->kept[ATTN_AXIS_KEY])
+        return;
+    for (g = 0; g < w->row_tiles; g++) {
+        const grad_tile *row = grad_tile_at(w, g);
+        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
+            float *to = w->axes->kept[ATTN_AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
+            *to = *to + row->sum_total[r];
+        }
+    }
+    if (!w->axes->kept[ATTN_AXIS_ROW]) {
+        float *to = element_of(w, 0, 0);
+        *to = *to + chunk;
+    }
+}
+
+/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
+                           int first)
+{
+    int64_t b, h, i, j;
+    for (b = from[0]; b < (a->kept[0] ? to[0] : 1); b++)
+        for (h = from[1]; h < (a->kept[1] ? to[1] : 1); h++)
+            for (i = from[2]; i < (a->kept[2] ? to[2] : 1); i++)
+                for (j = from[3]; j < (a->kept[3] ? to[3] : 1); j++) {
+                    float *x = a->data + b * a->stride[0] + h * a->stride[1] + i * a->stride[2] +
+                               j * a->stride[3];
+                    *x = first ? 0.0f : is_nan(*x) ? float_of(CANONICAL_NAN) : *x;
+                }
+}
+
+/* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
+
+/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
+ * and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const int64_t dim = w->pr->p.head_dim;
+    const float *k = open_rows_of(w, KEYS, j0);
+    const attn_lanes lanes = pair_gradients(w, row, j0, n);
+    if (lanes.begin == lanes.end)
+        return lanes;
+    row->entered = 1;
+    if (w->want & WANT_SUMS)
+        add_to_sums(w, row, j0, n, lanes);
+    if (!(w->want & (WANT_DQ | WANT_KEYS)))
+        return lanes;
+    finish_pairs(w, n);
+    if ((w->want & WANT_DQ) && w->redo)
+        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
+    else if (w->want & WANT_DQ)
+        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+    return lanes;
+}
+
+/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+static void fill_dead(const desk *w, float *x, int begin, int end, int n)
+{
+    const int rows = w->lay->rows;
+    int k;
+    for (k = 0; k < begin * rows; k++)
+        x[k] = ATTN_DEAD;
+    for (k = end * rows; k < n * rows; k++)
+        x[k] = ATTN_DEAD;
+}
+
+/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+static void add_grad_tile(desk *w, grad_tile *row, int n)
+{
+    row_group *g = &w->group;
+    const int64_t j0 = w->keys->j0;
+    const int from = (int)min64(n, max64(0, row->t.lo - j0));
+    const int to = (int)min64(n, max64(0, row->t.hi - j0));
+    const int64_t at = g->count * w->lay->pair_floats;
+    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    attn_lanes lanes;
+    attn_term term;
+    if (from >= to)
+        return;
+    w->s = s + from * w->lay->rows;
+    w->dp = dp + from * w->lay->rows;
+    lanes = add_pairs(w, row, j0 + from, to - from);
+    if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
+        return;
+    fill_dead(w, s, from, to, n);
+    fill_dead(w, dp, from, to, n);
+    term.lanes = lanes;
+    term.begin = from;
+    term.end = to;
+    term.x = dp;
+    term.b = row->q;
+    g->dk[g->count] = term;
+    term.x = s;
+    term.b = row->dout;
+    g->dv[g->count++] = term;
+}
+
+/* What the group has enters dK and dV of the open keys. */
+static void add_group(const desk *w, int n)
+{
+    const row_group *g = &w->group;
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
+    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
+        w->redo ? w->kernels->outer_select : w->kernels->outer;
+    if (g->count && (w->want & WANT_DK))
+        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+    if (g->count && (w->want & WANT_DV))
+        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+}
+
+/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+static void flush(float *total, float *x, int64_t n)
+{
+    float sum[16], more[16];
+    int64_t k;
+    int i;
+    for (k = 0; k < n; k += 16) {
+        memcpy(sum, total + k, sizeof sum);
+        memcpy(more, x + k, sizeof more);
+        for (i = 0; i < 16; i++)
+            sum[i] = sum[i] + more[i];
+        memcpy(total + k, sum, sizeof sum);
+    }
+    clear(x, n);
+}
+
+/* A chunk of keys is done. */
+static void end_chunk_of_keys(const desk *w)
+{
+    int g;
+    for (g = 0; g < w->row_tiles; g++) {
+        grad_tile *row = grad_tile_at(w, g);
+        if (row->entered && (w->want & WANT_DQ))
+            flush(row->dq_total, row->dq, w->lay->dq_floats);
+        if (row->entered)
+            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+        row->entered = 0;
+    }
+}
+
+/* All row tiles of the panel against keys j0..end-1. */
+static void sweep_keys(desk *w, int64_t j0, int64_t end)
+{
+    const int n = (int)(end - j0);
+    int i = 0, last, which;
+    load_keys(w, j0, n);
+    for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
+        clear(w->part[which], n * w->lay->pitch[which]);
+    while (i < w->row_tiles) {
+        w->group.count = 0;
+        for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
+            add_grad_tile(w, grad_tile_at(w, i), n);
+        add_group(w, n);
+    }
+    for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
+        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
+              n * w->lay->pitch[which]);
+    if (w->want & WANT_SUMS)
+        write_key_sums(w, j0, n);
+}
+
+/* dQ of a row tile, scaled. */
+static void write_dq(desk *w, grad_tile *row)
+{
+    const attn_params *p = &w->pr->p;
+    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
+    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+}
+
+/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
+ * they see. Tiles of keys end where n is a multiple of their size. */
+static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
+{
+    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    int64_t j = to, hi = from, end;
+    int g;
+    open_panel(w, i0, i1);
+    for (g = 0; g < w->row_tiles; g++) {
+        const tile *t = &grad_tile_at(w, g)->t;
+        if (t->lo < t->hi) {
+            j = min64(j, t->lo);
+            hi = max64(hi, t->hi);
+        }
+    }
+    hi = min64(hi, to);
+    for (j = max64(j, from); j < hi; j = end) {
+        end = min64(hi, ((base + j) / keys + 1) * keys - base);
+        sweep_keys(w, j, end);
+        if ((base + end) % ATTN_CHUNK == 0)
+            end_chunk_of_keys(w);
+    }
+    end_chunk_of_keys(w);
+    for (g = 0; g < w->row_tiles && (w->want & WANT_DQ); g++)
+        write_dq(w, grad_tile_at(w, g));
+    if (w->want & WANT_SUMS)
+        write_row_sums(w);
+}
+
+/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
+                  int64_t to)
+{
+    int64_t head, i, end;
+    for (head = head0; head < head1; head++) {
+        w->head = head;
+        w->kv_head = head / w->pr->group;
+        for (i = i0; i < i1; i = end) {
+            const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            sweep_panel(w, i, end, from, to);
+        }
+    }
+}
+
+/* src/backward/items.c - items of the gradients: by batch and kv head; by rows; by keys; sums.
+ *
+ * A result that is not finite is computed again with dead pairs left out by selection: a NaN or
+ * infinity that a mask hides may have met a factor of +0.
+ */
+
+/* Heads, rows and keys of a sequence. */
+typedef struct region {
+    int64_t head0, head1, i0, i1, from, to;
+    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+} region;
+
+/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
+                      float factor, int64_t j)
+{
+    float x[16];
+    int64_t d;
+    int i;
+    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+        memcpy(x, total + d, sizeof x);
+        for (i = 0; i < 16; i++) {
+            x[i] = x[i] * factor;
+            x[i] = x[i] + 0.0f;
+            x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
+        }
+        memcpy(total + d, x, sizeof x);
+    }
+    store_run(w->kernels, out->dtype, out->data,
+              ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
+}
+
+/* dK and dV of keys from..to-1. */
+static void write_keys(desk *w, int64_t from, int64_t to)
+{
+    const attn_params *p = &w->pr->p;
+    const attn_gradients *g = &w->back->g;
+    int which;
+    int64_t j;
+    for (which = KEYS; which <= VALUES; which++)
+        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->lay->pitch[which]);
+    for (j = from; j < to; j++) {
+        if (w->want & WANT_DK)
+            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->lay->pitch[KEYS],
+                      p->scale, j);
+        if (w->want & WANT_DV)
+            write_row(w, &g->dv, p->head_dim_v,
+                      w->total[VALUES] + (j - from) * w->lay->pitch[VALUES], 1.0f, j);
+    }
+}
+
+/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+static void store_bias(const desk *w, const region *a, int first)
+{
+    const attn_sum_axes *bias = w->axes;
+    const int64_t from[4] = { w->seq.b, a->head0, a->i0, 0 };
+    const int64_t to[4] = { w->seq.b + 1, a->head1, min64(a->bias_end, bias->count[ATTN_AXIS_ROW]),
+                            bias->count[ATTN_AXIS_KEY] };
+    store_elements(bias, from, to, first);
+}
+
+/* The gradients `want` of a part. */
+static void take_part(desk *w, int want, const region *a)
+{
+    int which, again = 1;
+    w->want = want;
+    w->axes = &w->back->bias;
+    w->total_from = a->from;
+    while (again) {
+        w->finite = 1;
+        for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
+            clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+        if (want & WANT_BIAS)
+            store_bias(w, a, 1);
+        sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
+        if (want & WANT_BIAS)
+            store_bias(w, a, 0);
+        if (want & WANT_KEYS)
+            write_keys(w, a->from, a->to);
+        again = !w->finite && !w->redo;
+        w->redo = 1;
+    }
+}
+
+static int beside(const layout *lay)
+{
+    return lay->bias_beside ? WANT_BIAS : 0;
+}
+
+/* All of a kv head: five products. */
+static void head_item(const call *c, char *slot, int64_t index)
+{
+    const problem *pr = &c->pr;
+    const int64_t kv_head = index % pr->p.num_heads_kv;
+    desk *w = open_desk(c, slot);
+    region a;
+    w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    a.head0 = kv_head * pr->group;
+    a.head1 = a.head0 + pr->group;
+    a.i0 = w->seq.row_from;
+    a.i1 = w->seq.row_to;
+    a.from = w->seq.key_from;
+    a.to = w->seq.key_to;
+    a.bias_end = INT64_MAX;
+    take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
+}
+
+/* dQ of some rows of a head: three products. Heavy causal parts first. */
+static void rows_item(const call *c, char *slot, int64_t index)
+{
+    const problem *pr = &c->pr;
+    const layout *lay = &backward_of(c)->lay;
+    const int64_t parts = ceil_div(pr->max_q_len, lay->item_rows);
+    const int64_t at = parts - 1 - index % parts;
+    desk *w = open_desk(c, slot);
+    region a;
+    index /= parts;
+    w->seq = sequence_of(&pr->p, index / pr->p.num_heads_q);
+    a.head0 = index % pr->p.num_heads_q;
+    a.head1 = a.head0 + 1;
+    a.i0 = w->seq.row_from + at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
+    a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
+    a.from = w->seq.key_from;
+    a.to = w->seq.key_to;
+    take_part(w, WANT_DQ | beside(w->lay), &a);
+}
+
+/* dK and dV of some keys of a head: four products. */
+static void keys_item(const call *c, char *slot, int64_t index)
+{
+    const problem *pr = &c->pr;
+    const layout *lay = &backward_of(c)->lay;
+    const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
+    const int64_t at = index % parts;
+    int64_t kv_head;
+    desk *w = open_desk(c, slot);
+    region a;
+    index /= parts;
+    w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
+    kv_head = index % pr->p.num_heads_kv;
+    a.head0 = kv_head * pr->group;
+    a.head1 = a.head0 + pr->group;
+    a.i0 = w->seq.row_from;
+    a.i1 = w->seq.row_to;
+    a.from = w->seq.key_from + at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
+    w->kv_head = kv_head;
+    if (a.from < a.to)
+        take_part(w, w->lay->want & WANT_KEYS, &a);
+}
+
+/* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
+
+static void row_statistics(const desk *w, grad_tile *row, int r)
+{
+    const backward *back = w->back;
+    const attn_params *p = &w->pr->p;
+    const tile *t = &row->t;
+    const lane *l = &t->lanes[r];
+    const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
+    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->g.dlse.data;
+    const float sink = sink_of(p, l->head);
+    float x;
+    back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
+    back->delta[at] = row->delta[r];
+    if (dlse)
+        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
+    x = sink * LOG2E_HI;
+    x = x - back->lse2[at];
+    x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
+    back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
+}
+
+/* delta = rowsum(dout * o) of all rows of a head. */
+static void statistics_item(const call *c, char *slot, int64_t index)
+{
+    const attn_params *p = &c->pr.p;
+    const int64_t dim = p->head_dim_v;
+    const attn_tensor o = as_tensor(&p->o);
+    desk *w = open_desk(c, slot);
+    int64_t i;
+    int r;
+    w->seq = sequence_of(p, index / p->num_heads_q);
+    w->head = index % p->num_heads_q;
+    w->kv_head = w->head / c->pr.group;
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+        grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
+        load_rows(&row->t, &o, row->t.stage, dim, dim);
+        turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
+        w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
+        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+            row_statistics(w, row, r);
+    }
+}
+
+/* ---- sums */
+
+/* dSink of a head. */
+static void sinks_item(const call *c, char *slot, int64_t head)
+{
+    const backward *back = backward_of(c);
+    const attn_params *p = &c->pr.p;
+    float total = 0.0f;
+    int64_t b, i, end;
+    (void)slot;
+    for (b = 0; b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        for (i = s.row_from; i < s.row_to; i = end) {
+            float chunk = 0.0f;
+            for (end = min64((i / ATTN_CHUNK + 1) * ATTN_CHUNK, s.row_to); i < end; i++)
+                chunk = chunk + back->sink_terms[state_row(p, &s, head, i)];
+            total = total + chunk;
+        }
+    }
+    back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
+}
+
+/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
+ * one that is kept so many. *index then counts what is left. */
+static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
+                      int64_t *from, int64_t *to)
+{
+    const int64_t parts = ceil_div(a->count[axis], each);
+    *from = 0;
+    *to = all;
+    if (!a->kept[axis])
+        return;
+    *from = *index % parts * each;
+    *to = min64(*from + each, a->count[axis]);
+    *index /= parts;
+}
+
+static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
+{
+    const int64_t each[4] = { 1, 1, lay->item_rows, lay->item_keys };
+    int64_t items = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        if (a->kept[axis])
+            items = times(items, ceil_div(a->count[axis], each[axis]));
+    return items;
+}
+
+/* Elements number `index` of a sum: heads and batch entries one after the other. */
+static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
+{
+    const attn_params *p = &c->pr.p;
+    desk *w = open_desk(c, slot);
+    int64_t from[4], to[4], b;
+    take_axis(a, ATTN_AXIS_KEY, INT64_MAX, w->lay->item_keys, &index, &from[3], &to[3]);
+    take_axis(a, ATTN_AXIS_ROW, INT64_MAX, w->lay->item_rows, &index, &from[2], &to[2]);
+    take_axis(a, ATTN_AXIS_HEAD, p->num_heads_q, 1, &index, &from[1], &to[1]);
+    take_axis(a, ATTN_AXIS_BATCH, p->batch, 1, &index, &from[0], &to[0]);
+    store_elements(a, from, to, 1);
+    w->want = want;
+    w->axes = a;
+    for (b = from[0]; b < to[0]; b++) {
+        int64_t j0, j1;
+        w->seq = sequence_of(p, b);
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
+        sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
+              j1);
+    }
+    store_elements(a, from, to, 0);
+}
+
+static void bias_item(const call *c, char *slot, int64_t index)
+{
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
+}
+
+static void slopes_item(const call *c, char *slot, int64_t index)
+{
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
+}
+
+/* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
+ *
+ * The matrices are [row tile][key][row]. They take neither o nor lse from the forward call. Each pass quotes the
+ * line of the forward that it repeats or differentiates.
+ */
+
+/* A tile of rows and where its part of the matrices is. */
+typedef struct textbook_rows {
+    grad_tile *row;
+    float *p, *ds; /* [kv_len][rows] */
+} textbook_rows;
+
+static textbook_rows open_textbook(desk *w, int64_t tile_index)
+{
+    const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
+    textbook_rows n;
+    n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
+    n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
+    n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
+    w->row_tiles = 1;
+    return n;
+}
+
+/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
+ * them are dead. */
+static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    tile *t = &n->row->t;
+    const int visible = tile_class(t, j0, count);
+    int k;
+    load_keys(w, j0, count);
+    if (visible != ATTN_TILE_EMPTY)
+        pair_logits(w, t, j0, count, visible, all);
+    for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
+        w->s[k] = NEG_INF;
+    return visible != ATTN_TILE_EMPTY;
+}
+
+/* Calls `pass` for all keys of a row tile, tile by tile. */
+static void each_keys(desk *w, const textbook_rows *n,
+                      void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
+{
+    int64_t j;
+    for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
+        pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
+}
+
+/* 1. S = the logits */
+static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    textbook_logits(w, n, j0, count);
+    memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
+}
+
+static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+}
+
+static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
+}
+
+/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+static void textbook_softmax(desk *w, const textbook_rows *n)
+{
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
+    float *m = n->row->sum, *l = n->row->sum_total;
+    int64_t j;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *at = &n->row->t.lanes[r];
+        n->row->lse2[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->row->lse2[r];
+        l[r] = 0.0f;
+    }
+    each_keys(w, n, textbook_maximum);
+    each_keys(w, n, textbook_exp);
+    for (r = 0; r < rows; r++) {
+        float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
+        sink = exp2_canon(sink);
+        l[r] = l[r] + sink;
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        for (j = 0; j < count; j++) {
+            float *p = &n->p[j * rows + r];
+            *p = is_dead(*p) ? *p : *p / l[r];
+        }
+    }
+}
+
+/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    load_keys(w, j0, count);
+    pair_dp(w, n->row, j0, count, all);
+    memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
+}
+
+/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+static void textbook_ds(desk *w, const textbook_rows *n)
+{
+    const backward *back = w->back;
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
+    const float *dlse = (const float *)back->g.dlse.data;
+    int64_t j;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const tile *t = &n->row->t;
+        const lane *at = &t->lanes[r];
+        float sum = 0.0f;
+        for (j = 0; j < count; j++) {
+            const float x = n->p[j * rows + r] * n->ds[j * rows + r];
+            sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
+        }
+        if (dlse && at->used)
+            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+        n->row->delta[r] = sum;
+        for (j = 0; j < count; j++) {
+            const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
+            n->ds[j * rows + r] = is_dead(p) ? ATTN_DEAD : p * x;
+        }
+    }
+}
+
+/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+static void textbook_sinks(const desk *w, const textbook_rows *n)
+{
+    int r;
+    for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
+        float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
+        const float x = n->row->lse2[r] * n->row->delta[r];
+        const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
+        *to = is_neg_inf(sink) ? *to : *to - x;
+    }
+}
+
+static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
+                         int64_t j0, int count)
+{
+    const int rows = w->lay->rows;
+    int j, r;
+    w->axes = a;
+    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
+        for (j = 0; j < count; j++) {
+            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
+            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
+            const float length = (float)(distance < 0 ? -distance : distance);
+            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
+            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
+        }
+}
+
+/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
+    float *ds = n->ds + j0 * w->lay->rows;
+    if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
+        return;
+    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->dp, ds, bytes);
+    if (p->score)
+        pass_score(w, &n->row->t, j0, count);
+    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
+    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+    if (p->softcap > 0)
+        w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
+    memcpy(ds, w->dp, bytes);
+}
+
+/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_term dk = { w->dp, n->row->q, all, 0, count };
+    const attn_term dv = { w->s, n->row->dout, all, 0, count };
+    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    load_keys(w, j0, count);
+    if (w->pr->drop_below)
+        mark_kept(w, n->row, j0, count);
+    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
+    mark_live(w, count);
+    drop_probabilities(w, count);
+    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
+                          all);
+    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
+    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
+                             p->head_dim_v);
+}
+
+static void textbook_head(desk *w)
+{
+    const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
+    int64_t i;
+    for (i = 0; i < tiles; i++) {
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_scores);
+        textbook_softmax(w, &n);
+        each_keys(w, &n, textbook_dp);
+        textbook_ds(w, &n);
+        if (w->want & WANT_SINKS)
+            textbook_sinks(w, &n);
+    }
+    for (i = 0; i < tiles; i++) {
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_modifiers);
+        clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
+        each_keys(w, &n, textbook_products);
+        if (w->want & WANT_DQ)
+            write_dq(w, n.row);
+    }
+}
+
+/* All heads of a kv head of w->seq. */
+static void textbook_group(desk *w)
+{
+    int64_t head;
+    int which;
+    for (which = KEYS; which <= VALUES; which++)
+        clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
+    for (head = 0; head < w->pr->group; head++) {
+        w->head = w->kv_head * w->pr->group + head;
+        textbook_head(w);
+    }
+    write_keys(w, 0, w->seq.kv_len);
+}
+
+static desk *open_textbook_desk(const call *c, char *slot)
+{
+    desk *w = open_desk(c, slot);
+    w->want = w->lay->want;
+    return w;
+}
+
+static void textbook_item(const call *c, char *slot, int64_t index)
+{
+    desk *w = open_textbook_desk(c, slot);
+    w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
+    w->kv_head = index % c->pr.p.num_heads_kv;
+    textbook_group(w);
+}
+
+/* Everything in one item: heads and batch entries add to the same sums. */
+static void textbook_sums_item(const call *c, char *slot, int64_t index)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    const attn_params *p = &c->pr.p;
+    const backward *back = backward_of(c);
+    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    if (bias->data)
+        store_elements(bias, from, bias->count, 1);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 1);
+    if (back->g.dsinks)
+        clear(back->g.dsinks, p->num_heads_q);
+    for (; index < p->batch * p->num_heads_kv; index++)
+        textbook_item(c, slot, index);
+    if (bias->data)
+        store_elements(bias, from, bias->count, 0);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 0);
+}
+
+/* src/backward/backward.c - attn_backward: the lists of a call, and the public functions. */
+
+typedef struct grad_list {
+    int active;
+    int64_t items;
+    void (*item)(const call *c, char *slot, int64_t index);
+} grad_list;
+
+/* List number i of a call; 0 = there are no more. */
+OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
+{
+    const problem *pr = &back->c.pr;
+    const attn_params *p = &pr->p;
+    const layout *lay = &back->lay;
+    const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
+    const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
+    const grad_list lists[] = {
+        { naive && !one, heads, textbook_item },
+        { naive && one, 1, textbook_sums_item },
+        { !naive, p->batch * p->num_heads_q, statistics_item },
+        { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
+        { !naive && !five && (want & WANT_DQ),
+          items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
+        { !naive && !five && (want & WANT_KEYS),
+          items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
+        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &back->bias),
+          bias_item },
+        { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
+        { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
+    };
+    if (i == COUNT_OF(lists))
+        return 0;
+    *list = lists[i];
+    return 1;
+}
+
+/* The lists, one after the other. */
+static attn_status run_backward(backward *back)
+{
+    attn_status status = ATTN_OK;
+    grad_list list;
+    int i;
+    for (i = 0; !status && take_list(back, i, &list); i++)
+        if (list.active)
+            status = run_items(&back->c, list.items, list.item);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * 12  Public functions
+ * --------------------------------------------------------------------------------------------- */
+
+#define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))
+
+static int64_t backward_bytes(const plan *pl, int workers)
+{
+    return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
+}
+
+/* How many workers fit. */
+static int workers_in(const plan *pl, size_t bytes)
+{
+    const int64_t one = backward_bytes(pl, 1);
+    if ((uint64_t)bytes < (uint64_t)one)
+        return 0;
+    if ((uint64_t)bytes >= (uint64_t)backward_bytes(pl, pl->workers))
+        return pl->workers;
+    return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
+}
+
+/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
+                                     problem *pr, attn_gradients *resolved, text *why)
+{
+    attn_status status;
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    if (!status)
+        status = validate(p, pr, need_data, why);
+    if (status)
+        return status;
+    *resolved = *g;
+    status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
+    if (status)
+        return status;
+    resolve_gradients(&pr->p, resolved);
+    status = check_gradient_sizes(&pr->p, resolved, why);
+    if (!status)
+        settle_workers(&pr->p);
+    return status;
+}
+
+/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
+ * nothing without a backend. */
+static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
+{
+    const attn_backend *backend = pr->p.backend;
+    char why[160];
+    int answer = 0;
+    if (!backend)
+        return 0;
+    why[0] = 0;
+    put(reason, backend->name);
+    put(reason, " refused: ");
+    if (!backend->run_gradients)
+        put(reason, "it has no gradients");
+    else if (pr->p.batch == 0)
+        put(reason, "nothing to do");
+    else
+        answer = backend->supports_gradients(backend, pr, g, why, sizeof why);
+    why[sizeof why - 1] = 0;
+    put(reason, why);
+    return answer;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* What changes in *info if a backend takes the call. */
+OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
+                                              attn_backward_info *info, text *why)
+{
+    const attn_backend *backend = pr->p.backend;
+    const attn_gradient_call made = gradient_call(&pr->p, g);
+    text reason = text_in(info->reasons, sizeof info->reasons);
+    const int answer = ask_gradients(pr, &made, &reason);
+    info->backend_name = answer > 0 ? backend->name : answer ? "none" : "cpu";
+    if (answer < 0)
+        return bad(why, ATTN_ERR_UNSUPPORTED, info->reasons);
+    if (!answer)
+        return ATTN_OK;
+    info->reasons[0] = 0;
+    info->gemms = 7;
+    info->tile_rows = info->tile_keys = 0;
+    info->workers = 1;
+    info->workspace_bytes_per_worker = 0;
+    return backend->gradients_size(backend, pr, &made, &info->workspace_bytes)
+               ? bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace")
+               : ATTN_OK;
+}
+
+/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
+                                 size_t bytes, attn_status *status)
+{
+    char sentence[200];
+    text why = text_in(sentence, sizeof sentence);
+    attn_gradients resolved;
+    attn_gradient_call made;
+    problem pr;
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    made = gradient_call(&pr.p, &resolved);
+    if (ask_gradients(&pr, &made, &why) > 0) {
+        *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
+        return 1;
+    }
+    if (p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    return 0;
+}
+
+/* All of *info but flops, of which it has those of a pair. */
+OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
+                               attn_backward_info *info)
+{
+    layout lay;
+    plan pl;
+    plan_backward(pr, g, asked, &lay, &pl);
+    info->impl = pl.impl;
+    info->gemms = lay.gemms;
+    info->kernels_name = pl.kernels->name;
+    info->tile_rows = lay.rows;
+    info->tile_keys = lay.keys;
+    info->workers = pl.workers;
+    info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
+    info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
+    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+}
+
+/* Whether the plan can be, and fits into `have` bytes. */
+static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
+{
+    const int64_t most = (int64_t)info->workspace_bytes;
+    int64_t least;
+    if (most >= ADDRESS_LIMIT)
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
+    if (have >= least)
+        return ATTN_OK;
+    put(why, "workspace_bytes (");
+    put_int(why, have);
+    put(why, ") must be at least ");
+    put_int(why, least);
+    return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
+}
+
+/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
+                                            int need_data, int64_t have, attn_backward_info *info,
+                                            text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    if (status)
+        return status;
+    describe(&pr, &resolved, p, info);
+    status = describe_backend(&pr, &resolved, info, why);
+    return status ? status : check_backward_room(info, have, why);
+}
+
+static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
+                             size_t bytes, text *why)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+    attn_backward_info info;
+    return check_backward(p, g, 1, have, &info, why);
+}
+
+ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                         const void *workspace, size_t workspace_bytes,
+                                         char *buffer, size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+/* A call that has passed its checks, in its workspace. */
+OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
+                                         void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    char *base = (char *)workspace;
+    float **arrays[3];
+    backward *back;
+    int i;
+    base = align_memory(base);
+    back = (backward *)(void *)base;
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
+    back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
+    plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
+    back->c.slot_count = workers_in(&back->c.pl, bytes);
+    base += aligned((int64_t)sizeof *back);
+    arrays[0] = &back->lse2;
+    arrays[1] = &back->delta;
+    arrays[2] = &back->sink_terms;
+    for (i = 0; i < 3; i++, base += back->c.pl.shared_bytes / 3)
+        *arrays[i] = (float *)(void *)base;
+    back->c.slots = base;
+    return back;
+}
+
+static attn_status backward_cpu(const attn_params *p, const attn_gradients *g, void *workspace,
+                                size_t bytes)
+{
+    backward *back = open_backward(p, g, workspace, bytes);
+    return back->c.slot_count ? run_backward(back) : ATTN_ERR_WORKSPACE;
+}
+
+ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
+                                   size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
+    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
+        return status;
+    return backward_cpu(p, g, workspace, workspace_bytes);
+}
+
+OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
+{
+    text none = text_in(NULL, 0);
+    problem pr;
+    const attn_status status = validate(p, &pr, 0, &none);
+    *pairs = status ? 0 : visible_pairs(&pr.p);
+    return status;
+}
+
+ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                           attn_backward_info *info)
+{
+    text why = text_in(NULL, 0);
+    double pairs = 0;
+    attn_status status;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    info->kernels_name = info->backend_name = "none";
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
+    if (!status)
+        status = count_pairs(p, &pairs);
+    info->flops *= pairs;
+    return status;
+}
+
+ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
+                                                  size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_backward_info info;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
+    *bytes = status ? 0 : info.workspace_bytes;
+    return status;
+}
+
+static int64_t least_bytes(const problem *pr, const attn_gradients *g, const attn_params *asked)
+{
+    layout lay;
+    plan pl;
+    plan_backward(pr, g, asked, &lay, &pl);
+    return backward_bytes(&pl, 1);
+}
+
+/* src/resume.c - attention in steps, over keys that come tile by tile.
+ *
+ * A tile is a call of attn_forward for a part of the keys (p.part) that continues the state of its
+ * chunk; chunks merge in the tree of docs/canon.md, kept as a binary counter.
+ */
+
+#define MOST_TILE_KEYS 128
+#define USUAL_TILE_BYTES ((int64_t)1 << 18)
+
+/* Offsets into the memory, from its first aligned byte on. */
+typedef struct resume_layout {
+    int64_t tile_keys, entry_rows, rows, slots;
+    int64_t q_len, m, l, o, pending, k, v, workspace;
+} resume_layout;
+
+static int64_t tile_bytes(const attn_params *p, int64_t keys)
+{
+    const int64_t k = times(p->head_dim, (int64_t)bytes_of(p->k.dtype));
+    const int64_t v = times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype));
+    return times(times(p->num_heads_kv, keys), plus(k, v));
+}
+
+/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+static int64_t most_pending(int64_t keys)
+{
+    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
+    for (; chunks > 1; chunks = ceil_div(chunks, 2))
+        slots++;
+    return slots;
+}
+
+/* p: resolved. */
+static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
+{
+    int64_t at = 0;
+    lay->tile_keys = tile_keys ? tile_keys : MOST_TILE_KEYS;
+    while (!tile_keys && lay->tile_keys > ATTN_BLOCK &&
+           tile_bytes(p, lay->tile_keys) > USUAL_TILE_BYTES)
+        lay->tile_keys /= 2;
+    lay->entry_rows = times(p->num_heads_q, rows_held(p));
+    lay->rows = times(p->batch, lay->entry_rows);
+    lay->slots = most_pending(p->seq_len_kv);
+    lay->q_len = place(&at, p->batch, sizeof(int32_t));
+    lay->m = place(&at, lay->rows, sizeof(float));
+    lay->l = place(&at, lay->rows, sizeof(float));
+    lay->o = place(&at, times(lay->rows, p->head_dim_v), sizeof(float));
+    lay->pending = place(&at, times(times(lay->slots, lay->entry_rows), plus(p->head_dim_v, 2)),
+                         sizeof(float));
+    lay->k = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim),
+                   bytes_of(p->k.dtype));
+    lay->v = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim_v),
+                   bytes_of(p->v.dtype));
+    lay->workspace = at;
+}
+
+/* ---- validation */
+
+static attn_status check_request(const attn_params *p, int64_t tile_keys, text *why)
+{
+    if (tile_keys &&
+        (tile_keys < ATTN_BLOCK || tile_keys > ATTN_CHUNK || (tile_keys & (tile_keys - 1))))
+        return bad_field(why, ATTN_ERR_ARG, "tile_keys", tile_keys,
+                         " must be 0 or a power of two from 16 to 1024");
+    if (!p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": attn_resume gives o and lse");
+    if (p->part.keys)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
+                         ": attn_resume divides the keys itself");
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_rows: attn_resume fetches keys, wherever they lie");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
+    return ATTN_OK;
+}
+
+/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
+ * or nowhere. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    one->partial = 1;
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
+    one->k.stride_seq = to_stride(resolved->head_dim);
+    one->v.stride_seq = to_stride(resolved->head_dim_v);
+    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
+    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
+    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
+    if (!base)
+        return;
+    one->k.data = base + lay->k;
+    one->v.data = base + lay->v;
+    one->state.m = (float *)(void *)(base + lay->m);
+    one->state.l = (float *)(void *)(base + lay->l);
+    one->state.o = (float *)(void *)(base + lay->o);
+}
+
+/* Bytes before the workspace of attn_forward. */
+static int64_t fixed_bytes(const resume_layout *lay)
+{
+    return plus(ALIGNMENT - 1, lay->workspace);
+}
+
+static void share_keys(attn_tensor *x)
+{
+    x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
+/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
+                                     resume_layout *lay, attn_params *one, text *why)
+{
+    problem pr;
+    attn_status status = check_request(p, tile_keys, why);
+    if (status)
+        return status;
+    *one = *p;
+    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->v);
+    status = validate(one, &pr, 0, why);
+    if (status)
+        return status;
+    if (p->seq_len_q > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
+                         " must be below 2^31 for attn_resume");
+    lay_out(&pr.p, tile_keys, lay);
+    if (fixed_bytes(lay) >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
+                         ": the states of all rows exceed the address space");
+    open_tile_call(one, &pr.p, lay, base);
+    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->kv_begin = one->kv_len = NULL;
+    return ATTN_OK;
+}
+
+/* What the caller's o and lse must be: attn_forward never sees them. */
+static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
+{
+    if (!fetch)
+        return bad(why, ATTN_ERR_ARG, "fetch is NULL");
+    if (!p->o.data && !p->lse.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
+    return ATTN_OK;
+}
+
+static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
+                               const void *memory, size_t bytes, resume_layout *lay,
+                               attn_params *one, text *why)
+{
+    char *base = memory ? align_memory(memory) : NULL;
+    size_t room = memory ? bytes : 0, fixed, need = 0;
+    text none = text_in(NULL, 0);
+    attn_status status = prepare(p, tile_keys, base, lay, one, why);
+    if (!status)
+        status = check_outputs_given(p, fetch, why);
+    if (status)
+        return status;
+    if (attn_workspace_size(one, &need))
+        return check_call(one, NULL, 0, why);
+    fixed = (size_t)fixed_bytes(lay);
+    status = room < fixed ? ATTN_ERR_WORKSPACE
+                          : check_call(one, base + lay->workspace, room - fixed, &none);
+    if (status != ATTN_ERR_WORKSPACE)
+        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+    put_field(why, "memory_bytes", (int64_t)room);
+    put(why, " is too small: attn_resume_memory says ");
+    put_int(why, (int64_t)(fixed + need));
+    return status;
+}
+
+/* ---- states */
+
+/* State number `slot` of the entry under way. */
+static attn_state pending_state(const attn_resumable *r, int slot)
+{
+    attn_state s;
+    s.num_rows = r->entry_rows;
+    s.head_dim_v = r->head_dim_v;
+    s.m = r->pending + slot * r->entry_rows * (r->head_dim_v + 2);
+    s.l = s.m + r->entry_rows;
+    s.o = s.l + r->entry_rows;
+    return s;
+}
+
+/* The states of the chunk under way. */
+static attn_state entry_state(const attn_resumable *r)
+{
+    attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
+    s.num_rows = r->entry_rows;
+    s.head_dim_v = r->head_dim_v;
+    return s;
+}
+
+static void empty_state(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+}
+
+static void move_state(const attn_state *to, const attn_state *from)
+{
+    memcpy(to->m, from->m, (size_t)to->num_rows * sizeof *to->m);
+    memcpy(to->l, from->l, (size_t)to->num_rows * sizeof *to->l);
+    memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
+}
+
+/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+static void merge_level(attn_resumable *r, int level)
+{
+    attn_state now = entry_state(r), lower;
+    if (!r->slot_of[level])
+        return;
+    lower = pending_state(r, r->slot_of[level] - 1);
+    attn_state_merge(&lower, &now, &now);
+    r->slot_of[level] = 0;
+}
+
+static int free_slot(const attn_resumable *r)
+{
+    int slot = 0, level;
+    for (level = 0; level < COUNT_OF(r->slot_of); level++)
+        if (r->slot_of[level] == slot + 1) {
+            slot++;
+            level = -1;
+        }
+    return slot;
+}
+
+/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
+ * levels at which a lower half waits. */
+static void end_of_chunk(attn_resumable *r, int64_t i)
+{
+    const attn_state now = entry_state(r);
+    attn_state place_of;
+    int level = 0, slot;
+    for (; i & 1; i >>= 1)
+        merge_level(r, level++);
+    slot = free_slot(r);
+    place_of = pending_state(r, slot);
+    move_state(&place_of, &now);
+    empty_state(&now);
+    r->slot_of[level] = (unsigned char)(slot + 1);
+}
+
+/* The root of the entry under way: keys that never came are empty. */
+static void end_of_entry(attn_resumable *r)
+{
+    int level;
+    for (level = 0; level < COUNT_OF(r->slot_of); level++)
+        merge_level(r, level);
+}
+
+/* ---- tiles */
+
+/* Keys that some row of an entry sees. */
+static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
+{
+    int64_t i, lo, hi;
+    *s = sequence_of(p, b);
+    *from = *to = 0;
+    for (i = s->row_from; i < s->row_to; i++) {
+        visible_range(p, s, i + s->offset, &lo, &hi);
+        if (lo >= hi)
+            continue;
+        *from = *from < *to ? min64(*from, lo) : lo;
+        *to = max64(*to, hi);
+    }
+}
+
+/* Where the tile of key j ends. */
+static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
+{
+    const int64_t n = s->key_base + j;
+    return min64(r->end, (n / r->tile_keys + 1) * r->tile_keys - s->key_base);
+}
+
+static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
+{
+    int64_t b, from, to, tiles = 0;
+    sequence s;
+    for (b = 0; b < p->batch; b++) {
+        keys_of_entry(p, b, &s, &from, &to);
+        if (from < to)
+            tiles += (s.key_base + to - 1) / tile_keys - (s.key_base + from) / tile_keys + 1;
+    }
+    return tiles;
+}
+
+/* Only entry b has rows for the call of a tile. */
+static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
+{
+    int64_t i;
+    for (i = 0; i < r->p.batch; i++)
+        r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
+}
+
+/* The next entry with keys begins. */
+static void next_entry(attn_resumable *r, sequence *s)
+{
+    for (;;) {
+        r->entry++;
+        keys_of_entry(&r->p, r->entry, s, &r->next, &r->end);
+        if (r->next < r->end)
+            break;
+    }
+    choose_entry(r, r->entry, s);
+}
+
+static int fetch_tile(attn_resumable *r)
+{
+    attn_fetch want;
+    int64_t head;
+    want.batch = r->entry;
+    want.first = r->tile.part.key_begin;
+    want.count = r->tile.part.key_count;
+    for (head = 0; head < r->kv_heads; head++) {
+        const size_t k = (size_t)(head * r->tile_keys * r->head_dim) * bytes_of(r->p.k.dtype);
+        const size_t v = (size_t)(head * r->tile_keys * r->head_dim_v) * bytes_of(r->p.v.dtype);
+        want.kv_head = head;
+        want.k = r->k + k;
+        want.v = r->v + v;
+        if (r->fetch(r->user, &want))
+            return 0;
+    }
+    r->fetched += want.count * r->kv_heads;
+    return 1;
+}
+
+/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
+ * failed. */
+OWN_FRAME static int want_tile(attn_resumable *r)
+{
+    sequence s;
+    int64_t end;
+    if (r->next == r->end)
+        next_entry(r, &s);
+    else
+        s = sequence_of(&r->p, r->entry);
+    end = tile_end(r, &s, r->next);
+    r->tile.part.key_begin = s.column + r->next;
+    r->tile.part.key_count = end - r->next;
+    return fetch_tile(r);
+}
+
+/* The tile is in the states. */
+OWN_FRAME static void take_in_tile(attn_resumable *r)
+{
+    const sequence s = sequence_of(&r->p, r->entry);
+    r->next += r->tile.part.key_count;
+    r->done++;
+    if ((s.key_base + r->next) % ATTN_CHUNK == 0)
+        end_of_chunk(r, (s.key_base + r->next) / ATTN_CHUNK - 1);
+    if (r->next == r->end)
+        end_of_entry(r);
+}
+
+/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+static attn_status take_tile(attn_resumable *r)
+{
+    attn_status status;
+    if (!want_tile(r))
+        return ATTN_ERR_CALLBACK;
+    status = attn_forward(&r->tile, r->workspace, r->workspace_bytes);
+    if (status)
+        r->status = status;
+    else
+        take_in_tile(r);
+    return status;
+}
+
+/* ---- public functions */
+
+ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    resume_layout lay;
+    attn_params one;
+    size_t workspace = 0;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    *bytes = 0;
+    status = prepare(p, tile_keys, NULL, &lay, &one, &why);
+    if (!status)
+        status = attn_workspace_size(&one, &workspace);
+    if (!status)
+        *bytes = (size_t)fixed_bytes(&lay) + workspace;
+    return status;
+}
+
+ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
+                                       const void *memory, size_t memory_bytes, char *buffer,
+                                       size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    resume_layout lay;
+    attn_params one;
+    const attn_status status =
+        check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &one, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
+                                       attn_fetch_fn fetch, void *user, void *memory,
+                                       size_t memory_bytes)
+{
+    text why = text_in(NULL, 0);
+    resume_layout lay;
+    char *base;
+    attn_status status;
+    if (!r)
+        return ATTN_ERR_ARG;
+    memset(r, 0, sizeof *r);
+    status = check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &r->tile, &why);
+    r->status = status;
+    if (status)
+        return status;
+    base = align_memory(memory);
+    r->p = *p;
+    r->tile.key_base = p->key_base;
+    r->tile.kv_begin = p->kv_begin;
+    r->tile.kv_len = p->kv_len;
+    r->tile.q_len = r->q_len = (int32_t *)(void *)(base + lay.q_len);
+    r->k = base + lay.k;
+    r->v = base + lay.v;
+    r->fetch = fetch;
+    r->user = user;
+    r->tile_keys = lay.tile_keys;
+    r->kv_heads = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    r->head_dim = p->head_dim;
+    r->head_dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    r->entry = -1;
+    r->entry_rows = lay.entry_rows;
+    r->states = r->tile.state;
+    r->states.num_rows = lay.rows;
+    r->states.head_dim_v = r->head_dim_v;
+    r->pending = (float *)(void *)(base + lay.pending);
+    r->workspace = base + lay.workspace;
+    r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
+    empty_state(&r->states);
+    r->total = count_tiles(p, r->tile_keys);
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles)
+{
+    attn_status status = ATTN_OK;
+    if (!r || tiles < 0)
+        return ATTN_ERR_ARG;
+    if (r->status)
+        return r->status;
+    for (; tiles > 0 && r->done < r->total && !status; tiles--)
+        status = take_tile(r);
+    return status;
+}
+
+ATTN_API attn_status attn_resume_end(attn_resumable *r)
+{
+    if (!r)
+        return ATTN_ERR_ARG;
+    if (r->status)
+        return r->status;
+    if (r->done < r->total)
+        return ATTN_ERR_ARG;
+    return attn_state_finish(&r->p, &r->states);
+}
+
+/* src/patterns.c - block-sparse patterns: which cells are visible; measured, built. */
+
+ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
+{
+    attn_pattern t;
+    memset(&t, 0, sizeof t);
+    t.local = 1;
+    t.local_before = t.local_after = each_side;
+    t.global_columns = t.global_rows = global;
+    return t;
+}
+
+ATTN_API attn_pattern attn_pattern_strided(int64_t stride)
+{
+    attn_pattern t = attn_pattern_longformer(0, 0);
+    t.local_before = max64(stride, 1) - 1;
+    t.stride = stride;
+    return t;
+}
+
+ATTN_API attn_pattern attn_pattern_random(int64_t count, uint64_t seed)
+{
+    attn_pattern t = attn_pattern_longformer(0, 0);
+    t.random = count;
+    t.seed = seed;
+    return t;
+}
+
+ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64_t random,
+                                           uint64_t seed)
+{
+    attn_pattern t = attn_pattern_longformer(0, global);
+    t.local_before = max64(window, 1) / 2;
+    t.local_after = max64(window, 1) - 1 - t.local_before;
+    t.random = random;
+    t.seed = seed;
+    return t;
+}
+
+/* A pattern with its sizes in cells. */
+typedef struct cell_grid {
+    attn_pattern t;
+    int64_t rows, columns, heads;
+} cell_grid;
+
+#define PATTERN_RULE(field, least, most) #field, offsetof(attn_pattern, field), least, most
+
+static const size_rule pattern_rules[] = {
+    { PATTERN_RULE(seq_len_q, 0, MOST) },      { PATTERN_RULE(seq_len_kv, 0, MOST) },
+    { PATTERN_RULE(block_q, 0, MOST) },        { PATTERN_RULE(block_k, 0, MOST) },
+    { PATTERN_RULE(num_heads, 0, INT32_MAX) }, { PATTERN_RULE(local_before, 0, MOST) },
+    { PATTERN_RULE(local_after, 0, MOST) },    { PATTERN_RULE(global_columns, 0, MOST) },
+    { PATTERN_RULE(global_rows, 0, MOST) },    { PATTERN_RULE(stride, 0, MOST) },
+    { PATTERN_RULE(fixed, 0, MOST) },          { PATTERN_RULE(random, 0, MOST) },
+};
+
+static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
+{
+    attn_status status;
+    if (!t)
+        return bad(why, ATTN_ERR_ARG, "pattern is NULL");
+    status = check_counts(t, pattern_rules, COUNT_OF(pattern_rules), why);
+    if (status)
+        return status;
+    grid->t = *t;
+    grid->t.block_q = t->block_q ? t->block_q : 64;
+    grid->t.block_k = t->block_k ? t->block_k : 64;
+    grid->rows = ceil_div(t->seq_len_q, grid->t.block_q);
+    grid->columns = ceil_div(t->seq_len_kv, grid->t.block_k);
+    grid->heads = max64(t->num_heads, 1);
+    if (times(grid->heads, grid->rows + 1) > INT32_MAX || grid->columns > INT32_MAX)
+        return bad(why, ATTN_ERR_OVERFLOW, "the pattern has more cells than int32_t counts");
+    return ATTN_OK;
+}
+
+/* A row of cells: its diagonal, and the columns it may see. */
+typedef struct cell_row {
+    int64_t head, row;
+    int64_t first, last; /* columns of the diagonal; they may lie before column 0 */
+    int64_t end;         /* columns below it */
+} cell_row;
+
+/* The column of a position, which may be negative. */
+static int64_t column_of(const cell_grid *grid, int64_t position)
+{
+    const int64_t size = grid->t.block_k;
+    return position < 0 ? -ceil_div(-position, size) : position / size;
+}
+
+static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
+{
+    const attn_pattern *t = &grid->t;
+    const int64_t offset = t->seq_len_kv - t->seq_len_q, begin = row * t->block_q;
+    const int64_t end = min64(begin + t->block_q, t->seq_len_q);
+    cell_row at;
+    at.head = head;
+    at.row = row;
+    at.first = column_of(grid, begin + offset);
+    at.last = column_of(grid, end - 1 + offset);
+    at.end = t->causal ? max64(0, min64(at.last + 1, grid->columns)) : grid->columns;
+    return at;
+}
+
+/* Whether a part other than `random` shows the cell. */
+static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
+{
+    const int64_t before = at->first - column, after = column - at->last;
+    const int64_t away = max64(0, max64(before, after)); /* from the diagonal */
+    if (t->local && before <= t->local_before && after <= t->local_after)
+        return 1;
+    if (column < t->global_columns || at->row < t->global_rows)
+        return 1;
+    return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
+}
+
+/* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
+static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
+{
+    const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
+    uint64_t x = 0;
+    int i;
+    for (i = 0; i < 4; i++) {
+        x = (x ^ numbers[i]) + 0x9e3779b97f4a7c15u;
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        x ^= x >> 31;
+    }
+    return (uint32_t)(x >> 32);
+}
+
+/* Visible columns of a row, ascending, to `columns` unless that is NULL; returns how many. Random
+ * ones by selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): each of `left` candidates is
+ * taken with probability wanted / left, so that exactly as many are taken as are wanted. */
+static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *columns)
+{
+    const attn_pattern *t = &grid->t;
+    int64_t column, left = 0, wanted = t->random, count = 0;
+    for (column = 0; column < at->end && wanted; column++)
+        left += !shows(t, at, column);
+    wanted = min64(wanted, left);
+    for (column = 0; column < at->end; column++) {
+        int visible = shows(t, at, column);
+        if (!visible && wanted) {
+            const uint64_t x = cell_hash(t->seed, at, column);
+            visible = (int64_t)((x * (uint64_t)left) >> 32) < wanted;
+            wanted -= visible;
+            left--;
+        }
+        if (visible && columns)
+            columns[count] = (int32_t)column;
+        count += visible;
+    }
+    return count;
+}
+
+static attn_status measure_cells(const cell_grid *grid, attn_pattern_info *info, text *why)
+{
+    int64_t head, row, all;
+    info->heads = (int)grid->heads;
+    info->rows = grid->rows;
+    info->columns = grid->columns;
+    info->num_offsets = grid->heads * (grid->rows + 1);
+    for (head = 0; head < grid->heads; head++)
+        for (row = 0; row < grid->rows; row++) {
+            const cell_row at = open_cell_row(grid, head, row);
+            info->num_columns += cells_of_row(grid, &at, NULL);
+            if (info->num_columns > INT32_MAX)
+                return bad(why, ATTN_ERR_OVERFLOW,
+                           "the pattern has more cells than int32_t counts");
+        }
+    all = times(times(grid->heads, grid->rows), grid->columns);
+    info->density = all ? (double)info->num_columns / (double)all : 0.0;
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_pattern_measure(const attn_pattern *t, attn_pattern_info *info, char *why,
+                                          size_t why_bytes)
+{
+    text reason = text_in(why, why_bytes);
+    cell_grid grid;
+    attn_status status;
+    if (!info)
+        return bad(&reason, ATTN_ERR_ARG, "info is NULL");
+    memset(info, 0, sizeof *info);
+    status = open_grid(t, &grid, &reason);
+    return status ? status : measure_cells(&grid, info, &reason);
+}
+
+static attn_status check_pattern_room(const attn_pattern_info *info, const int32_t *row_offsets,
+                                      int64_t num_offsets, const int32_t *columns,
+                                      int64_t num_columns, text *why)
+{
+    if (!row_offsets || num_offsets < info->num_offsets) {
+        put_field(why, "num_offsets", row_offsets ? num_offsets : 0);
+        put(why, " must be at least ");
+        put_int(why, info->num_offsets);
+        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
+    }
+    if ((!columns && info->num_columns) || num_columns < info->num_columns) {
+        put_field(why, "num_columns", columns ? num_columns : 0);
+        put(why, " must be at least ");
+        put_int(why, info->num_columns);
+        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offsets,
+                                        int64_t num_offsets, int32_t *columns, int64_t num_columns,
+                                        char *why, size_t why_bytes)
+{
+    text reason = text_in(why, why_bytes);
+    attn_pattern_info info;
+    cell_grid grid;
+    int64_t head, row, count = 0;
+    attn_status status;
+    memset(&info, 0, sizeof info);
+    status = open_grid(t, &grid, &reason);
+    if (!status)
+        status = measure_cells(&grid, &info, &reason);
+    if (!status)
+        status = check_pattern_room(&info, row_offsets, num_offsets, columns, num_columns, &reason);
+    if (status)
+        return status;
+    for (head = 0; head < grid.heads; head++) {
+        *row_offsets++ = (int32_t)count;
+        for (row = 0; row < grid.rows; row++) {
+            const cell_row at = open_cell_row(&grid, head, row);
+            count += cells_of_row(&grid, &at, columns ? columns + count : NULL);
+            *row_offsets++ = (int32_t)count;
+        }
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_offsets,
+                                      const int32_t *columns, attn_params *p)
+{
+    text why = text_in(NULL, 0);
+    cell_grid grid;
+    const attn_status status = open_grid(t, &grid, &why);
+    if (status || !row_offsets || !columns || !p)
+        return status ? status : ATTN_ERR_ARG;
+    if (p->seq_len_q != grid.t.seq_len_q || p->seq_len_kv != grid.t.seq_len_kv ||
+        (grid.t.num_heads && p->num_heads_q != grid.t.num_heads))
+        return ATTN_ERR_ARG;
+    memset(&p->block_mask, 0, sizeof p->block_mask);
+    p->block_mask.block_q = grid.t.block_q;
+    p->block_mask.block_k = grid.t.block_k;
+    p->block_mask.row_offsets = row_offsets;
+    p->block_mask.columns = columns;
+    p->block_mask.csr_stride_head = grid.t.num_heads ? to_stride(grid.rows + 1) : 0;
+    return ATTN_OK;
+}
+
+/* src/dilated/lattice.c - a lattice: the positions first, first + dilation, ... of every segment of a sequence. */
+
+typedef struct lattice {
+    int64_t segment, dilation, first;
+} lattice;
+
+/* Of a branch for the head, in a sequence of so many positions. */
+static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64_t positions)
+{
+    lattice l;
+    l.dilation = max64(branch->dilation, 1);
+    l.segment = max64(branch->segment ? min64(branch->segment, positions) : positions, 1);
+    l.first = (branch->offset + (branch->rotate ? head % l.dilation : 0)) % l.dilation;
+    return l;
+}
+
+/* Positions from one that takes part to the next of its segment; where there is none, a number that
+ * no stride overflows with. */
+static int64_t step_of(const lattice *l)
+{
+    return min64(l->dilation, l->segment);
+}
+
+/* How many of the first `length` positions of a segment take part. */
+static int64_t taken(const lattice *l, int64_t length)
+{
+    return length > l->first ? (length - l->first - 1) / l->dilation + 1 : 0;
+}
+
+/* Those of `positions` positions. */
+static int64_t taken_of_all(const lattice *l, int64_t positions)
+{
+    return positions / l->segment * taken(l, l->segment) + taken(l, positions % l->segment);
+}
+
+/* Segments one after the other, whole ones or a part of one, in which some rows take part. */
+typedef struct segments {
+    int64_t count;
+    int64_t first;      /* position of key 0 of the first one */
+    int64_t keys;       /* of each */
+    int64_t row0, rows; /* keys row0 .. row0 + rows-1 of each are rows */
+} segments;
+
+/* Those from position `at` on, rows being positions below `end` of a sequence of `positions`;
+ * returns the position behind them. */
+static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t positions,
+                             segments *s)
+{
+    const int64_t begin = at / l->segment * l->segment;
+    const int64_t stop = min64(begin + l->segment, positions), to = min64(end, stop);
+    s->count = 1;
+    s->first = begin + l->first;
+    s->keys = taken(l, stop - begin);
+    s->row0 = taken(l, at - begin);
+    s->rows = taken(l, to - begin) - s->row0;
+    if (to - at < l->segment)
+        return to;
+    s->count = (end - begin) / l->segment;
+    return begin + s->count * l->segment;
+}
+
+/* ---- the index: positions of each lattice of each branch, one after the other */
+
+/* How many of `length` positions of a segment lie before `first` modulo the dilation. */
+static int64_t taken_before(const lattice *l, int64_t length)
+{
+    return length / l->dilation * l->first + min64(length % l->dilation, l->first);
+}
+
+/* Entries of one branch: all lattices, or the one of its offset. */
+static int64_t index_of_branch(const attn_dilated_branch *branch, int64_t positions)
+{
+    const lattice l = lattice_of(branch, 0, positions);
+    return branch->rotate ? positions : taken_of_all(&l, positions);
+}
+
+/* Where the lattice's entries begin among those of its branch. */
+static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice *l,
+                                int64_t positions)
+{
+    if (!branch->rotate)
+        return 0;
+    return positions / l->segment * taken_before(l, l->segment) +
+           taken_before(l, positions % l->segment);
+}
+
+/* Writes the lattice's entries and returns how many. */
+static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
+{
+    int64_t begin, at, count = 0;
+    for (begin = 0; begin < positions; begin += l->segment)
+        for (at = begin + l->first; at < min64(begin + l->segment, positions); at += l->dilation)
+            index[count++] = (int32_t)at;
+    return count;
+}
+
+/* src/dilated/validate.c - dilated attention: every sentence about bad input. */
+
+/* "branches[n].field (value)" */
+static void put_branch(text *why, int64_t n, const char *field, int64_t value)
+{
+    put(why, "branches[");
+    put_int(why, n);
+    put(why, "].");
+    put_field(why, field, value);
+}
+
+static attn_status check_branch(const attn_dilated_branch *branch, int n, text *why)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } counts[] = {
+        { "segment", branch->segment },       { "dilation", branch->dilation },
+        { "offset", branch->offset },         { "head_begin", branch->head_begin },
+        { "head_count", branch->head_count },
+    };
+    int i;
+    for (i = 0; i < COUNT_OF(counts); i++) {
+        if (counts[i].value >= 0 && counts[i].value <= MOST)
+            continue;
+        put_branch(why, n, counts[i].name, counts[i].value);
+        return bad(why, ATTN_ERR_ARG, " must be from 0 to the largest size of memory");
+    }
+    if (branch->offset < max64(branch->dilation, 1))
+        return ATTN_OK;
+    put_branch(why, n, "offset", branch->offset);
+    put(why, " must be below its dilation (");
+    put_int(why, max64(branch->dilation, 1));
+    return bad(why, ATTN_ERR_ARG, ")");
+}
+
+/* Whatever the call. */
+static attn_status check_branches(const attn_dilated *d, text *why)
+{
+    attn_status status = ATTN_OK;
+    int n;
+    if (!d)
+        return bad(why, ATTN_ERR_ARG, "dilated is NULL");
+    if (d->merge != ATTN_DILATED_LSE && d->merge != ATTN_DILATED_MEAN)
+        return bad_field(why, ATTN_ERR_ARG, "merge", d->merge, " must be 0 (LSE) or 1 (mean)");
+    if (d->variant != ATTN_DILATED_STRIDED && d->variant != ATTN_DILATED_GATHERED)
+        return bad_field(why, ATTN_ERR_ARG, "variant", d->variant,
+                         " must be 0 (strided) or 1 (gathered)");
+    if (d->num_branches < 1)
+        return bad_field(why, ATTN_ERR_ARG, "num_branches", d->num_branches, " must be at least 1");
+    if (!d->branches)
+        return bad(why, ATTN_ERR_ARG, "branches is NULL");
+    if (d->block_rows < 0 || d->block_rows > MOST)
+        return bad_field(why, ATTN_ERR_ARG, "block_rows", d->block_rows,
+                         " must be 0 (chosen) or a number of rows");
+    for (n = 0; n < d->num_branches && !status; n++)
+        status = check_branch(&d->branches[n], n, why);
+    return status;
+}
+
+/* What means nothing here, or would mean something else. Looked at first: nothing else that is set
+ * then helps. */
+static attn_status check_refused(const attn_params *p, text *why)
+{
+    const struct {
+        const char *name;
+        int set;
+    } fields[] = {
+        { "kv_begin", p->kv_begin != NULL },
+        { "key_base", p->key_base != NULL },
+        { "kv_rows.ring", p->kv_rows.ring != 0 },
+        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
+        { "shared_keys", p->shared_keys != 0 },
+        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
+        { "prefix", p->prefix != NULL },
+        { "chunk_size", p->chunk_size != 0 },
+        { "q_segments", p->q_segments != NULL },
+        { "kv_segments", p->kv_segments != NULL },
+        { "tree_parents", p->tree_parents != NULL },
+        { "bit_mask", p->bit_mask.data != NULL },
+        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
+        { "mask", p->mask != NULL },
+        { "score", p->score != NULL },
+        { "dropout_p", !(p->dropout_p == 0.0f) },
+        { "partial", p->partial != 0 },
+        { "part", p->part.rows != 0 || p->part.keys != 0 },
+        { "logits", p->logits.data != NULL },
+        { "backend", p->backend != NULL },
+    };
+    int i;
+    for (i = 0; i < COUNT_OF(fields); i++)
+        if (fields[i].set) {
+            put(why, fields[i].name);
+            return bad(why, ATTN_ERR_UNSUPPORTED,
+                       " is set, but dilated attention does not take it");
+        }
+    return ATTN_OK;
+}
+
+/* Rows are positions, and branches are for heads that there are. */
+static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
+{
+    int64_t b;
+    int n;
+    for (b = 0; b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        if (s.q_len > s.kv_len)
+            return bad_entry(why, "q_len", b, s.q_len,
+                             " exceeds kv_len: rows are the last positions of the sequence");
+    }
+    for (n = 0; n < d->num_branches; n++) {
+        const int64_t begin = d->branches[n].head_begin, count = d->branches[n].head_count;
+        if (begin < p->num_heads_q && plus(begin, count) <= p->num_heads_q)
+            continue;
+        put_branch(why, n, "head_begin", begin);
+        put(why, " and ");
+        put_field(why, "head_count", count);
+        put(why, " exceed ");
+        put_field(why, "num_heads_q", p->num_heads_q);
+        return bad(why, ATTN_ERR_ARG, ": a branch is for query heads that there are");
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_mean(const attn_params *p, text *why)
+{
+    if (p->lse.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "lse.data is set, but a mean of branches is no softmax and has none");
+    if (p->sinks || p->softmax1)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "sinks or softmax1 is set, but a mean of branches is no softmax to hold one");
+    return ATTN_OK;
+}
+
+static attn_status check_index_length(const attn_dilated *d, int64_t positions, text *why)
+{
+    if (d->variant != ATTN_DILATED_GATHERED)
+        return ATTN_OK;
+    if (positions > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "kv_len", positions,
+                         " exceeds the positions that the gathered variant can index");
+    if (d->index && d->index_positions < positions) {
+        put_field(why, "index_positions", d->index_positions);
+        put(why, " is below the longest sequence (");
+        put_int(why, positions);
+        return bad(why, ATTN_ERR_ARG, ")");
+    }
+    return ATTN_OK;
+}
+
+/* What of a problem sizes depend on. */
+typedef struct outline {
+    int64_t batch, heads, group, dim, dim_v;
+    int64_t rows, positions; /* of the longest sequence */
+    int64_t workers;
+    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
+    int gathered;                /* calls see copies */
+    int empty;
+} outline;
+
+/* Turns *p into *pr, or says what is wrong with *p or *d. need_data: tensors must be there. */
+static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
+                                    problem *pr, text *why)
+{
+    attn_status status = p ? check_refused(p, why) : ATTN_OK;
+    if (!status)
+        status = validate(p, pr, need_data, why);
+    if (!status)
+        status = check_branches(d, why);
+    if (!status)
+        status = check_rows_and_heads(&pr->p, d, why);
+    if (!status && d->merge == ATTN_DILATED_MEAN)
+        status = check_mean(p, why);
+    if (!status)
+        status = check_index_length(d, pr->max_kv_len, why);
+    if (!status)
+        settle_workers(&pr->p);
+    return status;
+}
+
+static void fill_outline(const problem *pr, outline *out)
+{
+    out->batch = pr->p.batch;
+    out->heads = pr->p.num_heads_kv;
+    out->group = pr->group;
+    out->dim = pr->p.head_dim;
+    out->dim_v = pr->p.head_dim_v;
+    out->rows = pr->max_q_len;
+    out->positions = pr->max_kv_len;
+    out->workers = pr->p.num_workers;
+    out->kernels = pr->p.kernels;
+    out->empty = pr->p.batch == 0 || pr->p.seq_len_q == 0;
+}
+
+OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated *d, int need_data,
+                                        outline *out, text *why)
+{
+    problem pr;
+    const attn_status status = validate_dilated(p, d, need_data, &pr, why);
+    memset(out, 0, sizeof *out);
+    if (status)
+        return status;
+    fill_outline(&pr, out);
+    out->gathered = d->variant == ATTN_DILATED_GATHERED;
+    return status;
+}
+
+/* src/dilated/plan.c - the plan of dilated attention: blocks of rows, and what a worker's slot holds.
+ *
+ *     workspace = | alignment | dilated_run | slot 0 | slot 1 | ...
+ *
+ * An item is the query heads of a kv head of a batch entry and, strided, a block of rows: blocks begin
+ * where a position is a multiple of their size, so that segments of the usual sizes fall into them
+ * whole. Sums are the results of a block so far, a part is what one call adds.
+ */
+
+#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
+#define BLOCK_MOST 8192 /* up to this */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
+#define BLOCK_ITEMS 4                  /* of a worker */
+
+typedef struct dilated_layout {
+    int64_t block;  /* rows of an item; 0 = all */
+    int64_t blocks; /* of a kv head */
+    int64_t items;
+    int workers;
+    int64_t inner_bytes; /* workspace of a call */
+    /* offsets into a slot, in bytes */
+    int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
+    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+} dilated_layout;
+
+/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
+{
+    return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
+}
+
+static int64_t most_dilation(const attn_dilated *d)
+{
+    int64_t most = 1;
+    int n;
+    for (n = 0; n < d->num_branches; n++)
+        most = max64(most, d->branches[n].dilation);
+    return most;
+}
+
+static int64_t choose_block(const attn_dilated *d, const outline *out)
+{
+    const int64_t row_bytes = times(out->group, out->dim_v + 2) * (int64_t)sizeof(float);
+    const int64_t wanted = times(BLOCK_LEAST, most_dilation(d));
+    int64_t rows = BLOCK_LEAST;
+    if (d->block_rows)
+        return d->block_rows;
+    while (rows < wanted && rows < BLOCK_MOST && 2 * rows * row_bytes <= BLOCK_BYTES)
+        rows *= 2;
+    while (rows > BLOCK_LEAST && times(times(out->batch, out->heads), ceil_div(out->rows, rows)) <
+                                     BLOCK_ITEMS * out->workers)
+        rows /= 2;
+    return rows;
+}
+
+/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
+{
+    const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
+    t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
+    t->stride_seq =
+        stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
+}
+
+/* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
+ * item; 0 = all. */
+static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
+                         int n)
+{
+    const attn_dilated_branch *branch = &d->branches[n];
+    const lattice l = lattice_of(branch, 0, out->positions);
+    const int64_t keys = ceil_div(l.segment, l.dilation);
+    const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
+    if (!out->gathered) {
+        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
+        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
+        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
+    } else {
+        space_rows(&p->q, 0, 1, out->dim, 1);
+        space_rows(&p->k, 0, 1, out->dim, 1);
+        space_rows(&p->v, 0, 1, out->dim_v, 1);
+    }
+    p->batch = 1;
+    p->num_heads_q = class_heads(branch, out->group);
+    p->num_heads_kv = 1;
+    p->seq_len_q = min64(rows, out->rows);
+    p->seq_len_kv = keys;
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
+/* Nothing of a call is left that only makes sense for the caller's own. */
+static void strip_call(attn_params *p)
+{
+    attn_bias *bias = &p->bias;
+    attn_mask *mask = &p->bool_mask;
+    memset(&p->o, 0, sizeof p->o);
+    memset(&p->lse, 0, sizeof p->lse);
+    bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
+    mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
+    p->alibi_stride = 0;
+    p->sinks = NULL;
+    p->softmax1 = 0;
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
+}
+
+/* Bytes of workspace for the calls of branch n. */
+OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
+                                          const outline *out, int64_t most, int n, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    pr.p = *asked;
+    largest_call(&pr.p, d, out, most, n);
+    strip_call(&pr.p);
+    status = validate(&pr.p, &pr, 0, &why);
+    return status ? status : size_of_call(asked, &pr, &why, bytes);
+}
+
+/* States of `rows` rows, or o and lse of them: one array. */
+static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
+{
+    return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
+}
+
+/* Everything of a slot up to the workspace of its calls. */
+static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
+                      dilated_layout *lay)
+{
+    const int gathered = lay->block == 0;
+    const int64_t all = gathered ? out->rows : min64(lay->block, out->rows);
+    const int64_t rows = times(out->group, all), keys = gathered ? out->positions : 0;
+    int64_t at = 0;
+    place(&at, 1, slot_head);
+    lay->slopes = place(&at, out->group, sizeof(float));
+    lay->zeros = place(&at, out->dim_v, sizeof(float));
+    lay->sums = place_rows(&at, rows, out->dim_v);
+    lay->part = place_rows(&at, rows, out->dim_v);
+    lay->index = place(&at, d->index ? 0 : keys, sizeof(int32_t));
+    lay->copies[0] = place(&at, gathered ? times(rows, out->dim) : 0, sizeof(float));
+    lay->copies[1] = place(&at, times(keys, out->dim), sizeof(float));
+    lay->copies[2] = place(&at, times(keys, out->dim_v), sizeof(float));
+    lay->inner = at;
+}
+
+static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const outline *out,
+                              dilated_layout *lay)
+{
+    int n;
+    for (n = 0; n < d->num_branches; n++) {
+        size_t bytes = 0;
+        const attn_status status = size_forward(p, d, out, lay->block, n, &bytes);
+        if (status)
+            return status;
+        lay->inner_bytes = max64(lay->inner_bytes, (int64_t)bytes);
+    }
+    lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
+    return ATTN_OK;
+}
+
+/* Items of the forward call; a block more where rows do not begin with one. */
+static void plan_blocks(const outline *out, dilated_layout *lay)
+{
+    lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;
+    lay->items = times(times(out->batch, out->heads), lay->blocks);
+    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+}
+
+/* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them. */
+
+typedef struct dilated_run {
+    call c; /* first: items get a pointer to it */
+    attn_dilated d;
+    dilated_layout lay;
+    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    int tile_keys;
+    attn_gradients g; /* backward: strides explicit */
+    int calls;        /* something but dsinks is asked for */
+} dilated_run;
+
+static const dilated_run *run_of(const call *c)
+{
+    return (const dilated_run *)(const void *)c;
+}
+
+/* At the start of a worker's slot. */
+typedef struct dilated_slot {
+    attn_params p; /* of a call */
+    attn_gradients g;
+    attn_status status; /* of the calls so far */
+    const dilated_run *run;
+    const attn_params *asked; /* the problem's */
+    sequence s;
+    int64_t kv_head;
+    int64_t from, to; /* positions of the rows of this item */
+    int64_t before;   /* position of row 0 */
+    /* of the call */
+    int n;                     /* branch */
+    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    lattice l;
+    segments at;
+    int32_t offset;
+    /* in the slot */
+    char *base;
+    float *slopes;
+    attn_state sums, part; /* lse in m, where results are finished ones */
+    char *inner;
+} dilated_slot;
+
+#define SLOT_FLOATS(w, offset) ((float *)(void *)((w)->base + (offset)))
+
+static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
+{
+    attn_state s;
+    s.num_rows = rows;
+    s.head_dim_v = w->asked->head_dim_v;
+    s.m = SLOT_FLOATS(w, offset);
+    s.l = s.m + rows;
+    s.o = s.l + rows;
+    return s;
+}
+
+/* For kv head `kv_head` of batch entry b. */
+static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
+{
+    dilated_slot *w = (dilated_slot *)(void *)base;
+    const dilated_layout *lay = &run_of(c)->lay;
+    w->run = run_of(c);
+    w->asked = &c->pr.p;
+    w->base = base;
+    w->slopes = SLOT_FLOATS(w, lay->slopes);
+    w->inner = base + lay->inner;
+    w->s = sequence_of(w->asked, b);
+    w->kv_head = kv_head;
+    w->before = w->s.kv_len - w->s.q_len;
+    w->from = w->before;
+    w->to = w->s.kv_len;
+    return w;
+}
+
+static int64_t rows_of_item(const dilated_slot *w)
+{
+    return w->to - w->from;
+}
+
+/* Number among the sums of row number i of segment e and head h of the call. */
+static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
+{
+    const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
+    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
+    return head * rows_of_item(w) + position - w->from;
+}
+
+/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
+ * the same positions. 0 = there are no more. */
+static int open_class(dilated_slot *w, int n, int64_t class)
+{
+    const attn_dilated_branch *branch = &w->run->d.branches[n];
+    const int64_t group = w->run->c.pr.group, first = w->kv_head * group;
+    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
+    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
+    w->n = n;
+    w->step = branch->rotate ? max64(branch->dilation, 1) : 1;
+    w->head = begin + class;
+    if (class >= w->step || w->head >= end)
+        return 0;
+    w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
+    w->l = lattice_of(branch, w->head, w->s.kv_len);
+    return 1;
+}
+
+/* All calls of branch n: by classes of heads, then by segments. */
+static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
+{
+    int64_t class, at;
+    for (class = 0; open_class(w, n, class); class ++)
+        for (at = w->from; at < w->to;) {
+            at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
+            if (w->at.rows)
+                take(w);
+        }
+}
+
+/* ---- what a call sees of the caller's arrays */
+
+static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
+{
+    const ptrdiff_t step = stride * (ptrdiff_t)times_this;
+    return step ? step : ATTN_STRIDE_BROADCAST;
+}
+
+/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
+{
+    attn_tensor view = *t;
+    const int64_t at = ROW_AT(*t, &w->s, head, row);
+    view.data = t->data ? (const char *)t->data + at * (int64_t)bytes_of(t->dtype) : NULL;
+    view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
+    view.stride_head = given_stride(t->stride_head, w->step);
+    view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
+    return view;
+}
+
+/* Of a tensor of the query's rows; of keys. */
+static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
+{
+    const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
+    return view_of(w, t, w->head, w->s.q_row + position - w->before);
+}
+
+static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
+{
+    return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
+}
+
+/* Of an array of pairs: where the first one is, and its strides. */
+static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
+                          ptrdiff_t *kv)
+{
+    const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
+    const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
+    *batch = w->at.count > 1 ? (*q + *kv) * (ptrdiff_t)w->l.segment : 0;
+    *head *= (ptrdiff_t)w->step;
+    *q *= (ptrdiff_t)step_of(&w->l);
+    *kv *= (ptrdiff_t)step_of(&w->l);
+    return at;
+}
+
+static void view_modifiers(dilated_slot *w)
+{
+    attn_bias bias = w->asked->bias;
+    attn_mask mask = w->asked->bool_mask;
+    int64_t at, h;
+    at = view_pairs(w, &bias.stride_batch, &bias.stride_head, &bias.stride_q, &bias.stride_kv);
+    if (bias.data)
+        bias.data = (const char *)bias.data + at * (int64_t)bytes_of(bias.dtype);
+    at = view_pairs(w, &mask.stride_batch, &mask.stride_head, &mask.stride_q, &mask.stride_kv);
+    if (mask.data)
+        mask.data += at;
+    w->p.bias = bias;
+    w->p.bool_mask = mask;
+    for (h = 0; h < w->heads && w->asked->alibi_slopes; h++)
+        w->slopes[h] =
+            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->head + h * w->step];
+    w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
+}
+
+/* w->p becomes the call, but for where results go. */
+static void open_call(dilated_slot *w)
+{
+    attn_params *p = &w->p;
+    *p = *w->asked;
+    strip_call(p);
+    p->batch = w->at.count;
+    p->num_heads_q = w->heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = w->at.rows;
+    p->seq_len_kv = w->at.keys;
+    p->q = view_rows(w, &w->asked->q);
+    p->k = view_keys(w, &w->asked->k);
+    p->v = view_keys(w, &w->asked->v);
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->kernels = w->run->kernels;
+    p->tile_keys = w->run->tile_keys;
+    view_modifiers(w);
+    if (w->at.rows == w->at.keys)
+        return;
+    w->offset = (int32_t)w->at.row0; /* one segment then */
+    p->alignment = ATTN_ALIGN_OFFSET;
+    p->q_offset = &w->offset;
+}
+
+static void run_call(dilated_slot *w)
+{
+    const attn_status status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
+    w->status = w->status ? w->status : status;
+}
+
+/* Where a call's finished results go: f32, packed. */
+static void ask_results(dilated_slot *w, int with_lse)
+{
+    memset(&w->p.o, 0, sizeof w->p.o);
+    w->p.o.data = w->part.o;
+    w->p.lse.data = with_lse ? w->part.m : NULL;
+}
+
+/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
+{
+    int64_t e, h, i, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++)
+                take(w, sum_of(w, e, h, i), row++);
+}
+
+/* src/dilated/results.c - the results of a block of rows, branch by branch. */
+
+/* Branches of a mean that query head h has. */
+static int branches_of_head(const attn_dilated *d, int64_t h)
+{
+    int n, count = 0;
+    for (n = 0; n < d->num_branches; n++) {
+        const attn_dilated_branch *branch = &d->branches[n];
+        count += h >= branch->head_begin &&
+                 (!branch->head_count || h < branch->head_begin + branch->head_count);
+    }
+    return count;
+}
+
+static void clear_sums(dilated_slot *w)
+{
+    const int64_t rows = w->run->c.pr.group * rows_of_item(w);
+    int64_t r;
+    w->sums = rows_in(w, w->run->lay.sums, rows);
+    w->part = rows_in(w, w->run->lay.part, rows);
+    for (r = 0; r < rows; r++)
+        w->sums.m[r] = NEG_INF;
+    memset(w->sums.l, 0, (size_t)times(rows, w->asked->head_dim_v + 1) * sizeof(float));
+}
+
+static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    float *to = w->sums.o + sum * dim;
+    const float *from = w->part.o + row * dim;
+    int64_t d;
+    for (d = 0; d < dim; d++)
+        to[d] = to[d] + from[d];
+}
+
+/* Element offset of a row of the item, in an output of the caller's. */
+static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
+{
+    return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
+}
+
+static void *element_of_output(const attn_output *t, int64_t at)
+{
+    return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
+}
+
+/* n results as they are stored: NaN canonical, never -0. */
+static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
+                          int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++)
+        from[d] = is_nan(from[d]) ? float_of(CANONICAL_NAN) : from[d] + 0.0f;
+    store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
+}
+
+/* Stores o of row number `sum` of the sums, and lse. */
+static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
+{
+    const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
+    const int64_t dim = w->asked->head_dim_v;
+    if (o->data)
+        store_results(w, o, place_of(w, o, head, i), w->sums.o + sum * dim, dim);
+    if (lse->data)
+        store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
+}
+
+/* Calls `finish` for each row of the item, then stores it. */
+static void store_sums(dilated_slot *w, void (*finish)(dilated_slot *w, int64_t head, int64_t sum))
+{
+    const int64_t group = w->run->c.pr.group, rows = rows_of_item(w);
+    int64_t h, i;
+    for (h = 0; h < group; h++)
+        for (i = 0; i < rows; i++) {
+            finish(w, w->kv_head * group + h, h * rows + i);
+            store_sum(w, w->kv_head * group + h, i, h * rows + i);
+        }
+}
+
+static void divide_sum(dilated_slot *w, int64_t head, int64_t sum)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    const float count = (float)max64(1, branches_of_head(&w->run->d, head));
+    float *o = w->sums.o + sum * dim;
+    int64_t d;
+    for (d = 0; d < dim; d++)
+        o[d] = o[d] / count;
+}
+
+/* src/dilated/strided.c - strided branches: attention in place, by strides; states merge. */
+
+static void merge_state(dilated_slot *w, int64_t sum, int64_t row)
+{
+    const attn_state a = state_at(&w->sums, sum, w->asked->head_dim_v);
+    const attn_state b = state_at(&w->part, row, w->asked->head_dim_v);
+    attn_state out = a;
+    out.num_rows = 1;
+    out.head_dim_v = w->asked->head_dim_v;
+    attn_state_merge(&a, &b, &out);
+}
+
+static void strided_call(dilated_slot *w)
+{
+    const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
+    open_call(w);
+    if (mean) {
+        ask_results(w, 0);
+    } else {
+        w->p.partial = 1;
+        w->p.state = w->part;
+    }
+    run_call(w);
+    each_row(w, mean ? add_mean : merge_state);
+}
+
+/* The sums of an item are states: sink and result. */
+static void finish_states(dilated_slot *w)
+{
+    const int64_t head = w->kv_head * w->run->c.pr.group;
+    attn_params *p = &w->p;
+    memset(p, 0, sizeof *p);
+    p->batch = 1;
+    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
+    p->seq_len_q = rows_of_item(w);
+    p->head_dim = p->head_dim_v = w->asked->head_dim_v;
+    p->o = w->asked->o;
+    p->lse = w->asked->lse;
+    p->o.stride_batch = p->lse.stride_batch = 0;
+    if (p->o.data)
+        p->o.data = element_of_output(&p->o, place_of(w, &w->asked->o, head, 0));
+    if (p->lse.data)
+        p->lse.data = element_of_output(&p->lse, place_of(w, &w->asked->lse, head, 0));
+    p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
+    p->softmax1 = w->asked->softmax1;
+    p->kernels = w->asked->kernels;
+    if (attn_state_finish(p, &w->sums))
+        w->status = ATTN_ERR_ARG;
+}
+
+static void strided_item(const call *c, char *base, int64_t index)
+{
+    const dilated_layout *lay = &run_of(c)->lay;
+    const int64_t number = index % lay->blocks, head = index / lay->blocks;
+    dilated_slot *w = open_slot(c, base, head / c->pr.p.num_heads_kv, head % c->pr.p.num_heads_kv);
+    int n;
+    w->from = max64(w->before, (w->before / lay->block + number) * lay->block);
+    w->to = min64(w->s.kv_len, (w->before / lay->block + number + 1) * lay->block);
+    if (w->from >= w->to)
+        return;
+    clear_sums(w);
+    for (n = 0; n < w->run->d.num_branches; n++)
+        each_call(w, n, strided_call);
+    if (w->run->d.merge == ATTN_DILATED_MEAN)
+        store_sums(w, divide_sum);
+    else
+        finish_states(w);
+}
+
+/* src/dilated/gathered.c - gathered branches: the plain variant.
+ *
+ * For every branch the positions that take part are copied from q, k, v, attention runs on the copies,
+ * and its results, scattered, merge by their LSE with the results so far.
+ */
+
+/* The lattice's positions. */
+static const int32_t *index_in_call(const dilated_slot *w)
+{
+    const attn_dilated *d = &w->run->d;
+    const attn_dilated_branch *branch = &d->branches[w->n];
+    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
+    const lattice whole = lattice_of(branch, w->head, d->index_positions);
+    int64_t at = 0;
+    int n;
+    if (!d->index) {
+        fill_index(&w->l, w->s.kv_len, made);
+        return made;
+    }
+    for (n = 0; n < w->n; n++)
+        at += index_of_branch(&d->branches[n], d->index_positions);
+    return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
+}
+
+/* One row of an input, dim elements, to the place of row number `row` of copies. */
+static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
+                     int64_t dim, char *copies, int64_t row)
+{
+    const int64_t bytes = (int64_t)bytes_of(t->dtype);
+    const int64_t at = ROW_AT(*t, &w->s, head, from);
+    memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
+}
+
+/* Packed, as the call now has it. */
+static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
+{
+    attn_tensor packed;
+    memset(&packed, 0, sizeof packed);
+    packed.dtype = t->dtype;
+    packed.data = copies;
+    return packed;
+}
+
+static void gather_keys(dilated_slot *w, const int32_t *index)
+{
+    const attn_params *p = w->asked;
+    char *k = w->base + w->run->lay.copies[1], *v = w->base + w->run->lay.copies[2];
+    int64_t j;
+    for (j = 0; j < w->at.count * w->at.keys; j++) {
+        copy_row(w, &p->k, w->kv_head, w->s.kv_row + index[j], p->head_dim, k, j);
+        copy_row(w, &p->v, w->kv_head, w->s.kv_row + index[j], p->head_dim_v, v, j);
+    }
+    w->p.k = packed_copies(&p->k, k);
+    w->p.v = packed_copies(&p->v, v);
+}
+
+static void gather_rows(dilated_slot *w, const int32_t *index)
+{
+    const attn_tensor *q = &w->asked->q;
+    char *copies = w->base + w->run->lay.copies[0];
+    int64_t e, h, i, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++) {
+                const int64_t position = index[e * w->at.keys + w->at.row0 + i];
+                copy_row(w, q, w->head + h * w->step, w->s.q_row + position - w->before,
+                         w->asked->head_dim, copies, row++);
+            }
+    w->p.q = packed_copies(q, copies);
+}
+
+static void merge_result(dilated_slot *w, int64_t sum, int64_t row)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
+    attn_lse_merge(1, dim, o, lse, w->part.o + row * dim, w->part.m + row, o, lse);
+}
+
+static void gathered_call(dilated_slot *w)
+{
+    const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
+    const int64_t segment = w->at.first / w->l.segment;
+    const int32_t *index = index_in_call(w) + segment * taken(&w->l, w->l.segment);
+    open_call(w);
+    gather_keys(w, index);
+    gather_rows(w, index);
+    ask_results(w, !mean);
+    run_call(w);
+    each_row(w, mean ? add_mean : merge_result);
+}
+
+/* A sink is a key without a value. */
+static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    const float sink = sink_of(w->asked, head);
+    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
+    attn_lse_merge(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
+}
+
+static void gathered_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w =
+        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    int n;
+    memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
+    clear_sums(w);
+    for (n = 0; n < w->run->d.num_branches; n++)
+        each_call(w, n, gathered_call);
+    store_sums(w, w->run->d.merge == ATTN_DILATED_MEAN ? divide_sum : merge_head_sink);
+}
+
+/* src/dilated/forward.c - dilated attention, forward: items and public functions. */
+
+#define RUN_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(dilated_run)))
+
+static int64_t dilated_bytes(const dilated_layout *lay, int workers)
+{
+    return plus(RUN_BYTES, times(workers, lay->slot_bytes));
+}
+
+/* Whether the plan fits into `have` bytes. */
+static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
+{
+    const int64_t least = dilated_bytes(lay, 1);
+    if (dilated_bytes(lay, lay->workers) >= ADDRESS_LIMIT)
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    if (have >= least)
+        return ATTN_OK;
+    put(why, "workspace_bytes (");
+    put_int(why, have);
+    put(why, ") must be at least ");
+    put_int(why, least);
+    return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
+}
+
+static int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
+static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
+                                dilated_layout *lay, text *why)
+{
+    memset(lay, 0, sizeof *lay);
+    if (d->variant == ATTN_DILATED_STRIDED)
+        lay->block = choose_block(d, out);
+    plan_rows(d, out, sizeof(dilated_slot), lay);
+    plan_blocks(out, lay);
+    if (plan_inner(p, d, out, lay))
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace of a branch exceeds the address space");
+    return ATTN_OK;
+}
+
+/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
+                                 int64_t have, dilated_layout *lay, int *empty, text *why)
+{
+    outline out;
+    attn_status status = outline_of(p, d, need_data, &out, why);
+    *empty = !status && out.empty;
+    if (status || out.empty)
+        return status;
+    status = plan_dilated(p, d, &out, lay, why);
+    return status ? status : check_dilated_room(lay, have, why);
+}
+
+ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
+                                        const void *workspace, size_t workspace_bytes, char *buffer,
+                                        size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_layout lay;
+    int empty;
+    const attn_status status =
+        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                 size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    attn_status status;
+    int empty;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &empty, &why);
+    *bytes = status || empty ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    return status;
+}
+
+/* The run in its workspace, for a call that has passed its checks. */
+static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
+                             void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    char *base = align_memory(workspace);
+    dilated_run *run = (dilated_run *)(void *)base;
+    const int64_t have = bytes_given(workspace, bytes);
+    int i;
+    memset(run, 0, sizeof *run);
+    validate_dilated(p, d, 1, &run->c.pr, &why);
+    run->d = *d;
+    run->lay = *lay;
+    run->kernels = p->kernels;
+    run->tile_keys = p->tile_keys;
+    run->c.pl.slot_bytes = lay->slot_bytes;
+    run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
+    run->c.slots = base + aligned((int64_t)sizeof *run);
+    for (i = 0; i < run->c.slot_count; i++)
+        ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
+    return run;
+}
+
+static attn_status run_list(dilated_run *run,
+                            void (*item)(const call *c, char *slot, int64_t index))
+{
+    attn_status status = run_items(&run->c, run->lay.items, item);
+    int i;
+    for (i = 0; i < run->c.slot_count && !status; i++)
+        status =
+            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
+    return status;
+}
+
+/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
+                                             void *workspace, size_t bytes, dilated_run **run)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    int empty;
+    const attn_status status =
+        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
+    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    return status;
+}
+
+ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
+                                          void *workspace, size_t workspace_bytes)
+{
+    dilated_run *run;
+    const attn_status status = prepare_forward(p, d, workspace, workspace_bytes, &run);
+    if (!run)
+        return status;
+    return run_list(run, d->variant == ATTN_DILATED_STRIDED ? strided_item : gathered_item);
+}
+
+ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t positions)
+{
+    text why = text_in(NULL, 0);
+    int64_t entries = 0;
+    int n;
+    if (check_branches(d, &why) || positions < 0 || positions > INT32_MAX)
+        return 0;
+    for (n = 0; n < d->num_branches; n++)
+        entries = plus(entries, index_of_branch(&d->branches[n], positions));
+    return entries;
+}
+
+ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
+                                        int64_t entries)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_branches(d, &why);
+    int n;
+    if (!status && (positions < 0 || positions > INT32_MAX))
+        status = ATTN_ERR_ARG;
+    if (!status && (!index || entries < attn_dilated_index_size(d, positions)))
+        status = ATTN_ERR_WORKSPACE;
+    for (n = 0; n < d->num_branches && !status; n++) {
+        const attn_dilated_branch *branch = &d->branches[n];
+        lattice l = lattice_of(branch, 0, positions);
+        if (!branch->rotate)
+            index += fill_index(&l, positions, index);
+        for (l.first = 0; branch->rotate && l.first < min64(l.dilation, l.segment); l.first++)
+            index += fill_index(&l, positions, index);
+    }
+    return status;
+}
+
+/* src/dilated/backward.c - dilated attention, backward: the gradients of the branches, added up.
+ *
+ * The gradients of a branch are those of attn_backward, which computes probabilities from the LSE that
+ * it is given: here the LSE of all branches. With a mean, branches have an o and lse of their own,
+ * computed again, and the gradient of o divided by their number.
+ */
+
+enum { GRAD_Q, GRAD_K, GRAD_V };
+
+static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
+                                const attn_gradients *g, text *why)
+{
+    const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " must be tiled for gradients of merged branches: naive reads no lse");
+    if (g->dbias.data || g->dslopes)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone");
+    if (d->merge == ATTN_DILATED_MEAN && g->dlse.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dlse.data is set, but a mean of branches has no lse");
+    return ATTN_OK;
+}
+
+/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
+ * little as the textbook does. */
+static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
+                                      const attn_gradients *g, int need_data, problem *pr,
+                                      attn_gradients *resolved, text *why)
+{
+    attn_status status = validate_dilated(p, d, need_data, pr, why);
+    if (!status)
+        status = check_wanted(p, d, g, why);
+    if (status)
+        return status;
+    pr->p = *p;
+    if (d->merge == ATTN_DILATED_MEAN)
+        pr->p.impl = ATTN_IMPL_NAIVE;
+    status = validate_backward(&pr->p, g, need_data, pr, resolved, why);
+    pr->p.impl = p->impl;
+    return status;
+}
+
+OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, int need_data, outline *out,
+                                              text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    const attn_status status = validate_gradients(p, d, g, need_data, &pr, &resolved, why);
+    memset(out, 0, sizeof *out);
+    if (!status)
+        fill_outline(&pr, out);
+    return status;
+}
+
+static int grad_wanted(const attn_gradients *g, int which)
+{
+    return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
+}
+
+/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
+                           dilated_layout *lay)
+{
+    const int64_t rows = times(out->group, out->rows), keys = out->positions;
+    const int64_t mean_rows = d->merge == ATTN_DILATED_MEAN ? rows : 0;
+    const int64_t floats[3] = { times(rows, out->dim), times(keys, out->dim),
+                                times(keys, out->dim_v) };
+    int64_t at = 0;
+    int which;
+    place(&at, 1, sizeof(dilated_slot));
+    lay->slopes = place(&at, out->group, sizeof(float));
+    for (which = GRAD_Q; which <= GRAD_V; which++) {
+        const int64_t count = grad_wanted(g, which) ? floats[which] : 0;
+        lay->sum_grads[which] = place(&at, count, sizeof(float));
+        lay->part_grads[which] = place(&at, count, sizeof(float));
+    }
+    lay->part = place_rows(&at, mean_rows, out->dim_v);
+    lay->dout = place(&at, times(mean_rows, out->dim_v), sizeof(float));
+    lay->inner = at;
+}
+
+/* A tensor or output packed, where strides do not matter. */
+#define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
+
+/* What calls of a branch ask for, as far as sizes depend on it. */
+static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
+{
+    *part = *g;
+    part->dsinks = NULL;
+    PACK_STRIDES(part->dout);
+    PACK_STRIDES(part->dlse);
+    PACK_STRIDES(part->dq);
+    PACK_STRIDES(part->dk);
+    PACK_STRIDES(part->dv);
+}
+
+/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
+                                           const outline *out, const attn_gradients *g, int n,
+                                           size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_gradients part;
+    problem pr;
+    attn_status status;
+    pr.p = *asked;
+    memset(&part, 0, sizeof part);
+    part.dsinks = g->dsinks;
+    if (n < d->num_branches) {
+        part_of_wanted(&part, g);
+        largest_call(&pr.p, d, out, 0, n);
+        strip_call(&pr.p);
+        pr.p.batch =
+            max64(1, out->positions / lattice_of(&d->branches[n], 0, out->positions).segment);
+        pr.p.kernels = out->kernels;
+    }
+    pr.p.num_workers = 1;
+    pr.p.parallel_for = NULL;
+    status = validate(&pr.p, &pr, 0, &why);
+    if (!status)
+        *bytes = (size_t)least_bytes(&pr, &part, asked);
+    return status;
+}
+
+static attn_status plan_backward_calls(const attn_params *p, const attn_dilated *d,
+                                       const outline *out, const attn_gradients *g,
+                                       dilated_layout *lay, text *why)
+{
+    int n;
+    for (n = 0; n <= d->num_branches; n++) {
+        size_t bytes = 0, forward = 0;
+        attn_status status =
+            n < d->num_branches || g->dsinks ? size_backward(p, d, out, g, n, &bytes) : ATTN_OK;
+        if (!status && n < d->num_branches && d->merge == ATTN_DILATED_MEAN)
+            status = size_forward(p, d, out, 0, n, &forward);
+        if (status)
+            return bad(why, ATTN_ERR_OVERFLOW,
+                       "the workspace of a branch exceeds the address space");
+        lay->inner_bytes = max64(lay->inner_bytes, (int64_t)(bytes > forward ? bytes : forward));
+    }
+    lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
+    lay->blocks = 1;
+    lay->items = times(out->batch, out->heads);
+    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+    return ATTN_OK;
+}
+
+static attn_status check_dilated_backward(const attn_params *p, const attn_dilated *d,
+                                          const attn_gradients *g, int need_data, int64_t have,
+                                          dilated_layout *lay, text *why)
+{
+    outline out;
+    attn_status status = outline_backward(p, d, g, need_data, &out, why);
+    if (status)
+        return status;
+    memset(lay, 0, sizeof *lay);
+    plan_sum_grads(d, &out, g, lay);
+    status = plan_backward_calls(p, d, &out, g, lay, why);
+    return status ? status : check_dilated_room(lay, have, why);
+}
+
+/* ---- a call */
+
+static void run_backward_call(dilated_slot *w)
+{
+    const attn_status status =
+        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+    w->status = w->status ? w->status : status;
+}
+
+/* An output of the caller's that the call only reads. */
+static attn_output view_output(const dilated_slot *w, const attn_output *t)
+{
+    const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
+    attn_output o = *t;
+    o.data = t->data ? (char *)t->data + ((const char *)view.data - (const char *)t->data) : NULL;
+    o.stride_batch = w->at.count > 1 ? view.stride_batch : 0;
+    o.stride_head = w->heads > 1 ? view.stride_head : 0;
+    o.stride_seq = view.stride_seq;
+    return o;
+}
+
+/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
+{
+    const attn_tensor *dout = &w->run->g.dout;
+    const int64_t head = w->head + h * w->step, dim = w->asked->head_dim_v;
+    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
+    const int64_t at = ROW_AT(*dout, &w->s, head, w->s.q_row + position - w->before);
+    const float count = (float)branches_of_head(&w->run->d, head);
+    float *to = SLOT_FLOATS(w, w->run->lay.dout) + row * dim;
+    int64_t d;
+    load_run(w->asked->kernels, dout->dtype, to, dout->data, at, dim);
+    for (d = 0; d < dim; d++)
+        to[d] = to[d] / count;
+}
+
+static void prepare_mean(dilated_slot *w)
+{
+    int64_t e, h, i, row = 0;
+    w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
+    ask_results(w, 1);
+    run_call(w);
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++)
+                prepare_mean_row(w, e, h, i, row++);
+}
+
+/* n floats from part number `row` to sum number `sum`. */
+static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
+{
+    const dilated_layout *lay = &w->run->lay;
+    float *to = SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n;
+    const float *from = SLOT_FLOATS(w, lay->part_grads[which]) + row * n;
+    int64_t d;
+    for (d = 0; d < n; d++)
+        to[d] = to[d] + from[d];
+}
+
+static void add_dq(dilated_slot *w, int64_t sum, int64_t row)
+{
+    add_row(w, GRAD_Q, sum, row, w->asked->head_dim);
+}
+
+static void add_keys_of(dilated_slot *w, int which, int64_t n)
+{
+    int64_t e, j, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (j = 0; j < w->at.keys; j++)
+            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
+}
+
+/* The call's gradients, of which o and lse are there. */
+OWN_FRAME static void ask_gradients_of(dilated_slot *w)
+{
+    const dilated_layout *lay = &w->run->lay;
+    const attn_gradients *g = &w->run->g;
+    memset(&w->g, 0, sizeof w->g);
+    w->g.gemms = g->gemms;
+    if (w->run->d.merge == ATTN_DILATED_MEAN) {
+        w->g.dout.data = SLOT_FLOATS(w, lay->dout);
+    } else {
+        w->g.dout = view_rows(w, &g->dout);
+        w->g.dlse = view_rows(w, &g->dlse);
+        w->p.o = view_output(w, &w->asked->o);
+        w->p.lse = view_output(w, &w->asked->lse);
+    }
+    if (g->dq.data)
+        w->g.dq.data = SLOT_FLOATS(w, lay->part_grads[GRAD_Q]);
+    if (g->dk.data)
+        w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
+    if (g->dv.data)
+        w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
+    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+}
+
+static void backward_call(dilated_slot *w)
+{
+    const attn_gradients *g = &w->run->g;
+    open_call(w);
+    if (w->run->d.merge == ATTN_DILATED_MEAN)
+        prepare_mean(w);
+    ask_gradients_of(w);
+    run_backward_call(w);
+    if (g->dq.data)
+        each_row(w, add_dq);
+    if (g->dk.data)
+        add_keys_of(w, GRAD_K, w->asked->head_dim);
+    if (g->dv.data)
+        add_keys_of(w, GRAD_V, w->asked->head_dim_v);
+}
+
+/* ---- an item */
+
+/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
+                        int64_t first_row, int64_t from, int64_t rows, int64_t n)
+{
+    float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
+    int64_t i;
+    for (i = 0; i < rows; i++)
+        store_results(w, to, ROW_AT(*to, &w->s, head, first_row + i), sums + i * n, n);
+}
+
+static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
+{
+    if (grad_wanted(&w->run->g, which))
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)(rows * n) * sizeof(float));
+}
+
+static void clear_item(const dilated_slot *w)
+{
+    const attn_params *p = w->asked;
+    clear_grads(w, GRAD_Q, w->run->c.pr.group * w->s.q_len, p->head_dim);
+    clear_grads(w, GRAD_K, w->s.kv_len, p->head_dim);
+    clear_grads(w, GRAD_V, w->s.kv_len, p->head_dim_v);
+}
+
+static void store_item(const dilated_slot *w)
+{
+    const attn_params *p = w->asked;
+    const attn_gradients *g = &w->run->g;
+    const int64_t group = w->run->c.pr.group, rows = w->s.q_len, keys = w->s.kv_len;
+    int64_t h;
+    for (h = 0; h < group && g->dq.data; h++)
+        store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
+                    p->head_dim);
+    if (g->dk.data)
+        store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
+    if (g->dv.data)
+        store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+}
+
+static void backward_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w =
+        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    int n;
+    clear_item(w);
+    for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
+        each_call(w, n, backward_call);
+    store_item(w);
+}
+
+/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
+{
+    dilated_slot *w = (dilated_slot *)(void *)run->c.slots;
+    if (!g->dsinks)
+        return ATTN_OK;
+    w->p = *p;
+    w->p.num_workers = 1;
+    w->p.parallel_for = NULL;
+    memset(&w->g, 0, sizeof w->g);
+    w->g.dout = g->dout;
+    w->g.dlse = g->dlse;
+    w->g.dsinks = g->dsinks;
+    return backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
+}
+
+OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, void *workspace,
+                                              size_t bytes, dilated_run **run)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    const attn_status status =
+        check_dilated_backward(p, d, g, 1, bytes_given(workspace, bytes), &lay, &why);
+    if (status)
+        return status;
+    *run = open_run(p, d, &lay, workspace, bytes);
+    (*run)->calls = g->dq.data || g->dk.data || g->dv.data;
+    return validate_gradients(p, d, g, 1, &(*run)->c.pr, &(*run)->g, &why);
+}
+
+ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
+                                           const attn_gradients *g, void *workspace,
+                                           size_t workspace_bytes)
+{
+    dilated_run *run;
+    attn_status status = prepare_backward(p, d, g, workspace, workspace_bytes, &run);
+    if (!status)
+        status = run_list(run, backward_item);
+    return status ? status : run_sinks(run, p, g);
+}
+
+ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
+                                                          const attn_dilated *d,
+                                                          const attn_gradients *g, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_dilated_backward(p, d, g, 0, ADDRESS_LIMIT, &lay, &why);
+    *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    return status;
+}
+
+ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
+                                                 const attn_gradients *g, const void *workspace,
+                                                 size_t workspace_bytes, char *buffer,
+                                                 size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_layout lay;
+    const attn_status status =
+        check_dilated_backward(p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+/* src/dilated/dilated.c - dilated attention: forward and backward. */
+
+/* src/ring/layout.c - which rank holds which positions: every layout but CUSTOM deals runs of units to the ranks. */
+
+#define RING_MOST_RANKS 4096
+#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+
+typedef struct ring_cut {
+    const attn_ring *ring;
+    int ranks;
+    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    int64_t length, unit, units, runs;
+    int64_t shift;  /* n of position x: x + shift, in every sequence */
+    int64_t chunks; /* that the root of the tree covers */
+} ring_cut;
+
+static int64_t run_begin(const ring_cut *c, int64_t run)
+{
+    const int64_t each = c->units / c->runs, rest = c->units % c->runs;
+    return min64(c->length, (run * each + run * rest / c->runs) * c->unit);
+}
+
+static int owner_of_run(const ring_cut *c, int64_t run)
+{
+    if (c->ring->layout == ATTN_RING_STRIPED)
+        return (int)(run % c->ranks);
+    return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
+}
+
+/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
+{
+    const attn_ring *ring = c->ring;
+    int64_t run = rank + at * c->ranks;
+    if (ring->layout == ATTN_RING_CUSTOM) {
+        if (at >= ring->first_range[rank + 1] - ring->first_range[rank])
+            return 0;
+        *range = ring->ranges[ring->first_range[rank] + at];
+        return 1;
+    }
+    if (ring->layout == ATTN_RING_ZIGZAG && at == 1)
+        run = 2 * (int64_t)c->ranks - 1 - rank;
+    if (run >= c->runs)
+        return 0;
+    range->begin = run_begin(c, run);
+    range->count = run_begin(c, run + 1) - range->begin;
+    return 1;
+}
+
+/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
+{
+    attn_ring_range more;
+    while (dealt_range(c, rank, *at, range) && range->count == 0)
+        ++*at;
+    if (!dealt_range(c, rank, *at, range))
+        return 0;
+    while (dealt_range(c, rank, ++*at, &more) &&
+           (more.count == 0 || more.begin == range->begin + range->count))
+        range->count += more.count;
+    return 1;
+}
+
+/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
+{
+    attn_ring_range range;
+    int64_t at = 0, sum = 0, count = 0, most = 0;
+    while (next_range(c, rank, &at, &range)) {
+        sum += range.count;
+        most = max64(most, range.count);
+        count++;
+    }
+    if (ranges)
+        *ranges = count;
+    if (longest)
+        *longest = most;
+    return sum;
+}
+
+/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
+{
+    int64_t i;
+    for (*owner = 0; *owner < ranks; ++*owner)
+        for (i = ring->first_range[*owner]; i < ring->first_range[*owner + 1]; i++)
+            if (ring->ranges[i].begin == x && ring->ranges[i].count > 0)
+                return x + ring->ranges[i].count;
+    return -1;
+}
+
+/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
+ * begins as 0, as *x does. */
+static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
+{
+    int owner = 0;
+    if (c->ring->layout == ATTN_RING_CUSTOM) {
+        *x = custom_end(c->ring, c->ranks, *x, &owner);
+        return owner;
+    }
+    while (run_begin(c, *run + 1) == *x)
+        ++*run;
+    owner = owner_of_run(c, *run);
+    *x = run_begin(c, ++*run);
+    return owner;
+}
+
+/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+static int64_t shift_of(const attn_params *p, int64_t b)
+{
+    const int64_t base = p->key_base ? p->key_base[b] : 0;
+    return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
+}
+
+/* Whether every cut lies between two chunks of every sequence. */
+static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
+{
+    attn_ring_range range;
+    int64_t at, b;
+    int rank;
+    for (b = 0; (p->key_base || p->kv_begin) && b < p->batch; b++)
+        if (shift_of(p, b) != shift_of(p, 0) || shift_of(p, b) < 0 || shift_of(p, b) % ATTN_CHUNK)
+            return 0;
+    for (rank = 0; rank < c->ranks; rank++)
+        for (at = 0; next_range(c, rank, &at, &range);)
+            if (range.begin % ATTN_CHUNK)
+                return 0;
+    return 1;
+}
+
+static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
+{
+    ring_cut c;
+    c.ring = ring;
+    c.ranks = ranks;
+    c.length = p->seq_len_kv;
+    c.unit = ring->shard ? ring->shard : ATTN_CHUNK;
+    c.units = ceil_div(c.length, c.unit);
+    c.runs = ring->layout == ATTN_RING_ZIGZAG ? 2 * (int64_t)ranks : ranks;
+    if (ring->layout == ATTN_RING_STRIPED)
+        c.runs = max64(c.units, 1);
+    c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
+    c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
+    for (c.chunks = 1; c.chunks * ATTN_CHUNK < c.length + c.shift;)
+        c.chunks *= 2;
+    return c;
+}
+
+/* Whether the bits are those of one process: also where one rank holds everything. */
+static int is_canonical(const ring_cut *c)
+{
+    attn_ring_range range;
+    int64_t at;
+    int rank, whole = c->length == 0;
+    for (rank = 0; rank < c->ranks && !whole; rank++)
+        for (at = 0; next_range(c, rank, &at, &range);)
+            whole |= range.count == c->length;
+    return c->along_tree || c->ring->gather || whole;
+}
+
+/* src/ring/nodes.c - the nodes of the merge tree that a range of keys is made of.
+ *
+ * Node (level, index) covers 2^level chunks from index * 2^level on. Nodes before the first key and
+ * behind the last one are empty, and complete from the beginning.
+ */
+
+typedef struct ring_node {
+    int level;
+    int64_t index, begin, end; /* begin, end: positions */
+} ring_node;
+
+/* Chunks *from .. *to - 1 that a range fills. */
+static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
+{
+    const int64_t end = range->begin + range->count;
+    *from = range->begin == 0 ? 0 : (range->begin + c->shift) / ATTN_CHUNK;
+    *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
+}
+
+/* The largest node from chunk *from on that ends at chunk `to` at the latest; *from moves behind
+ * it. */
+static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
+{
+    ring_node node;
+    int64_t size = 1;
+    node.level = 0;
+    while (*from % (2 * size) == 0 && *from + 2 * size <= to) {
+        size *= 2;
+        node.level++;
+    }
+    node.index = *from / size;
+    node.begin = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
+    *from += size;
+    node.end = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
+    return node;
+}
+
+static int64_t count_nodes(const ring_cut *c, int64_t from, int64_t to)
+{
+    int64_t count = 0;
+    for (; from < to; count++)
+        next_node(c, &from, to);
+    return count;
+}
+
+static int64_t nodes_of_rank(const ring_cut *c, int rank)
+{
+    attn_ring_range range;
+    int64_t at = 0, from, to, count = 0;
+    while (next_range(c, rank, &at, &range)) {
+        chunks_of(c, &range, &from, &to);
+        count += c->along_tree ? count_nodes(c, from, to) : 1;
+    }
+    return count;
+}
+
+/* Whose keys a rank has after so many exchanges. */
+static int source_at(const ring_cut *c, int rank, int step)
+{
+    return (rank - step + 2 * c->ranks) % c->ranks;
+}
+
+/* States that wait when the keys of steps 0..step have come: the nodes that what has come is made
+ * of. */
+static int64_t waiting_after(const ring_cut *c, int rank, int step)
+{
+    int64_t x = 0, run = 0, from, to, count = 0;
+    attn_ring_range come = { 0, 0 };
+    while (x < c->length) {
+        const int64_t begin = x;
+        const int owner = next_owner(c, &run, &x);
+        if (source_at(c, rank, owner) <= step) { /* rank - owner: the step at which it comes */
+            come.count += x - begin;
+        } else {
+            chunks_of(c, &come, &from, &to);
+            count += come.count ? count_nodes(c, from, to) : 0;
+            come.begin = x;
+            come.count = 0;
+        }
+    }
+    chunks_of(c, &come, &from, &to);
+    return count + (come.count ? count_nodes(c, from, to) : 0);
+}
+
+/* Room for the states that wait and those of the keys that come next. */
+static int64_t states_at_once(const ring_cut *c, int rank)
+{
+    int64_t most = 1, waiting = 0;
+    int step;
+    if (c->ring->gather)
+        return 1;
+    if (!c->along_tree)
+        return 2;
+    for (step = 0; step < c->ranks; step++) {
+        most = max64(most, waiting + nodes_of_rank(c, source_at(c, rank, step)));
+        waiting = waiting_after(c, rank, step);
+    }
+    return most;
+}
+
+/* src/ring/validate.c - context parallelism: every sentence about bad input. */
+
+static attn_status check_layout(const attn_ring *ring, text *why)
+{
+    static const size_rule rules[] = {
+        { "ring.layout", offsetof(attn_ring, layout), 0, ATTN_RING_CUSTOM },
+    };
+    static const size_rule counts[] = {
+        { "ring.shard", offsetof(attn_ring, shard), 0, RING_MOST_LENGTH },
+    };
+    const int custom = ring->layout == ATTN_RING_CUSTOM;
+    attn_status status = check_enums(ring, rules, COUNT_OF(rules), why);
+    if (!status)
+        status = check_counts(ring, counts, COUNT_OF(counts), why);
+    if (status)
+        return status;
+    if (custom && ring->shard)
+        return bad_field(why, ATTN_ERR_ARG, "ring.shard", ring->shard,
+                         " is set, but ring.layout is ATTN_RING_CUSTOM");
+    if (custom && (!ring->ranges || !ring->first_range))
+        return bad(why, ATTN_ERR_ARG,
+                   "ring.layout is ATTN_RING_CUSTOM, but ring.ranges or first_range is NULL");
+    if (!custom && (ring->ranges || ring->first_range))
+        return bad_field(why, ATTN_ERR_ARG, "ring.layout", ring->layout,
+                         " must be ATTN_RING_CUSTOM (3) when ring.ranges is given");
+    return ATTN_OK;
+}
+
+static attn_status check_first_ranges(const attn_ring *ring, int ranks, text *why)
+{
+    int rank;
+    if (ring->first_range[0] < 0)
+        return bad_entry(why, "ring.first_range", 0, ring->first_range[0], " must be at least 0");
+    for (rank = 1; rank <= ranks; rank++)
+        if (ring->first_range[rank] < ring->first_range[rank - 1])
+            return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
+                             " is below the entry before it");
+    return ATTN_OK;
+}
+
+static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t length, text *why)
+{
+    int64_t i, end = 0;
+    for (i = ring->first_range[rank]; i < ring->first_range[rank + 1]; i++) {
+        const attn_ring_range *range = &ring->ranges[i];
+        if (range->count < 0 || range->count > length)
+            return bad_entry(why, "ring.ranges.count", i, range->count,
+                             " must be from 0 to seq_len_kv");
+        if (range->begin < end || range->begin > length - range->count)
+            return bad_entry(why, "ring.ranges.begin", i, range->begin,
+                             " must follow the range before it, and end within seq_len_kv");
+        end = range->begin + range->count;
+    }
+    return ATTN_OK;
+}
+
+/* Every position is in one range of a CUSTOM layout. */
+static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
+{
+    attn_status status = check_first_ranges(ring, ranks, why);
+    int64_t x = 0, end, i, visited = 0, filled = 0;
+    int rank;
+    for (rank = 0; rank < ranks && !status; rank++)
+        status = check_ranges_of(ring, rank, length, why);
+    if (status)
+        return status;
+    for (i = ring->first_range[0]; i < ring->first_range[ranks]; i++)
+        filled += ring->ranges[i].count > 0;
+    for (; x < length; x = end, visited++) {
+        end = custom_end(ring, ranks, x, &rank);
+        if (end < 0)
+            return bad_field(why, ATTN_ERR_ARG, "ring.ranges: position", x,
+                             " is in no range, or inside one that begins in another");
+    }
+    if (visited != filled)
+        return bad_field(why, ATTN_ERR_ARG, "ring.ranges: number", filled,
+                         " of ranges that are not empty: some positions are in two");
+    return ATTN_OK;
+}
+
+/* What a ring does not take. */
+static attn_status check_ring_params(const attn_params *p, text *why)
+{
+    static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
+    const attn_part *part = &p->part;
+    const attn_status status = check_counts(p, &batch, 1, why);
+    if (status)
+        return status;
+    if (p->seq_len_q != p->seq_len_kv) {
+        put_field(why, "seq_len_q", p->seq_len_q);
+        put(why, " must be ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
+    }
+    if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
+                         " must be from 0 to 2^45 for a ring");
+    if (p->cu_seqlens_q || p->cu_seqlens_kv)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": a ring writes o and lse");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
+    if (part->rows || part->keys)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
+    if (p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive): a ring is built for ATTN_IMPL_TILED");
+    return ATTN_OK;
+}
+
+/* Parameters and layout for so many ranks; not the tensors. */
+static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
+{
+    attn_status status = ATTN_OK;
+    if (!p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (ranks < 1 || ranks > RING_MOST_RANKS)
+        return bad_field(why, ATTN_ERR_ARG, "transport.size", ranks, " must be from 1 to 4096");
+    status = check_ring_params(p, why);
+    if (!status)
+        status = check_layout(ring, why);
+    if (!status && ring->layout == ATTN_RING_CUSTOM)
+        status = check_custom(ring, ranks, p->seq_len_kv, why);
+    return status;
+}
+
+/* Without this no agreement is possible. */
+static attn_status check_transport(const attn_ring *ring, text *why)
+{
+    const attn_transport *t = ring ? ring->transport : NULL;
+    if (!ring)
+        return bad(why, ATTN_ERR_ARG, "ring is NULL");
+    if (!t)
+        return bad(why, ATTN_ERR_ARG, "ring.transport is NULL");
+    if (!t->agree || !t->begin || !t->end || !t->cancel)
+        return bad(why, ATTN_ERR_ARG, "transport.agree, begin, end or cancel is NULL");
+    if (t->size < 1 || t->size > RING_MOST_RANKS)
+        return bad_field(why, ATTN_ERR_ARG, "transport.size", t->size, " must be from 1 to 4096");
+    if (t->rank < 0 || t->rank >= t->size)
+        return bad_field(why, ATTN_ERR_ARG, "transport.rank", t->rank,
+                         " must be from 0 to size - 1");
+    return ATTN_OK;
+}
+
+static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
+                                        const attn_ring *ring, text *why)
+{
+    if (g->dbias.data || g->dsinks || g->dslopes)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
+    if (ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
+                         " has no gradients: the same layout without it does");
+    if (!p->o.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
+    return ATTN_OK;
+}
+
+/* The call as one of this rank's tensors: a part, packed as they are. */
+static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
+                       int64_t length)
+{
+    *local = *p;
+    local->backend = NULL; /* only the arguments are looked at */
+    local->part.rows = local->part.keys = 1;
+    local->part.row_count = local->part.key_count = length;
+    if (ring->fetch)
+        local->k.data = local->v.data = ring; /* not read */
+}
+
+/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
+ * is all that is missing. */
+OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
+                                                const attn_ring *ring, int64_t length, text *why)
+{
+    attn_params local;
+    attn_status status;
+    take_local(&local, p, ring, length);
+    status = g ? attn_backward(&local, g, NULL, 0) : attn_forward(&local, NULL, 0);
+    if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
+        return ATTN_OK;
+    if (g && why->left)
+        attn_backward_check(&local, g, NULL, 0, why->at, why->left);
+    else if (why->left)
+        attn_check(&local, NULL, 0, why->at, why->left);
+    return status;
+}
+
+/* src/ring/plan.c - the plan of a rank: a pure function of parameters, layout and rank.
+ *
+ *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
+ */
+
+/* Sizes of one position of a shard. */
+typedef struct ring_shape {
+    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t dim, dim_v;
+    int64_t k_bytes, v_bytes; /* of a position of all entries */
+} ring_shape;
+
+typedef struct ring_plan {
+    ring_cut cuts;
+    ring_shape shape;
+    int rank;
+    int64_t length, longest;          /* positions of this rank; of the rank that has most */
+    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
+    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    int64_t entries, entry_count, used;
+    int64_t buffer[2], states, gathered;
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t work, work_bytes, bytes;
+} ring_plan;
+
+typedef struct ring_entry {
+    int64_t index;
+    int level, slot; /* slot: -1 = an empty state */
+} ring_entry;
+
+/* One call on one rank, at the beginning of its workspace. */
+typedef struct ring_call {
+    attn_params p; /* of the part that is computed */
+    attn_gradients g;
+    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_gradients own_g;
+    ring_plan pl;
+    const attn_transport *t;
+    attn_ring_stats *stats;
+    char *base; /* what the plan's offsets count from */
+    ring_entry *entries;
+    int64_t entry_count;
+} ring_call;
+
+#define RING_HEAD aligned((int64_t)sizeof(ring_call))
+
+static ring_shape shape_of(const attn_params *p)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    ring_shape s;
+    s.dim = p->head_dim;
+    s.dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    s.entries_q = times(p->batch, p->num_heads_q);
+    s.entries_kv = times(p->batch, heads_kv);
+    s.k_bytes = times(times(s.entries_kv, s.dim), (int64_t)bytes_of(p->k.dtype));
+    s.v_bytes = times(times(s.entries_kv, s.dim_v), (int64_t)bytes_of(p->v.dtype));
+    return s;
+}
+
+/* Of a shard: values lie behind keys; dk and dv likewise. */
+static int64_t values_at(const ring_shape *s, int64_t length)
+{
+    return aligned(times(s->k_bytes, length));
+}
+
+static int64_t shard_bytes(const ring_shape *s, int64_t length)
+{
+    return plus(values_at(s, length), aligned(times(s->v_bytes, length)));
+}
+
+static int64_t dv_at(const ring_shape *s, int64_t length)
+{
+    return times(times(s->entries_kv, s->dim), length);
+}
+
+static int64_t gift_floats(const ring_shape *s, int64_t length)
+{
+    return whole_lines(plus(dv_at(s, length), times(times(s->entries_kv, s->dim_v), length)));
+}
+
+static void plan_lengths(ring_plan *pl)
+{
+    int64_t longest, nodes = 0;
+    int rank;
+    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
+    pl->longest = pl->key_range = 0;
+    for (rank = 0; rank < pl->cuts.ranks; rank++) {
+        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
+        pl->key_range = max64(pl->key_range, longest);
+        nodes += nodes_of_rank(&pl->cuts, rank);
+    }
+    pl->entry_count = nodes;
+}
+
+/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
+ * the first keys are as many as any others. */
+OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
+                                                size_t *bytes)
+{
+    attn_params part = *p;
+    int64_t longest;
+    int r;
+    part.part.rows = 1;
+    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.keys = !c->ring->gather;
+    for (r = 0; part.part.keys && r < c->ranks; r++) {
+        held_by(c, r, NULL, &longest);
+        part.part.key_count = max64(part.part.key_count, longest);
+    }
+    part.partial = 1;
+    part.kv_begin = NULL;
+    return attn_workspace_size(&part, bytes);
+}
+
+/* Every part gives all three gradients, in f32. */
+static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g, size_t *bytes)
+{
+    attn_gradients all;
+    size_t need;
+    attn_status status;
+    memset(&all, 0, sizeof all);
+    all.gemms = g->gemms;
+    all.dlse.data = g->dlse.data;
+    all.score_derivative = g->score_derivative;
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    status = attn_backward_workspace_size(p, &all, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
+}
+
+/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
+{
+    attn_ring_range keys;
+    for (; *rank < c->ranks; ++*rank, *at = 0)
+        if (next_range(c, *rank, at, &keys)) {
+            part->key_begin = keys.begin;
+            part->key_count = keys.count;
+            return 1;
+        }
+    return 0;
+}
+
+/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
+ * lengths those of the same counts need the same. */
+OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
+                                                 const ring_cut *c, int own, size_t *bytes)
+{
+    const int lengths = p->q_len || p->kv_len || p->kv_begin;
+    attn_params part = *p;
+    attn_ring_range rows;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at, row_count = -1, key_count = -1;
+    int rank;
+    part.part.rows = part.part.keys = 1;
+    while (!status && next_range(c, own, &cursor, &rows)) {
+        part.part.row_begin = rows.begin;
+        part.part.row_count = rows.count;
+        rank = 0;
+        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
+            if (!lengths && rows.count == row_count && part.part.key_count == key_count)
+                continue;
+            status = gradients_bytes(&part, g, bytes);
+            row_count = rows.count;
+            key_count = part.part.key_count;
+        }
+    }
+    return status;
+}
+
+static void plan_ring_forward(ring_plan *pl)
+{
+    const ring_shape *s = &pl->shape;
+    pl->rows = times(s->entries_q, pl->length);
+    pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
+    pl->slots = states_at_once(&pl->cuts, pl->rank);
+    pl->entries = place(&pl->bytes, pl->entry_count, sizeof(ring_entry));
+    pl->used = place(&pl->bytes, pl->slots, 1);
+    pl->buffer[0] = place(&pl->bytes, shard_bytes(s, pl->longest), 1);
+    pl->buffer[1] = place(&pl->bytes, pl->cuts.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
+    pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
+    pl->gathered =
+        place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+}
+
+static void plan_ring_backward(ring_plan *pl)
+{
+    const ring_shape *s = &pl->shape;
+    const int64_t gift = gift_floats(s, pl->longest);
+    const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int64_t row_floats = times(s->entries_q, s->dim);
+    pl->buffer[0] = place(&pl->bytes, both, 1);
+    pl->buffer[1] = place(&pl->bytes, both, 1);
+    pl->gift = place(&pl->bytes, gift, sizeof(float));
+    pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
+    pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
+    pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
+    pl->part_dv =
+        place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+}
+
+/* Workspace of the parts. */
+static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
+                                 const attn_ring *ring, size_t *bytes)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    *bytes = 0;
+    return g ? backward_part_bytes(p, g, &c, ring->transport->rank, bytes)
+             : forward_part_bytes(p, &c, ring->transport->rank, bytes);
+}
+
+/* With so many bytes for the parts. */
+static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
+                      ring_plan *pl)
+{
+    memset(pl, 0, sizeof *pl);
+    pl->rank = ring->transport->rank;
+    pl->cuts = cut_of(p, ring, ring->transport->size);
+    pl->shape = shape_of(p);
+    plan_lengths(pl);
+    pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
+    pl->bytes = RING_HEAD;
+    if (gradients)
+        plan_ring_backward(pl);
+    else
+        plan_ring_forward(pl);
+    pl->work = place(&pl->bytes, pl->work_bytes, 1);
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+}
+
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
+                                       size_t work)
+{
+    ring_plan pl;
+    plan_ring(p, gradients, ring, work, &pl);
+    return pl.bytes;
+}
+
+/* Bytes of workspace that a call needs. */
+static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
+                              int64_t *bytes)
+{
+    size_t work;
+    const attn_status status = size_of_parts(p, g, ring, &work);
+    *bytes = status ? 0 : planned_bytes(p, g != NULL, ring, work);
+    return !status && *bytes >= ADDRESS_LIMIT ? ATTN_ERR_OVERFLOW : status;
+}
+
+OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    return held_by(&c, ring->transport->rank, NULL, NULL);
+}
+
+/* Everything that can be wrong on one rank. */
+OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
+                                        int gradients, const attn_ring *ring, const void *workspace,
+                                        size_t bytes, text *why)
+{
+    int64_t need;
+    attn_status status = check_transport(ring, why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, why);
+    if (!status && gradients && !g)
+        status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, why);
+    if (status)
+        return status;
+    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
+    if (!status)
+        status = ring_bytes(p, g, ring, &need);
+    if (status == ATTN_ERR_OVERFLOW && why->left)
+        bad_field(why, status, "seq_len_kv", p->seq_len_kv,
+                  ": the workspace of a ring would exceed the address space");
+    if (status || (workspace && bytes >= (size_t)need))
+        return status;
+    put(why, "workspace_bytes (");
+    put_int(why, workspace ? (int64_t)bytes : 0);
+    put(why, ") must be at least ");
+    put_int(why, need);
+    return bad(why, ATTN_ERR_WORKSPACE,
+               "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
+}
+
+/* src/ring/agree.c - agreement of the ranks: before anything is sent, with each exchange, before outputs are written. */
+
+static double ring_seconds(const attn_transport *t)
+{
+    return t->seconds ? t->seconds(t->user) : 0;
+}
+
+/* The status of the lowest rank that has one: it gives the largest number. */
+static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
+                                   attn_status status)
+{
+    const double from = ring_seconds(t);
+    const int worst = t->agree(t->user, status ? (t->size - t->rank) * 16 + (int)status : 0);
+    stats->seconds += ring_seconds(t) - from;
+    if (worst > 0) {
+        stats->failed_rank = t->size - worst / 16;
+        return (attn_status)(worst % 16);
+    }
+    if (status || worst < 0)
+        stats->failed_rank = t->rank;
+    return worst < 0 ? ATTN_ERR_CALLBACK : status;
+}
+
+static uint32_t mix_in(uint32_t hash, int64_t value)
+{
+    const uint64_t u = (uint64_t)value * 0x9e3779b97f4a7c15u;
+    return (hash ^ (uint32_t)(u >> 32) ^ (uint32_t)u) * 0x01000193u + 1;
+}
+
+static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
+{
+    const int custom = ring->layout == ATTN_RING_CUSTOM;
+    int64_t i;
+    hash = mix_in(hash, ring->layout);
+    hash = mix_in(hash, ring->gather != 0);
+    hash = mix_in(hash, ring->arrival != 0);
+    hash = mix_in(hash, ring->shard);
+    for (i = custom ? ring->first_range[0] : 0; custom && i < ring->first_range[ranks]; i++) {
+        hash = mix_in(hash, ring->ranges[i].begin);
+        hash = mix_in(hash, ring->ranges[i].count);
+    }
+    return hash;
+}
+
+/* What has to be the same on every rank, or messages would not fit or results mean nothing. */
+static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
+{
+    const int64_t numbers[] = { gradients,
+                                p->batch,
+                                p->num_heads_q,
+                                p->num_heads_kv,
+                                p->seq_len_kv,
+                                p->head_dim,
+                                p->head_dim_v,
+                                p->k.dtype,
+                                p->v.dtype,
+                                p->causal,
+                                p->alignment,
+                                p->window,
+                                p->window_left,
+                                p->window_right,
+                                p->chunk_size,
+                                bits_of(p->scale),
+                                bits_of(p->softcap),
+                                bits_of(p->dropout_p),
+                                (int64_t)p->dropout_seed,
+                                p->softmax1,
+                                p->prefix != NULL,
+                                p->q_segments != NULL,
+                                p->sinks != NULL,
+                                p->tree_parents != NULL,
+                                p->alibi_slopes != NULL,
+                                p->bias.data != NULL,
+                                p->bool_mask.data != NULL,
+                                p->bit_mask.data != NULL,
+                                p->block_mask.bitmap != NULL,
+                                p->block_mask.row_offsets != NULL,
+                                p->mask != NULL,
+                                p->score != NULL };
+    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
+    int64_t b;
+    int i;
+    for (i = 0; i < COUNT_OF(numbers); i++)
+        hash = mix_in(hash, numbers[i]);
+    for (b = 0; b < p->batch; b++) {
+        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
+        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
+        hash = mix_in(hash, shift_of(p, b));
+        hash = mix_in(hash, entry32(p->prefix, b, 0));
+        hash = mix_in(hash, entry32(p->q_offset, b, 0));
+    }
+    for (i = 0; i < p->num_heads_q; i++) {
+        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
+        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    }
+    return hash;
+}
+
+/* All numbers are the same if the largest and the smallest are. */
+static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
+{
+    const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
+    const int high = t->agree(t->user, own), low = t->agree(t->user, most - own);
+    stats->failed_rank = -1;
+    if (high < 0 || low < 0)
+        return ATTN_ERR_CALLBACK;
+    return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
+}
+
+/* A message, from the beginning of a buffer on. */
+typedef struct ring_message {
+    const char *send;
+    char *receive;
+    int64_t send_bytes, receive_bytes;
+} ring_message;
+
+/* Begins an exchange if no rank has failed; returns what they agree on. */
+static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
+{
+    const attn_transport *t = c->t;
+    const double from = ring_seconds(t);
+    int begun = 0;
+    if (!status) {
+        begun = t->begin(t->user, m->send, (size_t)m->send_bytes, m->receive,
+                         (size_t)m->receive_bytes) == 0;
+        status = begun ? ATTN_OK : ATTN_ERR_CALLBACK;
+    }
+    c->stats->seconds += ring_seconds(t) - from;
+    status = agree_on_status(t, c->stats, status);
+    if (status && begun)
+        t->cancel(t->user);
+    if (status)
+        return status;
+    c->stats->exchanges++;
+    c->stats->bytes_sent += (double)m->send_bytes;
+    c->stats->bytes_received += (double)m->receive_bytes;
+    return ATTN_OK;
+}
+
+/* Ends it, whatever this rank's status is. */
+static attn_status end_exchange(ring_call *c, attn_status status)
+{
+    const double from = ring_seconds(c->t);
+    const int failed = c->t->end(c->t->user);
+    c->stats->seconds += ring_seconds(c->t) - from;
+    return status ? status : failed ? ATTN_ERR_CALLBACK : ATTN_OK;
+}
+
+/* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard. */
+
+/* 0 would mean packed. */
+static void name_broadcast(attn_tensor *t)
+{
+    if (t->stride_batch == 0)
+        t->stride_batch = ATTN_STRIDE_BROADCAST;
+    if (t->stride_head == 0)
+        t->stride_head = ATTN_STRIDE_BROADCAST;
+    if (t->stride_seq == 0)
+        t->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
+/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static void resolve_own(attn_params *p, int64_t length)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
+    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    name_broadcast(&p->q);
+    if (p->window && p->window_left > TOO_BIG) /* as attn_forward takes them */
+        p->window_left = -1;
+    if (p->window && p->window_right > TOO_BIG)
+        p->window_right = -1;
+}
+
+static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
+    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    name_broadcast(&g->dout);
+    name_broadcast(&g->dlse);
+}
+
+static const void *input_at(const attn_tensor *t, int64_t at)
+{
+    const ptrdiff_t step = t->stride_seq == ATTN_STRIDE_BROADCAST ? 0 : t->stride_seq;
+    return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
+                   : NULL;
+}
+
+static void *output_at(const attn_output *t, int64_t at)
+{
+    return t->data ? (char *)t->data + (ptrdiff_t)at * t->stride_seq * (ptrdiff_t)bytes_of(t->dtype)
+                   : NULL;
+}
+
+/* The part's rows: a range, which begins at row `at` of this rank's. */
+static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
+{
+    attn_params *p = &c->p;
+    p->part.rows = 1;
+    p->part.row_begin = range->begin;
+    p->part.row_count = range->count;
+    p->q.data = input_at(&c->own.q, at);
+    p->o.data = output_at(&c->own.o, at);
+    p->lse.data = output_at(&c->own.lse, at);
+    c->g.dout.data = input_at(&c->own_g.dout, at);
+    c->g.dlse.data = input_at(&c->own_g.dlse, at);
+}
+
+/* Keys that lie packed among `length` ones. */
+static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
+{
+    t->stride_seq = (ptrdiff_t)dim;
+    t->stride_head = (ptrdiff_t)(length * dim);
+    t->stride_batch = (ptrdiff_t)(heads * length * dim);
+}
+
+/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
+                          int64_t begin, int64_t end)
+{
+    attn_params *p = &c->p;
+    const ring_shape *s = &c->pl.shape;
+    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0;
+    p->part.keys = 1;
+    p->part.key_begin = begin;
+    p->part.key_count = end - begin;
+    p->k.data = shard + at * s->dim * (int64_t)bytes_of(p->k.dtype);
+    p->v.data = shard + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    set_key_strides(&p->k, heads, length, s->dim);
+    set_key_strides(&p->v, heads, length, s->dim_v);
+}
+
+/* One tensor of the rank's own keys or values, packed. */
+static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
+{
+    const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
+    const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
+    int64_t b, h, x;
+    for (b = 0; b < batch; b++)
+        for (h = 0; h < heads; h++)
+            for (x = 0; x < length; x++, to += bytes)
+                memcpy(to,
+                       (const char *)t->data +
+                           (ptrdiff_t)bytes_of(t->dtype) *
+                               ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
+                                (ptrdiff_t)x * t->stride_seq),
+                       (size_t)bytes);
+}
+
+/* The rank's own shard into the first buffer. */
+static attn_status load_own(ring_call *c)
+{
+    const attn_ring *ring = c->pl.cuts.ring;
+    char *k = c->base + c->pl.buffer[0], *v = k + values_at(&c->pl.shape, c->pl.length);
+    if (ring->fetch)
+        return ring->fetch(ring->fetch_user, k, v) ? ATTN_ERR_CALLBACK : ATTN_OK;
+    pack_own(c, &c->own.k, c->pl.shape.dim, k);
+    pack_own(c, &c->own.v, c->pl.shape.dim_v, v);
+    return ATTN_OK;
+}
+
+/* Whether the part has a pair that may be visible; counts. */
+static int has_pairs(ring_call *c)
+{
+    const double pairs = visible_pairs(&c->p);
+    c->stats->pairs += pairs;
+    c->stats->calls += pairs > 0;
+    c->stats->skipped += !(pairs > 0);
+    return pairs > 0;
+}
+
+/* src/ring/forward.c - the ring, forward: states merge along the tree as keys arrive.
+ *
+ * A slot is the raw states of all rows of this rank, range by range.
+ */
+
+static attn_state slot_state(const ring_call *c, int slot)
+{
+    const int64_t rows = c->pl.rows;
+    attn_state s;
+    s.m = (float *)(void *)(c->base + c->pl.states) + slot * c->pl.slot_floats;
+    s.l = s.m + rows;
+    s.o = s.l + rows;
+    s.num_rows = rows;
+    s.head_dim_v = c->pl.shape.dim_v;
+    return s;
+}
+
+/* A slot of empty states. */
+static int take_slot(ring_call *c)
+{
+    char *used = c->base + c->pl.used;
+    attn_state s;
+    int slot = 0, i, count = 0;
+    int64_t r;
+    while (used[slot])
+        slot++;
+    ATTN_ASSERT(slot < c->pl.slots);
+    used[slot] = 1;
+    for (i = 0; i < c->pl.slots; i++)
+        count += used[i];
+    if (count > c->stats->max_pending)
+        c->stats->max_pending = count;
+    s = slot_state(c, slot);
+    for (r = 0; r < s.num_rows; r++)
+        s.m[r] = NEG_INF;
+    memset(s.l, 0, (size_t)(s.num_rows * (1 + s.head_dim_v)) * sizeof *s.l);
+    return slot;
+}
+
+/* The states of two slots in one of them. */
+static int merge_slots(ring_call *c, int lower, int upper)
+{
+    attn_state a, b;
+    if (lower < 0 || upper < 0)
+        return lower < 0 ? upper : lower;
+    a = slot_state(c, lower);
+    b = slot_state(c, upper);
+    attn_state_merge(&a, &b, &a);
+    c->base[c->pl.used + upper] = 0;
+    return lower;
+}
+
+/* The entry of a node, which leaves the list, or -2. Not along the tree: what has come so far. */
+static int take_entry(ring_call *c, int level, int64_t index)
+{
+    int64_t i;
+    for (i = 0; i < c->entry_count; i++) {
+        const ring_entry entry = c->entries[i];
+        if (entry.level != level || entry.index != index)
+            continue;
+        c->entries[i] = c->entries[--c->entry_count];
+        return entry.slot;
+    }
+    return -2;
+}
+
+/* A node is complete: with its sibling it is the node above. */
+static void add_entry(ring_call *c, int level, int64_t index, int slot)
+{
+    const int along_tree = c->pl.cuts.along_tree;
+    ring_entry *entry;
+    int other;
+    while ((other = take_entry(c, level, along_tree ? index ^ 1 : 0)) > -2) {
+        slot = along_tree && index % 2 == 0 ? merge_slots(c, slot, other)
+                                            : merge_slots(c, other, slot);
+        level += along_tree;
+        index /= 2;
+    }
+    entry = &c->entries[c->entry_count++];
+    entry->level = level;
+    entry->index = index;
+    entry->slot = slot;
+}
+
+/* Every range of this rank's rows against the keys of the part: a new slot in *slot, unless the
+ * masks leave nothing. */
+static attn_status compute_rows(ring_call *c, int *slot)
+{
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at = 0;
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
+        set_part_rows(c, &range, at);
+        if (!has_pairs(c))
+            continue;
+        if (*slot < 0)
+            *slot = take_slot(c);
+        c->p.state = slot_state(c, *slot);
+        c->p.state.m += at * c->pl.shape.entries_q;
+        c->p.state.l += at * c->pl.shape.entries_q;
+        c->p.state.o += at * c->pl.shape.entries_q * c->pl.shape.dim_v;
+        status = attn_forward(&c->p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+    }
+    return status;
+}
+
+/* The keys of one range, which begin at `at` of a shard of `length`, node by node. */
+static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
+                                 const attn_ring_range *range)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    attn_status status = ATTN_OK;
+    ring_node node = { 0, 0, 0, 0 };
+    int64_t from = 0, to = 1;
+    int slot;
+    if (cuts->along_tree)
+        chunks_of(cuts, range, &from, &to);
+    while (from < to && !status) {
+        if (cuts->along_tree) {
+            node = next_node(cuts, &from, to);
+        } else {
+            node.begin = range->begin;
+            node.end = range->begin + range->count;
+            from = to;
+        }
+        slot = -1;
+        set_part_keys(c, shard, length, at + node.begin - range->begin, node.begin, node.end);
+        if (node.begin < node.end)
+            status = compute_rows(c, &slot);
+        add_entry(c, node.level, node.index, slot);
+    }
+    return status;
+}
+
+/* The keys of rank `source`. */
+static attn_status compute_shard(ring_call *c, int source, const char *shard)
+{
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at = 0;
+    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count)
+        status = compute_range(c, shard, length, at, &range);
+    return status;
+}
+
+/* Keys or values of a range of a shard to their place in the whole sequence. */
+static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
+                          int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
+{
+    int64_t e;
+    for (e = 0; e < entries; e++)
+        memcpy(to + (e * whole + range->begin) * bytes, shard + (e * length + at) * bytes,
+               (size_t)(range->count * bytes));
+}
+
+static void gather_shard(ring_call *c, int source, const char *shard)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL), whole = c->pl.cuts.length;
+    char *to = c->base + c->pl.gathered;
+    attn_ring_range range;
+    int64_t cursor = 0, at = 0;
+    for (; next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
+        scatter_range(to, shard, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype), whole,
+                      length, at, &range);
+        scatter_range(to + values_at(s, whole), shard + values_at(s, length), s->entries_kv,
+                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, at, &range);
+    }
+}
+
+/* This rank's rows against all keys at once. */
+static attn_status compute_gathered(ring_call *c)
+{
+    attn_status status;
+    int slot = -1;
+    set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
+    c->p.part.keys = 0; /* all of them */
+    c->p.part.key_begin = c->p.part.key_count = 0;
+    status = compute_rows(c, &slot);
+    add_entry(c, 0, 0, slot);
+    return status;
+}
+
+static ring_message forward_message(const ring_call *c, int step)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    const int source = source_at(cuts, c->pl.rank, step);
+    const int next = source_at(cuts, c->pl.rank, step + 1);
+    ring_message m;
+    m.send = c->base + c->pl.buffer[step % 2];
+    m.receive = c->base + c->pl.buffer[(step + 1) % 2];
+    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cuts, source, NULL, NULL));
+    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cuts, next, NULL, NULL));
+    return m;
+}
+
+static attn_status write_outputs(ring_call *c)
+{
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at = 0;
+    int slot = c->entry_count ? c->entries[0].slot : -1;
+    ATTN_ASSERT(c->entry_count <= 1);
+    if (slot < 0)
+        slot = take_slot(c);
+    c->p.partial = 0;
+    c->p.part.keys = 0;
+    c->p.part.key_begin = c->p.part.key_count = 0;
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
+        attn_state state = slot_state(c, slot);
+        set_part_rows(c, &range, at);
+        state.m += at * c->pl.shape.entries_q;
+        state.l += at * c->pl.shape.entries_q;
+        state.o += at * c->pl.shape.entries_q * state.head_dim_v;
+        status = attn_state_finish(&c->p, &state);
+    }
+    return status;
+}
+
+static attn_status ring_attention(ring_call *c)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    attn_status status = load_own(c);
+    int step;
+    c->p.partial = 1;
+    for (step = 0; step < cuts->ranks; step++) {
+        const int source = source_at(cuts, c->pl.rank, step), last = step == cuts->ranks - 1;
+        const char *shard = c->base + c->pl.buffer[step % 2];
+        if (!last) {
+            const ring_message m = forward_message(c, step);
+            status = begin_exchange(c, &m, status);
+            if (status)
+                return status;
+        }
+        if (!status && cuts->ring->gather)
+            gather_shard(c, source, shard);
+        else if (!status)
+            status = compute_shard(c, source, shard);
+        if (!last)
+            status = end_exchange(c, status);
+    }
+    if (!status && cuts->ring->gather)
+        status = compute_gathered(c);
+    status = agree_on_status(c->t, c->stats, status);
+    return status ? status : write_outputs(c);
+}
+
+/* src/ring/backward.c - the ring, backward: keys and values travel, and their gradients travel behind them.
+ *
+ * Message t holds the keys and values of step t, up to the last that a rank lacks, and behind them the
+ * gradients of the keys of step t - 1, to which each rank has added its rows' share. After message R,
+ * where R is the number of ranks, the gradients are home.
+ */
+
+/* Where gradients lie in the buffer of message t. */
+static int64_t gift_at(const ring_call *c, int t)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    if (t >= cuts->ranks)
+        return 0;
+    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+}
+
+static int64_t gift_bytes(const ring_call *c, int step)
+{
+    const int64_t length =
+        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
+    return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
+}
+
+static ring_message backward_message(const ring_call *c, int t)
+{
+    const int keys = t <= c->pl.cuts.ranks - 2, gifts = t > 0;
+    ring_message m;
+    m.send = c->base + c->pl.buffer[t % 2] + (keys ? 0 : gift_at(c, t));
+    m.receive = c->base + c->pl.buffer[(t + 1) % 2];
+    m.send_bytes = (keys ? gift_at(c, t) : 0) + (gifts ? gift_bytes(c, t - 1) : 0);
+    m.receive_bytes = (keys ? gift_at(c, t + 1) : 0) + (gifts ? gift_bytes(c, t) : 0);
+    return m;
+}
+
+static void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
+/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
+                     int64_t entries, int64_t dim)
+{
+    int64_t e;
+    for (e = 0; e < entries; e++)
+        add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
+}
+
+static float *floats_at(const ring_call *c, int64_t offset)
+{
+    return (float *)(void *)(c->base + offset);
+}
+
+/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+static void set_part_gradients(ring_call *c)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
+    memset(c->base + c->pl.part_dq, 0, (size_t)(s->entries_q * rows * s->dim) * sizeof(float));
+    memset(c->base + c->pl.part_dk, 0, (size_t)(s->entries_kv * keys * s->dim) * sizeof(float));
+    memset(c->base + c->pl.part_dv, 0, (size_t)(s->entries_kv * keys * s->dim_v) * sizeof(float));
+    memset(&c->g.dq, 0, sizeof c->g.dq);
+    c->g.dk = c->g.dv = c->g.dq;
+    c->g.dq.data = c->base + c->pl.part_dq;
+    c->g.dk.data = c->base + c->pl.part_dk;
+    c->g.dv.data = c->base + c->pl.part_dv;
+}
+
+/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
+{
+    const ring_shape *s = &c->pl.shape;
+    float *gift = floats_at(c, c->pl.gift);
+    const int64_t keys = c->p.part.key_count;
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, row = 0;
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
+        set_part_rows(c, &range, row);
+        if (!has_pairs(c))
+            continue;
+        set_part_gradients(c);
+        status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+        add_rows(floats_at(c, c->pl.dq), c->pl.length, row, floats_at(c, c->pl.part_dq),
+                 range.count, s->entries_q, s->dim);
+        add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
+        add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
+                 s->entries_kv, s->dim_v);
+    }
+    return status;
+}
+
+/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+static attn_status backward_shard(ring_call *c, int source, const char *shard)
+{
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at = 0;
+    memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
+    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
+        set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
+        status = backward_range(c, length, at);
+    }
+    return status;
+}
+
+/* A row of f32 to an output's row `x` of this rank. */
+static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
+                      int64_t dim)
+{
+    char *at = (char *)output_at(to, x);
+    at += (ptrdiff_t)bytes_of(to->dtype) *
+          ((ptrdiff_t)b * to->stride_batch + (ptrdiff_t)h * to->stride_head);
+    attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
+}
+
+/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
+                           int64_t b, int64_t first, int64_t end, const float *from)
+{
+    int64_t h, x;
+    for (h = 0; to->data && h < heads; h++)
+        for (x = first; x < end; x++)
+            store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
+}
+
+/* Of the rows and keys in use: `home` holds dk and dv. */
+static void write_gradients(ring_call *c, const float *home)
+{
+    const ring_shape *s = &c->pl.shape;
+    const attn_gradients *g = &c->own_g;
+    attn_ring_range range;
+    int64_t cursor = 0, at = 0, b;
+    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
+        set_part_rows(c, &range, at);
+        set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
+        for (b = 0; b < c->p.batch; b++) {
+            const sequence q = sequence_of(&c->p, b);
+            const int64_t row = at - range.begin, key = row + q.column;
+            const int64_t heads_kv = s->entries_kv / c->p.batch;
+            store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
+                           floats_at(c, c->pl.dq));
+            store_gradient(c, &g->dk, heads_kv, s->dim, b, key + q.key_from, key + q.key_to, home);
+            store_gradient(c, &g->dv, heads_kv, s->dim_v, b, key + q.key_from, key + q.key_to,
+                           home + dv_at(s, c->pl.length));
+        }
+    }
+}
+
+/* What this rank adds joins what came with message t. */
+static void join_gifts(ring_call *c, int t)
+{
+    float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));
+    const float *own = floats_at(c, c->pl.gift);
+    if (t == 0)
+        memcpy(to, own, (size_t)gift_bytes(c, t));
+    else
+        add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
+}
+
+static attn_status ring_gradients(ring_call *c)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    const int exchanges = cuts->ranks > 1;
+    attn_status status = load_own(c);
+    int t;
+    memset(c->base + c->pl.dq, 0,
+           (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
+    for (t = 0; t < cuts->ranks + exchanges; t++) {
+        const ring_message m = backward_message(c, t);
+        if (exchanges)
+            status = begin_exchange(c, &m, status);
+        if (exchanges && status)
+            return status;
+        if (!status && t < cuts->ranks)
+            status =
+                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
+        if (exchanges)
+            status = end_exchange(c, status);
+        if (!status && t < cuts->ranks)
+            join_gifts(c, t);
+    }
+    status = agree_on_status(c->t, c->stats, status);
+    if (!status)
+        write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    return status;
+}
+
+/* src/ring/ring.c - context parallelism: the public functions. */
+
+ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
+                                      attn_ring_range *ranges, int64_t most, int64_t *count)
+{
+    text why = text_in(NULL, 0);
+    attn_ring_range range;
+    attn_status status;
+    ring_cut cuts;
+    int64_t at = 0;
+    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) || rank < 0 ||
+        rank >= ring->transport->size)
+        return ATTN_ERR_ARG;
+    *count = 0;
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (status)
+        return status;
+    for (cuts = cut_of(p, ring, ring->transport->size); next_range(&cuts, rank, &at, &range);
+         ++*count)
+        if (*count < most)
+            ranges[*count] = range;
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *ring, int rank,
+                                        attn_ring_info *info)
+{
+    text why = text_in(NULL, 0);
+    attn_status status;
+    ring_cut cuts;
+    int r;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
+        return ATTN_ERR_ARG;
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (status)
+        return status;
+    cuts = cut_of(p, ring, ring->transport->size);
+    info->canonical = is_canonical(&cuts);
+    info->length = held_by(&cuts, rank, &info->ranges, NULL);
+    for (r = 0; r < cuts.ranks; r++)
+        info->longest = max64(info->longest, held_by(&cuts, r, NULL, NULL));
+    return ATTN_OK;
+}
+
+static attn_status ring_size(const attn_params *p, const attn_gradients *g, int gradients,
+                             const attn_ring *ring, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    int64_t need = 0;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    *bytes = 0;
+    status = check_transport(ring, &why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, &why);
+    if (!status && gradients && !g)
+        status = ATTN_ERR_ARG;
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, &why);
+    if (!status)
+        status = ring_bytes(p, g, ring, &need);
+    *bytes = status ? 0 : (size_t)need;
+    return status;
+}
+
+ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_ring *ring,
+                                              size_t *bytes)
+{
+    return ring_size(p, NULL, 0, ring, bytes);
+}
+
+ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
+                                                       const attn_gradients *g,
+                                                       const attn_ring *ring, size_t *bytes)
+{
+    return ring_size(p, g, 1, ring, bytes);
+}
+
+static const char *ring_sentence(const attn_params *p, const attn_gradients *g, int gradients,
+                                 const attn_ring *ring, const void *workspace, size_t bytes,
+                                 char *buffer, size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    const attn_status status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
+                                     const void *workspace, size_t workspace_bytes, char *buffer,
+                                     size_t buffer_bytes)
+{
+    return ring_sentence(p, NULL, 0, ring, workspace, workspace_bytes, buffer, buffer_bytes);
+}
+
+ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_gradients *g,
+                                              const attn_ring *ring, const void *workspace,
+                                              size_t workspace_bytes, char *buffer,
+                                              size_t buffer_bytes)
+{
+    return ring_sentence(p, g, 1, ring, workspace, workspace_bytes, buffer, buffer_bytes);
+}
+
+/* The call, made ready in its workspace. */
+OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
+                                           const attn_ring *ring, attn_ring_stats *stats,
+                                           void *workspace)
+{
+    char *base = (char *)workspace;
+    ring_call *c;
+    size_t work;
+    base = align_memory(base);
+    c = (ring_call *)(void *)base;
+    memset(c, 0, sizeof *c);
+    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    plan_ring(p, g != NULL, ring, work, &c->pl);
+    c->base = base;
+    c->t = ring->transport;
+    c->stats = stats;
+    c->own = *p;
+    resolve_own(&c->own, c->pl.length);
+    c->p = c->own;
+    if (g) {
+        c->own_g = *g;
+        resolve_own_gradients(p, &c->own_g, c->pl.length);
+        c->g = c->own_g;
+    } else {
+        memset(base + c->pl.used, 0, (size_t)c->pl.slots);
+        c->entries = (ring_entry *)(void *)(base + c->pl.entries);
+    }
+    stats->canonical = !g && is_canonical(&c->pl.cuts);
+    return c;
+}
+
+static attn_status ring_run(const attn_params *p, const attn_gradients *g, int gradients,
+                            const attn_ring *ring, void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_transport(ring, &why);
+    attn_ring_stats stats;
+    ring_call *c;
+    if (status)
+        return status;
+    memset(&stats, 0, sizeof stats);
+    stats.failed_rank = -1;
+    status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
+    status = agree_on_status(ring->transport, &stats, status);
+    if (!status)
+        status = agree_on_call(ring->transport, &stats,
+                               call_hash(p, gradients, ring, ring->transport->size));
+    if (!status) {
+        c = open_ring_call(p, g, ring, &stats, workspace);
+        status = g ? ring_gradients(c) : ring_attention(c);
+    }
+    if (ring->stats)
+        *ring->stats = stats;
+    return status;
+}
+
+ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
+                                       size_t workspace_bytes)
+{
+    return ring_run(p, NULL, 0, ring, workspace, workspace_bytes);
+}
+
+ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
+                                        const attn_ring *ring, void *workspace,
+                                        size_t workspace_bytes)
+{
+    return ring_run(p, g, 1, ring, workspace, workspace_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------

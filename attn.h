@@ -61,9 +61,8 @@
  *   ATTN_PREFIX      put before every public function name, e.g. -DATTN_PREFIX=my_
  *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   the attn_simd_*.c file of that name is linked, too
  *   ATTN_ASSERT(x)   internal checks (default: nothing)
- *   ATTN_KERNEL_API  show the kernel table at the end of this file
- *   ATTN_INTERNAL    show what attn.c and the files that build on it share, after that
  */
+
 #ifndef ATTN_H
 #define ATTN_H
 
@@ -92,30 +91,75 @@
 #define attn_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_workspace_size)
 #define attn_forward ATTN_JOIN(ATTN_PREFIX, attn_forward)
 #define attn_check ATTN_JOIN(ATTN_PREFIX, attn_check)
-#define attn_status_string ATTN_JOIN(ATTN_PREFIX, attn_status_string)
-#define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
 #define attn_impl_name ATTN_JOIN(ATTN_PREFIX, attn_impl_name)
-#define attn_info_format ATTN_JOIN(ATTN_PREFIX, attn_info_format)
-#define attn_params_from_string ATTN_JOIN(ATTN_PREFIX, attn_params_from_string)
-#define attn_state_merge ATTN_JOIN(ATTN_PREFIX, attn_state_merge)
-#define attn_state_finish ATTN_JOIN(ATTN_PREFIX, attn_state_finish)
-#define attn_lse_merge ATTN_JOIN(ATTN_PREFIX, attn_lse_merge)
+#define attn_status_string ATTN_JOIN(ATTN_PREFIX, attn_status_string)
 #define attn_alibi_slopes ATTN_JOIN(ATTN_PREFIX, attn_alibi_slopes)
 #define attn_convert ATTN_JOIN(ATTN_PREFIX, attn_convert)
 #define attn_dropout_keep ATTN_JOIN(ATTN_PREFIX, attn_dropout_keep)
 #define attn_kernels_get ATTN_JOIN(ATTN_PREFIX, attn_kernels_get)
 #define attn_kernels_find ATTN_JOIN(ATTN_PREFIX, attn_kernels_find)
 #define attn_kernels_name ATTN_JOIN(ATTN_PREFIX, attn_kernels_name)
-#define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
-#define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
-#define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
-#define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
-#define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
-#define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
-#define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
-#define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
+#define attn_problem_of ATTN_JOIN(ATTN_PREFIX, attn_problem_of)
+#define attn_sequence_of ATTN_JOIN(ATTN_PREFIX, attn_sequence_of)
+#define attn_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_backward_workspace_size)
+#define attn_backward ATTN_JOIN(ATTN_PREFIX, attn_backward)
+#define attn_backward_check ATTN_JOIN(ATTN_PREFIX, attn_backward_check)
+#define attn_backward_explain ATTN_JOIN(ATTN_PREFIX, attn_backward_explain)
+#define attn_cache_size ATTN_JOIN(ATTN_PREFIX, attn_cache_size)
+#define attn_cache_init ATTN_JOIN(ATTN_PREFIX, attn_cache_init)
+#define attn_cache_extend ATTN_JOIN(ATTN_PREFIX, attn_cache_extend)
+#define attn_cache_write ATTN_JOIN(ATTN_PREFIX, attn_cache_write)
+#define attn_cache_append ATTN_JOIN(ATTN_PREFIX, attn_cache_append)
+#define attn_cache_trim ATTN_JOIN(ATTN_PREFIX, attn_cache_trim)
+#define attn_cache_fork ATTN_JOIN(ATTN_PREFIX, attn_cache_fork)
+#define attn_cache_view_size ATTN_JOIN(ATTN_PREFIX, attn_cache_view_size)
+#define attn_cache_view ATTN_JOIN(ATTN_PREFIX, attn_cache_view)
+#define attn_cache_read ATTN_JOIN(ATTN_PREFIX, attn_cache_read)
+#define attn_dilated_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_workspace_size)
+#define attn_dilated_forward ATTN_JOIN(ATTN_PREFIX, attn_dilated_forward)
+#define attn_dilated_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_check)
+#define attn_dilated_index_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_index_size)
+#define attn_dilated_index ATTN_JOIN(ATTN_PREFIX, attn_dilated_index)
+#define attn_dilated_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_workspace_size)
+#define attn_dilated_backward ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward)
+#define attn_dilated_backward_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_check)
+#define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
+#define attn_state_merge ATTN_JOIN(ATTN_PREFIX, attn_state_merge)
+#define attn_state_finish ATTN_JOIN(ATTN_PREFIX, attn_state_finish)
+#define attn_lse_merge ATTN_JOIN(ATTN_PREFIX, attn_lse_merge)
+#define attn_info_format ATTN_JOIN(ATTN_PREFIX, attn_info_format)
+#define attn_params_from_string ATTN_JOIN(ATTN_PREFIX, attn_params_from_string)
+#define attn_pattern_longformer ATTN_JOIN(ATTN_PREFIX, attn_pattern_longformer)
+#define attn_pattern_strided ATTN_JOIN(ATTN_PREFIX, attn_pattern_strided)
+#define attn_pattern_random ATTN_JOIN(ATTN_PREFIX, attn_pattern_random)
+#define attn_pattern_bigbird ATTN_JOIN(ATTN_PREFIX, attn_pattern_bigbird)
+#define attn_pattern_measure ATTN_JOIN(ATTN_PREFIX, attn_pattern_measure)
+#define attn_pattern_build ATTN_JOIN(ATTN_PREFIX, attn_pattern_build)
+#define attn_pattern_use ATTN_JOIN(ATTN_PREFIX, attn_pattern_use)
+#define attn_resume_memory ATTN_JOIN(ATTN_PREFIX, attn_resume_memory)
+#define attn_resume_begin ATTN_JOIN(ATTN_PREFIX, attn_resume_begin)
+#define attn_resume_step ATTN_JOIN(ATTN_PREFIX, attn_resume_step)
+#define attn_resume_end ATTN_JOIN(ATTN_PREFIX, attn_resume_end)
+#define attn_resume_check ATTN_JOIN(ATTN_PREFIX, attn_resume_check)
+#define attn_ring_describe ATTN_JOIN(ATTN_PREFIX, attn_ring_describe)
+#define attn_ring_ranges ATTN_JOIN(ATTN_PREFIX, attn_ring_ranges)
+#define attn_ring_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_ring_workspace_size)
+#define attn_ring_forward ATTN_JOIN(ATTN_PREFIX, attn_ring_forward)
+#define attn_ring_check ATTN_JOIN(ATTN_PREFIX, attn_ring_check)
+#define attn_ring_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_ring_backward_workspace_size)
+#define attn_ring_backward ATTN_JOIN(ATTN_PREFIX, attn_ring_backward)
+#define attn_ring_backward_check ATTN_JOIN(ATTN_PREFIX, attn_ring_backward_check)
+#define attn_rope_apply ATTN_JOIN(ATTN_PREFIX, attn_rope_apply)
+#define attn_rope_table ATTN_JOIN(ATTN_PREFIX, attn_rope_table)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
-#define attn_core_get ATTN_JOIN(ATTN_PREFIX, attn_core_get)
+#define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
+#define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
+#define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
+#define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
+#define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
+#define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
+#define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
+#define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
 #endif
 
 #ifdef __cplusplus
@@ -472,57 +516,6 @@ ATTN_API const char *attn_impl_name(int impl);
  * entry under each name. */
 ATTN_API const char *attn_status_string(attn_status status);
 
-/* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */
-typedef struct attn_info {
-    int impl;                 /* attn_impl that runs: TILED or NAIVE */
-    const char *impl_name;    /* "tiled", "naive" */
-    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
-    const char *backend_name; /* "cpu" or the backend's */
-    int tile_rows, tile_keys; /* query rows and keys of one tile */
-    int workers;              /* that can run at once */
-    int64_t items;            /* independent pieces of work: of the longest list where keys are
-                                * divided, and those of logits */
-    int key_parts;            /* into which the keys of a row tile are divided, so that few rows
-                                * use all workers; 1 = not divided */
-    size_t workspace_bytes, workspace_bytes_per_worker;
-    double pairs;      /* visible by lengths, causal, window, chunked and prefix */
-    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;      /* of q, k, v, o, lse, each touched once */
-    char reasons[512]; /* why this path and not another, one sentence each, "; " between */
-} attn_info;
-
-/* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. In
- * attn_explain.c. */
-ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
-
-/* *info as readable lines; truncates; returns text. In attn_text.c. */
-ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
-
-/* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
- * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and
- * environment variables of the caller: the library reads no environment. On error *p is unchanged
- * and why (may be NULL) holds a sentence. In attn_text.c. */
-ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
-                                             size_t why_bytes);
-
-/* out = a + b for num_rows rows of head_dim_v values, the states of two parts of the keys, a the
- * lower one. out may be a or b. Canonical (same bits as in one call) when each part covers a node
- * of the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail; else deterministic.
- * Sizes are taken from out. In attn_merge.c. */
-ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
-
-/* Writes p->o and p->lse from raw states (numbered as attn_forward with p->partial numbers them),
- * applying the sink and dropout's factor of *p. */
-ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
-
-/* Merges two finished results of the same rows over disjoint keys by their LSE:
- * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may
- * be one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the
- * identity. In attn_merge.c. */
-ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
-                                    const float *lse_a, const float *o_b, const float *lse_b,
-                                    float *o_out, float *lse_out);
-
 /* The standard ALiBi slopes of Press et al. 2021 (arXiv 2108.12409): 2^(-8 (h+1) / H) for H a power
  * of two, else the slopes of the next lower power of two followed by every other one of the next
  * higher. Correct to 2 ulp, the same bits everywhere. num_heads is
@@ -545,1319 +538,970 @@ ATTN_API const attn_kernels *attn_kernels_get(int index);
 ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 
-/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
- * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
- * offers them; or pass one in p.kernels and define nothing. */
-ATTN_API const attn_kernels *attn_kernels_avx2(void);
-ATTN_API const attn_kernels *attn_kernels_avx512(void);
-ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
-ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+/* src/api/backend.h - a device, or another implementation of attn_forward and attn_backward.
+ *
+ * attn_forward validates a call once and hands the result, an attn_problem, to p.backend. A backend
+ * needs no other knowledge of the library: sizes, strides and numbers are resolved, and
+ * attn_sequence_of tells for each sequence of the batch which rows and keys are in use.
+ */
 
-/* The same with fewer rows in a tile, for decoding and other short calls. */
-ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+/* A call that validation has passed, with every default resolved. */
+typedef struct attn_problem {
+    attn_params p;       /* counts, strides, scale, kernels and tile_keys are filled in */
+    int impl;            /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int size_query;      /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
+    int64_t group;       /* query heads per kv head */
+    int64_t max_q_len;   /* rows of the longest sequence of the batch that the call computes */
+    int64_t max_kv_len;  /* keys of the longest sequence that enter */
+    float factor;        /* c = scale * log2(e), the factor on q */
+    float cap2, icap2;   /* softcap in base 2, and its inverse; 0 = off */
+    float keep_factor;   /* 1 / (1 - dropout_p) */
+    uint32_t drop_below; /* a Philox word below it drops its key */
+    const attn_kernels *batch_kernels; /* for the rows of all batch entries at once: shared_keys */
+    int batch_tile_keys;               /* keys of a tile with them */
+} attn_problem;
 
-struct attn_gradients; /* attn_backward.h */
+/* Sequence b of a batch: the rows and keys in use, where they lie, and how they are numbered. */
+typedef struct attn_sequence {
+    int64_t b;
+    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q, o, lse; rows in use */
+    int64_t kv_row, kv_len;   /* place of key 0 in k and v, before ring and pages; keys in use */
+    int64_t row_from, row_to; /* the rows in use that the call computes: p.part */
+    int64_t key_from, key_to; /* the keys in use that enter: p.part */
+    int64_t column;           /* of key 0 in bias and masks: kv_begin[b] */
+    int64_t offset;           /* pos(i) = i + offset */
+    int64_t key_base;         /* n(j) = key_base + j */
+    int64_t prefix;           /* p.prefix[b] */
+} attn_sequence;
 
-/* A device or another implementation of attn_forward, and of attn_backward. It receives the
- * parameters with every default resolved (scale, heads, strides). supports: above 0, or with a
- * sentence in why 0, and the CPU takes the call, or below 0 where the CPU cannot, either, since
- * arrays are the device's: ATTN_ERR_UNSUPPORTED then. Set it to zero, then assign: NULL for the
- * last three = it has no gradients. */
+/* Validates *p as attn_forward does and fills in *problem, or puts a sentence into why (may be
+ * NULL). Pointers to tensors are not read and may be NULL. */
+ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *problem, char *why,
+                                     size_t why_bytes);
+
+/* Sequence b, from 0 to batch - 1. */
+ATTN_API attn_sequence attn_sequence_of(const attn_problem *problem, int64_t b);
+
+/* The gradients that a backend is asked for: see attn_backward. */
+typedef struct attn_gradient_call attn_gradient_call;
+
+/* Set it to zero, then assign. supports answers above 0 where the backend takes the call; 0, with a
+ * sentence in why, where the CPU takes it; below 0, with a sentence, where the CPU cannot take it
+ * either because arrays are the device's: the call then returns ATTN_ERR_UNSUPPORTED. A backend
+ * without gradients leaves the last three NULL. */
 struct attn_backend {
     int abi; /* ATTN_KERNEL_ABI */
     const char *name;
     void *user;
-    int (*supports)(const attn_backend *self, const attn_params *resolved, char *why,
+    int (*supports)(const attn_backend *self, const attn_problem *problem, char *why,
                     size_t why_bytes);
-    attn_status (*workspace_size)(const attn_backend *self, const attn_params *resolved,
+    attn_status (*workspace_size)(const attn_backend *self, const attn_problem *problem,
                                   size_t *bytes);
-    attn_status (*run)(const attn_backend *self, const attn_params *resolved, void *workspace,
+    attn_status (*run)(const attn_backend *self, const attn_problem *problem, void *workspace,
                        size_t workspace_bytes);
-    int (*supports_gradients)(const attn_backend *self, const attn_params *resolved,
-                              const struct attn_gradients *g, char *why, size_t why_bytes);
-    attn_status (*gradients_size)(const attn_backend *self, const attn_params *resolved,
-                                  const struct attn_gradients *g, size_t *bytes);
-    attn_status (*run_gradients)(const attn_backend *self, const attn_params *resolved,
-                                 const struct attn_gradients *g, void *workspace,
+    int (*supports_gradients)(const attn_backend *self, const attn_problem *problem,
+                              const attn_gradient_call *g, char *why, size_t why_bytes);
+    attn_status (*gradients_size)(const attn_backend *self, const attn_problem *problem,
+                                  const attn_gradient_call *g, size_t *bytes);
+    attn_status (*run_gradients)(const attn_backend *self, const attn_problem *problem,
+                                 const attn_gradient_call *g, void *workspace,
                                  size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 6
+#define ATTN_KERNEL_ABI 7
+
+/* src/api/explain.h - what attn_forward would do with a call, and why. */
+
+/* What attn_forward would do with *p in a workspace of workspace_bytes, and why. */
+typedef struct attn_info {
+    int impl;                 /* attn_impl that runs: TILED or NAIVE */
+    const char *impl_name;    /* "tiled", "naive" */
+    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
+    const char *backend_name; /* "cpu" or the backend's */
+    int tile_rows, tile_keys; /* query rows and keys of one tile */
+    int workers;              /* that can run at once */
+    int64_t items;            /* independent pieces of work: of the longest list where keys are
+                                * divided, and those of logits */
+    int key_parts;            /* into which the keys of a row tile are divided, so that few rows
+                                * use all workers; 1 = not divided */
+    size_t workspace_bytes, workspace_bytes_per_worker;
+    double pairs;      /* visible by lengths, causal, window, chunked and prefix */
+    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes;      /* of q, k, v, o, lse, each touched once */
+    char reasons[512]; /* why this path and not another, one sentence each, "; " between */
+} attn_info;
+
+/* Takes time in proportion to batch * seq_len_q where causal, window or chunked is on. */
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
+
+/* src/api/options.h - for people: attn_info as lines, options of a command line. */
+
+/* *info as readable lines; truncates; returns text. */
+ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
+
+/* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
+ * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and
+ * environment variables of the caller: the library reads no environment. On error *p is unchanged
+ * and why (may be NULL) holds a sentence. */
+ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
+                                             size_t why_bytes);
+
+/* src/api/merge.h - results over parts of the keys become one. */
+
+/* out = a + b for num_rows rows of head_dim_v values, the states of two parts of the keys, a the
+ * lower one. out may be a or b. Canonical (same bits as in one call) when each part covers a node
+ * of the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail; else deterministic.
+ * Sizes are taken from out. */
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
+
+/* Writes p->o and p->lse from raw states (numbered as attn_forward with p->partial numbers them),
+ * applying the sink and dropout's factor of *p. */
+ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
+
+/* Merges two finished results of the same rows over disjoint keys by their LSE:
+ * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may
+ * be one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the
+ * identity. */
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out);
+
+/* src/api/rope.h - rotary position embedding (RoPE: Su et al. 2021, arXiv 2104.09864).
+ *
+ * Each pair (x1, x2) of a head's elements is turned by position * frequency:
+ *
+ *     y1 = c x1 - s x2        y2 = s x1 + c x2        c = cos, s = sin of the angle
+ *
+ * frequency of pair i: base^(-2i/dim), changed by `scaling`. Frequencies are integers in units of
+ * 2^-64 turns, and so are angles: reduced to one turn exactly, the same on every machine, without
+ * libm. Of cos and sin at random positions up to 2^20 all 76800 measured were the nearest float, up
+ * to 2^24 all but 3 of 51200, up to 2^31 all but 138 of 25600: an angle is off by up to 5 * 2^-64
+ * turns a position, over freq_factors[i] where that is below 1. (Programs that multiply a float
+ * position by a float frequency, as most do, have angles wrong by up to 2^-23 of the angle; to get
+ * their bits, give their tables.) The order of operations is in docs/canon.md.
+ *
+ * Turned elements hold no -0 and one NaN, as all outputs of the library; the others are bit-exact
+ * copies if x and y have one type.
+ *
+ *     attn_rope rope = {0};                     // base 10000, half-split, all of head_dim
+ *     attn_rope_rows rows = {0};
+ *     rows.batch = 1;  rows.num_heads = 32;  rows.seq_len = n;  rows.head_dim = 128;
+ *     rows.x.data = q;  rows.y.data = q;        // in place
+ *     rows.first = &position;                   // of row 0
+ *     attn_rope_apply(&rope, &rows, why, sizeof why);
+ *
+ * Memory, threads, strides: as in attn.h; nothing is allocated, every function may run in many
+ * threads at once if outputs are distinct. Stack below 4 KiB.
+ */
+
+typedef enum attn_rope_scaling {
+    ATTN_ROPE_NONE = 0,
+    ATTN_ROPE_LINEAR = 1, /* every frequency / factor (Chen et al. 2023, arXiv 2306.15595) */
+    ATTN_ROPE_NTK = 2,    /* base * factor^(dim / (dim - 2)) */
+    ATTN_ROPE_YARN = 3,   /* Peng et al. 2023, arXiv 2309.00071 */
+    ATTN_ROPE_LLAMA3 = 4  /* as in Llama 3.1: low frequencies / factor, high ones kept */
+} attn_rope_scaling;
+
+/* Set it to zero, then assign: zero is every field's default. */
+typedef struct attn_rope {
+    int64_t dim;     /* elements of a head that turn, the first ones; even, at most 2^24; 0 =
+                      * head_dim. The others pass through */
+    int interleaved; /* 0: pairs (i, i + dim/2), "half-split", NeoX; else (2i, 2i + 1), GPT-J */
+
+    /* ---- angles, computed */
+    float base;              /* above 1; 0 = 10000 */
+    int scaling;             /* attn_rope_scaling */
+    float factor;            /* of scaling, at least 1; 0 = 1. A field that means nothing with this
+                              * scaling must be 0 or 1 (original_length: is not looked at) */
+    int64_t original_length; /* positions the model was first trained on: needed by YARN, LLAMA3 */
+    float beta_fast, beta_slow;              /* YARN, turns over the original length; 0 = 32, 1 */
+    float low_freq_factor, high_freq_factor; /* LLAMA3; 0 = 1, 4 */
+    float attention_factor;    /* multiplies cos and sin; 0 = 1, for YARN 0.1 ln(factor) + 1 */
+    const float *freq_factors; /* [dim/2] frequency i / freq_factors[i], before scaling (as the
+                                * factors of LongRoPE, or those stored in GGUF files); NULL = 1. At
+                                * least 1e-6; with YARN and LLAMA3 0.16, since they compare
+                                * frequencies, which must be below a turn a position */
+
+    /* ---- or given: then nothing of the above but dim and interleaved counts */
+    const float *cos, *sin; /* [num_positions, dim/2]; both or neither */
+    int64_t num_positions;
+    ptrdiff_t table_stride; /* between positions; 0 = dim/2 */
+} attn_rope;
+
+/* Rows to turn. Element (b, h, i, d) at data[b*stride_batch + h*stride_head + i*stride_seq + d];
+ * strides 0 = packed [batch, num_heads, seq_len, head_dim]; x may be of any storage type, and y of
+ * another. y may be x itself (same data, strides and type), and must else not overlap it. */
+typedef struct attn_rope_rows {
+    int64_t batch, num_heads, seq_len, head_dim;
+    attn_tensor x;
+    attn_output y;
+    const int64_t *positions;   /* [batch, seq_len], from -2^31 to 2^31; NULL = first[b] + i */
+    ptrdiff_t positions_stride; /* between batch entries; 0 = packed */
+    const int64_t *first;       /* [batch] position of row 0; NULL = 0; not with positions */
+} attn_rope_rows;
+
+/* y = x turned. ATTN_ERR_ARG, ATTN_ERR_OVERFLOW with a sentence in why (may be NULL): nothing was
+ * written. */
+ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
+                                     size_t why_bytes);
+
+/* cos and sin of positions first .. first+count-1, [count, dim/2] each, as attn_rope_apply would
+ * use them: a table for rope.cos and rope.sin, which saves their computation, and changes no bit.
+ * head_dim as in attn_rope_rows, used where rope->dim is 0. */
+ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
+                                     int64_t count, float *cos, float *sin, char *why,
+                                     size_t why_bytes);
+
+/* src/api/cache.h - caches of keys and values for generating text: contiguous, ring,
+ * paged.
+ *
+ *     attn_cache c = {0};
+ *     c.num_sequences = 1;  c.num_heads_kv = 8;  c.head_dim = 128;  c.capacity = 4096;
+ *     size_t need;
+ *     attn_cache_size(&c, &need, why, sizeof why);
+ *     attn_cache_init(&c, malloc(need), need, why, sizeof why);
+ *
+ *     attn_cache_step s = {0};                       // new keys and values, a prompt or one token
+ *     s.batch = 1;  s.seq_len = n;  s.k.data = k;  s.v.data = v;  s.rope = &rope;
+ *     attn_cache_append(&c, &s, why, sizeof why);
+ *
+ *     attn_params p = {0};                           // attention over all that is cached
+ *     attn_cache_view(&c, 0, NULL, 1, &p, NULL, 0, why, sizeof why);
+ *     p.num_heads_q = 32;  p.seq_len_q = n;  p.causal = 1;  p.q.data = q;  p.o.data = o;
+ *     attn_forward(&p, workspace, workspace_bytes);
+ *
+ * Numbers. Key number n of a sequence is its n-th since the sequence began, 0, 1, 2, ...; numbers
+ *   begin .. end-1 are present. Rolling back and appending again gives the same numbers again. A
+ *   view's key j is number begin + j, key_base is begin: so positions, masks and bits of a result
+ *   are those of an uncut, unpaged, unwrapped sequence (docs/canon.md).
+ * Rows. Number n lies in row n modulo `rows` of its sequence, rows = capacity (paged: rounded up to
+ *   whole pages). Contiguous: rows of the sequence's own storage. Paged: slot row % page_size of
+ *   page table[row / page_size]; pages are taken from a free list when keys are appended, given
+ *   back by trim, counted when sequences share them, copied before a shared one is written.
+ * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
+ *   c.window_left keys. window_left + n rows take steps of n keys, and can roll back n.
+ * Layers. All layers of a model share numbers, lengths and tables: attn_cache_extend once a step,
+ *   then attn_cache_write and attn_cache_view for each layer. attn_cache_append is both for one.
+ * Memory. None is allocated: attn_cache_size tells what attn_cache_init needs, with any alignment.
+ *   Storage may be the caller's own instead: c.k.data and c.v.data set before. All of it stays in
+ *   place as long as the cache or a view of it is used. Storage of K and of V, and what is written
+ *   from (a step's k, v) and read to (attn_cache_read's), must not overlap. Stack below 4 KiB.
+ * Threads. A function that takes a const attn_cache may run in many threads at once, one that does
+ *   not needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
+ *   itself: beside it may run writes, reads and attn_forward of other layers or other sequences.
+ * Errors. A sentence in why (may be NULL), and nothing was changed, in the cache or anywhere.
+ */
+
+typedef enum attn_cache_layout {
+    ATTN_CACHE_HND = 0, /* [sequence or page, head, row, dim] */
+    ATTN_CACHE_NHD = 1  /* [sequence or page, row, head, dim] */
+} attn_cache_layout;
+
+/* Set it to zero, then assign the first part, then attn_cache_size and attn_cache_init. */
+typedef struct attn_cache {
+    /* ---- shape; not to be changed after attn_cache_init */
+    int64_t num_sequences; /* > 0: that there is room for */
+    int64_t num_layers;    /* 0 = 1 */
+    int64_t num_heads_kv;  /* > 0 */
+    int64_t head_dim;      /* > 0 */
+    int64_t head_dim_v;    /* 0 = head_dim */
+    int64_t capacity;      /* > 0: keys of a sequence, at most */
+    int64_t page_size;     /* keys of a page, any number; 0 = not paged */
+    int64_t num_pages;     /* paged: of all sequences; 0 = as many as they can need */
+    int ring;              /* nonzero: the oldest keys make room for new ones */
+    int64_t window_left;   /* ring: keys before its own that a query may see, below capacity; 0 =
+                            * whatever is there: then results depend on what the ring still has */
+    int layout;            /* attn_cache_layout, where strides are packed */
+    attn_output k, v;      /* dtype: how keys and values are stored, chosen separately. data NULL:
+                            * in the memory given to attn_cache_init; else the caller's storage of
+                            * all layers. stride_batch: between sequences, paged: between pages.
+                            * stride_seq: between rows. 0 = packed in `layout` */
+    ptrdiff_t k_stride_layer, v_stride_layer; /* 0 = packed: [layer, ...] */
+
+    /* ---- state, set by the functions below, to be read only */
+    int64_t rows;               /* of a sequence */
+    int64_t pages_per_sequence; /* entries of a sequence's table */
+    int64_t *begin, *end;       /* [num_sequences] numbers present: begin .. end-1 */
+    int64_t *overwritten_below; /* [num_sequences] numbers below it made room in the ring; those
+                                 * that the caller had forgotten before do not count */
+    int32_t *length;            /* [num_sequences] end - begin */
+    int32_t *first_row;         /* [num_sequences] row of number begin */
+    int32_t *table;             /* paged: [num_sequences, pages_per_sequence], -1 = none */
+    int32_t *uses;              /* paged: [num_pages] sequences that have this page */
+    int32_t *free_pages;        /* paged: [num_pages] the first num_free are free, last one next */
+    int64_t num_free;
+} attn_cache;
+
+/* New keys and values. Set it to zero, then assign. */
+typedef struct attn_cache_step {
+    int64_t batch;             /* sequences that get some; 0 = nothing to do */
+    const int32_t *sequences;  /* [batch] which, each at most once; NULL = 0, 1, ... */
+    int64_t seq_len;           /* rows of k and v per batch entry; with cu_seqlens: rows in all */
+    const int32_t *len;        /* [batch] rows in use, 0 allowed; NULL = all */
+    const int32_t *cu_seqlens; /* [batch + 1] packed rows: entry b has rows cu[b] .. cu[b+1]-1 */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], with cu_seqlens [token, head, dim];
+                    * f32, or as the cache stores them */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], likewise */
+    const attn_rope *rope;    /* keys are stored turned to their position; NULL = as they are */
+    const int64_t *positions; /* [batch, seq_len], with cu_seqlens [token]: for rope; NULL = each
+                                * key's number */
+} attn_cache_step;
+
+/* Bytes that attn_cache_init needs for the shape in *c. */
+ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
+                                     size_t why_bytes);
+
+/* An empty cache of that shape, in memory that stays the caller's. Storage is not cleared. Refused,
+ * as attn_cache_size is, for a cache that is ready: set *c to zero and assign again. */
+ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, char *why,
+                                     size_t why_bytes);
+
+/* Makes room for the keys of *s (k, v, rope, positions are not looked at): ends advance, pages are
+ * taken and shared ones copied, a ring loses its oldest. ATTN_ERR_FULL if capacity or pages do not
+ * suffice for all of them, or if a ring would lose what the step's first query looks at: a step has
+ * at most rows - window_left keys of a sequence. */
+ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
+                                       size_t why_bytes);
+
+/* Stores one layer's k and v of the same *s that the cache was extended by last. If it fails, the
+ * new numbers are there all the same, with anything in their rows: attn_cache_trim takes them back,
+ * which a ring always allows. */
+ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                                      char *why, size_t why_bytes);
+
+/* Both, for a cache of one layer. */
+ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why,
+                                       size_t why_bytes);
+
+/* Keeps of a sequence only numbers begin .. end-1, which must be present: the next key gets number
+ * end. Rolls back (end), forgets the oldest (begin), and empties, (begin, begin); (0, 0) is always
+ * allowed and starts afresh. A ring refuses to go back where a query at `end` would look at keys
+ * that were overwritten. Not at keys that were forgotten: a begin above the one that there was
+ * forgets all below it, those overwritten included, and so does emptying. Pages without a key are
+ * given back. */
+ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
+                                     char *why, size_t why_bytes);
+
+/* The empty sequence `to` begins as sequence `from` up to number end-1: paged, by sharing its
+ * pages; else by a copy of its rows. */
+ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
+                                     char *why, size_t why_bytes);
+
+/* Bytes that attn_cache_view needs for `batch` chosen sequences. */
+ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, size_t *bytes,
+                                          char *why, size_t why_bytes);
+
+/* Sets those fields of *p that say what is cached: batch, num_heads_kv, seq_len_kv (= rows: with
+ * kv_len = NULL attn_workspace_size then tells what serves for good), head_dim, head_dim_v, k, v,
+ * kv_len, key_base, kv_rows, kv_begin and cu_seqlens_kv (NULL); shared_keys (of a paged cache the
+ * keys in pages with which all entries begin, else 0: set it afterwards if you know of more); of a
+ * ring the window, if off, and else its left side must not exceed c->window_left. Entry b is
+ * sequences[b], in any order, NULL = 0, 1, ..., which needs no memory; else the arrays lie in
+ * memory, of any alignment. They are those of the cache at this moment: take a new view after
+ * every change. Begin each view with *p set to zero: a ring's window stays in it. Columns of bias,
+ * masks and segments, prefix and q_offset count from the first key that is present; p->seq_len_kv,
+ * the number of columns, may be lowered, not below the largest kv_len. With a ring only the rows
+ * of the last step, at most rows - window_left, are sure to find all their keys. */
+ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
+                                     int64_t batch, attn_params *p, void *memory, size_t bytes,
+                                     char *why, size_t why_bytes);
+
+/* Copies keys and values of numbers first .. first+count-1 of a sequence, [num_heads_kv, count,
+ * dim], to k and v (stride_batch is not used), as f32 or as stored. k or v NULL, or its data: not
+ * wanted. */
+ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
+                                     int64_t first, int64_t count, const attn_output *k,
+                                     const attn_output *v, char *why, size_t why_bytes);
+
+/* src/api/backward.h - gradients of attn_forward, for training.
+ *
+ * Set p.lse.data before attn_forward and its workspace query, and keep p, o and lse. Then:
+ *
+ *     attn_gradients g = {0};                                // zero is every field's default
+ *     g.dout.data = dout;                                    // like o: gradient of the loss by o
+ *     g.dq.data = dq;  g.dk.data = dk;  g.dv.data = dv;      // like q, k, v
+ *     size_t back;
+ *     void *wb = attn_backward_workspace_size(&p, &g, &back) == ATTN_OK ? malloc(back) : NULL;
+ *     if (attn_backward(&p, &g, wb, back) != ATTN_OK)
+ *         puts(attn_backward_check(&p, &g, wb, back, text, sizeof text));     // char text[200];
+ *     free(wb);
+ *
+ * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv
+ *   2205.14135, algorithm 4): memory grows with the sequence length, never with its square. With
+ *   S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
+ *
+ *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
+ *
+ *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
+ *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ * What may be set in p. Everything but partial and kv_rows, that is caches. logits are not used,
+ *   though refused where attn_forward refuses them. p.backend runs what it takes, the CPU the rest:
+ *   attn_backward_explain says why. p.impl =
+ *   ATTN_IMPL_NAIVE is the textbook, which materialises P and dS of a head and reads neither o nor
+ *   lse (one output of the forward call must be set all the same). Where k or v is broadcast along
+ *   an axis, dk and dv have that axis all the same: its sum is yours.
+ * What is written. Every element of dq, dk, dv of rows and keys in use (q_len, kv_len, kv_begin);
+ *   all of dbias, dsinks, dslopes. Rows and keys that see nothing get +0. Never -0.
+ * Accuracy. Probabilities inherit the rounding of the LSE, which is f32: a relative error of
+ *   about |LSE| 2^-24, 3e-5 at logits of 500, enters every gradient.
+ * Cost. Five matrix products where the forward call has two. dbias and dslopes that are sums
+ *   compute S and dP once more each.
+ * Masked data. A key that a mask hides from a row does not show in that row's dq, nor the row in
+ *   the key's dk and dv, NaN and Inf included.
+ * Determinism. Tiled, the same bits on every CPU, for any number of threads and both values of
+ *   g.gemms: docs/canon.md, "Gradients". Sums over the batch (dbias, dsinks, dslopes) go in its
+ *   order.
+ * Memory. The caller's workspace, any alignment and content. Stack below 4 KiB.
+ * Threads. As attn_forward: p.parallel_for, p.num_workers, else OpenMP if compiled with it.
+ * Aliasing. No output may overlap an input, another output or the workspace.
+ * Errors. A status and, from attn_backward_check, a sentence. After an error other than
+ *   ATTN_ERR_CALLBACK nothing was written.
+ */
+
+/* Derivative of p.score by the logit, at the logit that p.score was given. Called on workers, may
+ * overlap, must be pure: one pair may be asked for several times. Gets p.callback_user. */
+typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
+
+/* Gradient of the bias, f32. An axis along which p.bias has stride 0 is summed over, and has length
+ * 1 here (its stride is not used); the others are those of the bias: batch, num_heads_q, seq_len_q,
+ * seq_len_kv; with cu_seqlens, where rows and columns start at 0 in each sequence, those of the
+ * longest one. */
+typedef struct attn_bias_gradient {
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed */
+    float *data;                                              /* NULL = not wanted */
+} attn_bias_gradient;
+
+/* What goes in beside p, and what comes out. Set it to zero, then assign. */
+typedef struct attn_gradients {
+    int gemms; /* matrix products for a tile: 5 (work divided by batch and kv head) or 7 (by rows
+                * and by keys, S and dP twice); 0 = what lets the workers end first */
+
+    /* ---- in */
+    attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v] gradient of the loss by o */
+    attn_tensor dlse; /* f32, shape and packing of p.lse: gradient by lse; data NULL = 0 */
+    attn_score_derivative_fn score_derivative; /* with p.score */
+
+    /* ---- out; data NULL = not wanted. Any storage type, packed as q, k, v are */
+    attn_output dq; /* [batch, num_heads_q,  seq_len_q,  head_dim] */
+    attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
+    attn_output dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], likewise */
+    attn_bias_gradient dbias;
+    float *dsinks;  /* [num_heads_q], with p.sinks: summed over the batch */
+    float *dslopes; /* gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
+                     * with p.alibi_stride [batch, num_heads_q] */
+} attn_gradients;
+
+/* Bytes of workspace that are best (pointers to data are not read, lengths and offsets are); less
+ * works, too, with fewer workers, down to what one needs. */
+ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
+                                                  size_t *bytes);
+
+/* The gradients that g asks for. Reads q, k, v, o, lse, dout, dlse and the arrays of p. */
+ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
+                                   size_t workspace_bytes);
+
+/* Says in one English sentence what is wrong, or "ok"; otherwise as attn_check. */
+ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                         const void *workspace, size_t workspace_bytes, char *text,
+                                         size_t text_bytes);
+
+/* What attn_backward would do. */
+typedef struct attn_backward_info {
+    int impl;  /* attn_impl that runs: TILED or NAIVE */
+    int gemms; /* 5 or 7 */
+    const char *kernels_name;
+    const char *backend_name; /* "cpu" or the backend's */
+    int tile_rows, tile_keys;
+    int workers; /* that can run at once */
+    size_t workspace_bytes, workspace_bytes_per_worker;
+    double flops;      /* of the five products, visible pairs only; sums for dbias and
+                                * dslopes, and what 7 computes twice, do not count */
+    char reasons[200]; /* what p.backend says; "" without one */
+} attn_backward_info;
+
+ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                           attn_backward_info *info);
+
+/* ---- for authors of backends */
+
+/* The axes of attn_sum_axes. */
+enum { ATTN_AXIS_BATCH, ATTN_AXIS_HEAD, ATTN_AXIS_ROW, ATTN_AXIS_KEY };
+
+/* An array of gradients that are summed over axes: element (b, h, i, column) of an array in which a
+ * summed axis has stride 0. An axis of length 1 is not summed. */
+typedef struct attn_sum_axes {
+    float *data;
+    int64_t count[4];
+    ptrdiff_t stride[4];
+    int kept[4];
+} attn_sum_axes;
+
+/* The gradients that a backend is asked for. */
+struct attn_gradient_call {
+    attn_gradients g;           /* strides are resolved */
+    attn_sum_axes bias, slopes; /* where dbias and dslopes go */
+};
+
+/* src/api/resume.h - attention in steps, over keys that come tile by tile: from a file,
+ * flash, a network, a decompressor.
+ *
+ *     int fetch(void *user, const attn_fetch *tile) { ... }    // fills tile->k and tile->v
+ *
+ *     attn_resumable r;
+ *     size_t need;
+ *     attn_resume_memory(&p, 0, &need);                        // p as for attn_forward, k and v
+ *                                                              // without data
+ *     attn_status status = attn_resume_begin(&r, &p, 0, fetch, file, malloc(need), need);
+ *     while (status == ATTN_OK && r.done < r.total)
+ *         status = attn_resume_step(&r, 16);                   // 16 tiles, then something else
+ *     if (status == ATTN_OK)
+ *         status = attn_resume_end(&r);                        // writes o and lse
+ *
+ * Memory. One tile of K and V, the states of the rows and a workspace of attn_forward, all in the
+ *   caller's block: it does not depend on the number of keys but for one state of each row of a
+ *   batch entry more whenever that doubles. A million keys of 8 heads of 64 and one row: under
+ *   1 MiB.
+ * Bits. Those of attn_forward with all keys in memory, whatever the sizes of tiles and steps.
+ * Order. Batch entries one after the other, of each its keys in ascending order, tiles that end
+ *   where n(j) is a multiple of tile_keys. Tiles that lengths, causal, window, chunked and prefix
+ *   hide from every row are not fetched.
+ * What may be set in p. Everything but partial, logits, cu_seqlens, kv_rows, part.keys and impl
+ *   naive; every mask, modifier and callback sees the whole call. k and v give their storage types;
+ *   their data and strides are not used. shared_keys and backend change nothing.
+ * Errors. A status, and a sentence from attn_resume_check. Nothing is written to o and lse before
+ *   attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and leaves everything
+ *   as it was before that tile: the next step asks for the same tile again, or give up. After a
+ *   failure of parallel_for there is no going on: every later call returns ATTN_ERR_CALLBACK.
+ * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows; fetch is called
+ *   by the thread that calls attn_resume_step. Several resumables may be under way at once.
+ */
+
+/* Keys that are wanted: `count` of one batch entry and kv head, from column `first` on. */
+typedef struct attn_fetch {
+    int64_t batch, kv_head;
+    int64_t first, count;
+    void *k; /* to be filled: count * head_dim elements of p.k.dtype, row after row */
+    void *v; /* likewise with head_dim_v, of p.v.dtype */
+} attn_fetch;
+
+/* Returns 0, or nonzero when the keys cannot be had. */
+typedef int (*attn_fetch_fn)(void *user, const attn_fetch *tile);
+
+/* A call under way. Of its fields only the first three are the caller's business. */
+typedef struct attn_resumable {
+    int64_t done, total; /* tiles: of one batch entry and all its kv heads */
+    int64_t fetched;     /* keys times kv heads that fetch has delivered */
+
+    attn_params p;    /* as given: arrays that it points to must last until the end */
+    attn_params tile; /* the call of one tile */
+    attn_fetch_fn fetch;
+    void *user;
+    attn_status status; /* that every later call returns: there is no going on */
+    int32_t *q_len;     /* of the tile's call: rows of the entry under way, else 0 */
+    char *k, *v;        /* its keys */
+    int64_t tile_keys, kv_heads, head_dim, head_dim_v;
+    int64_t entry;      /* batch entry under way, */
+    int64_t next, end;  /* its next key and the one behind its last */
+    int64_t entry_rows; /* states of a batch entry */
+    attn_state states;  /* of all rows: of the chunk under way, and of entries that are done */
+    float *pending;     /* nodes of the merge tree of the entry under way */
+    unsigned char slot_of[64]; /* 1 + the slot where the node of this level waits; 0 = none */
+    void *workspace;
+    size_t workspace_bytes;
+} attn_resumable;
+
+/* Bytes of memory that are best; less serves, too, with a smaller workspace of attn_forward, down
+ * to what it needs. tile_keys: 16, 32, ... 1024 keys a tile; 0 = as many, up to 128, as keep K and
+ * V within 256 KiB. p: k.data and v.data are not looked at. */
+ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes);
+
+/* Starts a call in `memory`, which must last until the end and may have any alignment. */
+ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
+                                       attn_fetch_fn fetch, void *user, void *memory,
+                                       size_t memory_bytes);
+
+/* Fetches and takes in up to `tiles` tiles. r->done == r->total: there are no more. */
+ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
+
+/* Writes o and lse. ATTN_ERR_ARG before the last tile: nothing is written, go on. */
+ATTN_API attn_status attn_resume_end(attn_resumable *r);
+
+/* What is wrong with the arguments of attn_resume_begin, in one English sentence, or "ok". Writes
+ * at most text_bytes bytes including the terminator and returns text (or a constant string when
+ * text is NULL or text_bytes is 0). */
+ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
+                                       const void *memory, size_t memory_bytes, char *text,
+                                       size_t text_bytes);
+
+/* src/api/patterns.h - block-sparse patterns of cells.
+ *
+ * A pattern fills p.block_mask: which cells of keys a cell of rows sees. It is built once, into
+ * memory of the caller's, and serves any number of calls, attn_backward too:
+ *
+ *     attn_pattern t = attn_pattern_bigbird(3, 1, 3, 1234);  // or {0} and fields of your own
+ *     t.seq_len_q = t.seq_len_kv = 16384;  t.causal = 1;
+ *     attn_pattern_info info;                                // sizes and density
+ *     attn_pattern_measure(&t, &info, why, sizeof why);
+ *     int32_t *offsets = malloc(info.num_offsets * 4), *columns = malloc(info.num_columns * 4);
+ *     attn_pattern_build(&t, offsets, info.num_offsets, columns, info.num_columns, NULL, 0);
+ *     attn_pattern_use(&t, offsets, columns, &p);            // and p.causal = 1
+ *
+ * Memory, threads and errors are as in the conventions at the top: nothing allocates, and after an
+ * error nothing was written.
+ */
+
+/* Which cells are visible: the union of the parts below; all 0 = none. Set it to zero, then assign.
+ * Cell (r, c) is rows r*block_q .. and keys c*block_k ..; the last ones may be shorter. Rows stand
+ * at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them, and the diagonal of row r is every
+ * column that holds a key at the position of one of its rows. */
+typedef struct attn_pattern {
+    int causal; /* nonzero: columns after the diagonal are left out of every part;
+                                  * p.causal hides what is left of the future within a cell */
+    int64_t seq_len_q, seq_len_kv;
+    int64_t block_q, block_k; /* rows and keys of a cell; 0 = 64 */
+    int64_t num_heads;        /* a pattern for each of so many query heads: they differ in
+                                  * `random` alone; 0 = one for all */
+    int local;                /* nonzero: the diagonal, */
+    int64_t local_before;     /* so many columns before it */
+    int64_t local_after;      /* and after it */
+    int64_t global_columns;   /* the first columns, seen by every row */
+    int64_t global_rows;      /* the first rows, which see every column */
+    int64_t stride;           /* columns at a multiple of it from the diagonal, and that itself
+                                  * ("strided" of Child et al. 2019, arXiv 1904.10509); 0 = off */
+    int64_t fixed;            /* columns c with c mod fixed = fixed - 1 ("fixed"); 0 = off */
+    int64_t random;           /* so many cells of a row more, distinct, or all there are; drawn
+                                  * from those that no other part shows, by a hash of seed, head,
+                                  * row and column: the same everywhere */
+    uint64_t seed;
+} attn_pattern;
+
+/* local + global: Longformer (Beltagy et al. 2020, arXiv 2004.05150). */
+ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global);
+/* local + strided: Sparse Transformer (Child et al. 2019); both of `stride` columns. */
+ATTN_API attn_pattern attn_pattern_strided(int64_t stride);
+/* The diagonal and `count` random cells of each row. */
+ATTN_API attn_pattern attn_pattern_random(int64_t count, uint64_t seed);
+/* local of `window` columns in all, global rows and columns, random: BigBird (Zaheer et al. 2020,
+ * arXiv 2007.14062), which takes 3, 2 and 3 cells of 64. */
+ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64_t random,
+                                           uint64_t seed);
+
+typedef struct attn_pattern_info {
+    int heads;             /* patterns: num_heads, or 1 */
+    int64_t rows, columns; /* of cells */
+    int64_t num_offsets;   /* entries of row_offsets: heads * (rows + 1) */
+    int64_t num_columns;   /* entries of columns: visible cells of all heads */
+    double density;        /* visible cells / all cells */
+} attn_pattern_info;
+
+/* The sizes of a pattern, exactly. Time as for building it: in proportion to the number of cells.
+ * why (may be NULL): a sentence on error. */
+ATTN_API attn_status attn_pattern_measure(const attn_pattern *t, attn_pattern_info *info, char *why,
+                                          size_t why_bytes);
+
+/* Writes the CSR form that attn_block_mask describes: head h's offsets begin at h * (rows + 1).
+ * num_offsets, num_columns: room; on error nothing is written. */
+ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offsets,
+                                        int64_t num_offsets, int32_t *columns, int64_t num_columns,
+                                        char *why, size_t why_bytes);
+
+/* Sets p->block_mask, nothing else: p.causal stays the caller's. Set the sizes of *p before:
+ * ATTN_ERR_ARG, and nothing is set, where seq_len_q or seq_len_kv is not that of *t, or num_heads_q
+ * is not num_heads of a pattern for each head. */
+ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_offsets,
+                                      const int32_t *columns, attn_params *p);
+
+/* src/api/dilated.h - dilated attention (LongNet, Ding et al. 2023, arXiv 2307.02486).
+ *
+ * Every branch cuts the sequence into segments and takes every r-th position of each; their results
+ * become one.
+ *
+ *     attn_dilated_branch branches[3] = {0};
+ *     branches[0].segment = 2048;   branches[0].dilation = 1;
+ *     branches[1].segment = 8192;   branches[1].dilation = 4;   branches[1].rotate = 1;
+ *     branches[2].segment = 32768;  branches[2].dilation = 16;  branches[2].rotate = 1;
+ *     attn_dilated d = {0};
+ *     d.num_branches = 3;  d.branches = branches;
+ *     size_t need;
+ *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
+ *     attn_dilated_forward(&p, &d, workspace, need);
+ *
+ * Memory, threads, errors, strides and aliasing are as in the conventions at the top: nothing
+ * allocates, and after an error nothing was written. Stack below 5 KiB in every build measured
+ * (tests/stack.sh).
+ */
+
+/* ---------------------------------------------------------------------------------------------
+ * 2  Dilated attention
+ *
+ * Positions. A sequence has kv_len positions, keys all of them; the q_len rows are the last ones:
+ *   all positions in training and prefill, a chunk of a prompt, or one token (decoding). Rows of a
+ *   chunk have the bits of those rows in one call.
+ * Branches. Segment s of a branch is positions s*w .. s*w + w-1, the last may be shorter; positions
+ *   s*w + offset, then every r-th, take part in it, as rows and as keys, and see only each other.
+ *   A branch counts them: causal, window and ALiBi compare these numbers, n(j) of docs/canon.md is
+ *   the number of a key in its segment. Bias and bool_mask have the caller's rows and keys.
+ * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax: one softmax over
+ *   the keys of all of them, a key counted once for each branch that shows it to the row. The bits
+ *   are those of docs/canon.md: the branches' root states, merged in list order, then the sink.
+ *   ATTN_DILATED_MEAN gives each its own softmax and takes the mean over the branches of the head,
+ *   of which those that leave the row out give 0. Without lse, sinks and softmax1.
+ * Rows that no branch takes are empty: O = +0, LSE = -inf (with a sink: the sink).
+ * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered,
+ *   the plain one, copies what takes part and merges finished results by attn_lse_merge: memory in
+ *   proportion to the length; within a few ulp of the other, in a mean bit for bit.
+ * What may be set in p. Sizes (any grouping of heads), tensors with any strides and storage types,
+ *   o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi,
+ *   sinks, softmax1, and how to compute but backend. Everything else is refused with a sentence.
+ * Threads. An item is a block of rows of the heads that share a kv head, with one worker.
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum attn_dilated_merge {
+    ATTN_DILATED_LSE = 0, /* weights by the denominators of softmax */
+    ATTN_DILATED_MEAN = 1 /* the mean over branches */
+} attn_dilated_merge;
+
+typedef enum attn_dilated_variant {
+    ATTN_DILATED_STRIDED = 0, /* in place */
+    ATTN_DILATED_GATHERED = 1 /* on copies */
+} attn_dilated_variant;
+
+typedef struct attn_dilated_branch {
+    int rotate;         /* nonzero: query head h begins at position (offset + h) mod dilation of a
+                         * segment, as LongNet has it; 0: every head at offset */
+    int64_t segment;    /* w, positions of a segment; 0 = one segment, the whole sequence */
+    int64_t dilation;   /* r; 0 = 1, every position */
+    int64_t offset;     /* 0 to dilation - 1 */
+    int64_t head_begin; /* query heads that have this branch: head_count from head_begin on; */
+    int64_t head_count; /* 0 = all from there on */
+} attn_dilated_branch;
+
+/* Set it to zero, then assign. */
+typedef struct attn_dilated {
+    int merge;        /* attn_dilated_merge */
+    int variant;      /* attn_dilated_variant; of the forward call */
+    int num_branches; /* at least 1 */
+    const attn_dilated_branch *branches;
+    int64_t block_rows; /* strided: rows of an item; 0 = chosen. No bit depends on it */
+    /* Gathered: positions that take part, from attn_dilated_index, computed once for many calls
+     * with the same branches. NULL = computed in each call */
+    const int32_t *index;
+    int64_t index_positions; /* seq_len_kv it was made for, at least that of the call (with
+                              * cu_seqlens: of its longest sequence) */
+} attn_dilated;
+
+/* Bytes of workspace that are best; less works, too, with fewer workers, down to what one needs.
+ * Asked for with the largest seq_len_q and seq_len_kv it serves shorter calls that differ in
+ * nothing else (but where impl = AUTO changes to NAIVE). */
+ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                 size_t *bytes);
+
+/* Writes o and lse. */
+ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
+                                          void *workspace, size_t workspace_bytes);
+
+/* Says in one English sentence what is wrong, or "ok"; otherwise as attn_check. */
+ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
+                                        const void *workspace, size_t workspace_bytes, char *text,
+                                        size_t text_bytes);
+
+/* Entries of d->index for sequences of up to `positions` positions; 0 if *d is wrong, see
+ * attn_dilated_check. */
+ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t positions);
+
+/* Writes it: for each branch and each first position of its heads, ascending, the positions that
+ * take part. */
+ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
+                                        int64_t entries);
+
+/* Gradients: as attn_backward, of the call that attn_dilated_forward made of the same p and d. With
+ * ATTN_DILATED_LSE it reads the o and lse of that call, which must have had both; with a mean
+ * neither, though p.o must be set all the same. g may ask for dq, dk, dv and dsinks, and give dlse;
+ * dbias and dslopes are refused. Branches add up in list order in f32: deterministic for any number
+ * of workers. p.impl is tiled, or with a mean any. An item is a kv head of a batch entry, in
+ * strides whatever d->variant says; its memory is in proportion to the length. */
+ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
+                                                          const attn_dilated *d,
+                                                          const attn_gradients *g, size_t *bytes);
+
+ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
+                                           const attn_gradients *g, void *workspace,
+                                           size_t workspace_bytes);
+
+ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
+                                                 const attn_gradients *g, const void *workspace,
+                                                 size_t workspace_bytes, char *text,
+                                                 size_t text_bytes);
+
+/* src/api/ring.h - context parallelism: one sequence over many ranks.
+ *
+ * Each rank (a process, a machine, a thread) holds some positions of a sequence: those rows of q
+ * and o, those keys of k and v. Keys and values travel round the ring, from rank r to rank r + 1,
+ * while each rank computes with those that it has (Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv
+ * 2310.01889). How ranks talk is the caller's: four callbacks, e.g. those of attn_mpi.h.
+ *
+ *     attn_ring ring = {0};                       // zero is every field's default
+ *     ring.transport = &transport;                // attn_mpi.h fills one in
+ *     ring.layout = ATTN_RING_ZIGZAG;             // causal: every rank has the same work
+ *     attn_ring_ranges(&p, &ring, rank, ranges, most, &count);    // the positions of this rank
+ *     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;  // hold those only
+ *     attn_ring_workspace_size(&p, &ring, &need);
+ *     if (attn_ring_forward(&p, &ring, workspace, need) != ATTN_OK)        // on every rank
+ *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
+ *
+ * The call. *p describes the whole problem, the same on every rank: sizes, lengths, masks, bias,
+ *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) hold the rank's own
+ *   positions, its ranges one after the other, in any strides; 0 = packed by the rank's length.
+ *   Rows and keys are cut alike: seq_len_q = seq_len_kv. Documents of one sequence are told apart
+ *   by q_segments and kv_segments. Not with cu_seqlens, kv_rows, partial, part, logits, naive.
+ * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
+ *   have the bits of one process, in whatever order keys arrive, as states are merged along the
+ *   tree of docs/canon.md; so has ring.gather. Other layouts are deterministic for that layout and
+ *   number of ranks, within the same error bounds; info.canonical tells. So are gradients: they are
+ *   not those of one process bit for bit.
+ * Balance. Causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG gives
+ *   each rank a run from the beginning and one from the end (as the training of Llama 3 does),
+ *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
+ *   shards a rank: make ring.shard smaller where the sequence has fewer than 2 * size * 1024
+ *   positions (in the others there are ranks with little or nothing) and balance matters more than
+ *   bits; but each pair of a range of rows and a range of keys is a call, so that many short shards
+ *   cost more than they balance. Parts that the masks by range (causal, window,
+ *   chunked, lengths) leave empty are skipped; stats->pairs counts the rest.
+ * Memory. The caller's workspace, any alignment and content: two shards of keys and values (in
+ *   their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and what a call
+ *   needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most 2 log2(R)
+ *   states at once. Several shards a rank wait for their neighbours: as many states more.
+ *   ring.arrival merges in the order of arrival: two states, not canonical. ring.gather collects
+ *   all keys and values first: one state, and memory for the whole of k and v. Backward: two shards
+ *   with their gradients (f32), a shard of gradients, dq (f32), and those of a part.
+ * Overlap. The exchange of the next shard begins before the present one is computed with, and is
+ *   waited for after that.
+ * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
+ *   outputs are written: what fails on one rank, its arguments, workspace, fetch, parallel_for or
+ *   transport, is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
+ *   stats->failed_rank tells whose it is. Where ranks differ in a number, a length, a layout,
+ *   sinks, slopes or in which arrays are given, that is ATTN_ERR_ARG on all of them. Only a rank
+ *   without a usable transport returns alone.
+ * Threads. As attn_forward, within a rank; transports may start their own.
+ * Stack. Below 6 KiB in every build measured (tests/stack.sh).
+ */
+
+/* How a rank reaches the others. Every callback gets `user` first; but for `seconds` every rank
+ * calls them in the same order. None is called from two threads at once. */
+typedef struct attn_transport {
+    int size, rank; /* ranks, 1 to 4096; this one, from 0 on */
+    void *user;
+    /* The largest `value` of all ranks, which are 0 or more, on every rank; below 0 = it failed. */
+    int (*agree)(void *user, int value);
+    /* Begins to send to rank + 1 and to receive from rank - 1, around the ring; either may be 0
+     * bytes. It may start at once, or wait for the agree that always follows and only start if that
+     * gives 0. Nonzero: it failed and has begun nothing. */
+    int (*begin)(void *user, const void *send, size_t send_bytes, void *receive,
+                 size_t receive_bytes);
+    /* Waits until what was begun is there and sent. Nonzero: it failed; then, too, the other ranks'
+     * must return. */
+    int (*end)(void *user);
+    /* Gives up what was begun, instead of `end`, where agree tells of a failure elsewhere: after it
+     * nothing of it is read or written any more, and nothing of it reaches a later exchange. */
+    void (*cancel)(void *user);
+    double (*seconds)(void *user); /* a clock, for the statistics; NULL = none */
+} attn_transport;
+
+typedef enum attn_ring_layout {
+    ATTN_RING_CONTIGUOUS = 0, /* rank r: the r-th of R runs of whole shards */
+    ATTN_RING_ZIGZAG = 1,     /* 2 R runs; rank r: numbers r and 2 R - 1 - r */
+    ATTN_RING_STRIPED = 2,    /* rank r: shards r, r + R, r + 2 R, ... */
+    ATTN_RING_CUSTOM = 3      /* ring.ranges */
+} attn_ring_layout;
+
+/* Positions begin .. begin + count - 1. */
+typedef struct attn_ring_range {
+    int64_t begin, count;
+} attn_ring_range;
+
+/* Gives the rank's own keys and values instead of p.k.data and p.v.data, packed [batch,
+ * num_heads_kv, length, head_dim] and [..., head_dim_v], in p.k.dtype and p.v.dtype: from a file, a
+ * decompressor. Nonzero: it failed. */
+typedef int (*attn_ring_fetch_fn)(void *user, void *k, void *v);
+
+/* What one call did on this rank. */
+typedef struct attn_ring_stats {
+    int failed_rank; /* whose status is returned; -1 = none failed, or parameters differ */
+    int canonical;   /* the result has the bits of one process */
+    int max_pending; /* states that a row had at once, the newest included */
+    int64_t exchanges;
+    double bytes_sent, bytes_received;
+    double seconds;         /* in callbacks of the transport, by its clock */
+    double pairs;           /* of query and key, all heads, that parts not skipped may see */
+    int64_t calls, skipped; /* parts that were computed; that masks leave empty */
+} attn_ring_stats;
+
+/* How the call is divided. Set it to zero, then assign. The same on every rank, but for
+ * transport's rank and user, fetch and stats. */
+typedef struct attn_ring {
+    int layout;    /* attn_ring_layout */
+    int gather;    /* nonzero: all keys come to every rank first, then one call (forward only) */
+    int arrival;   /* nonzero: states are merged in the order of arrival: fewer, not canonical */
+    int64_t shard; /* positions: runs are cut at its multiples; 0 = 1024. Not for CUSTOM */
+    const attn_ring_range *ranges; /* CUSTOM: those of rank 0, then those of rank 1, ...; each
+                                    * rank's ascending; together every position once */
+    const int64_t *first_range;    /* CUSTOM: [size + 1] rank r has ranges[first_range[r]] to
+                                    * ranges[first_range[r + 1] - 1] */
+    const attn_transport *transport;
+    attn_ring_fetch_fn fetch; /* NULL = p.k.data and p.v.data */
+    void *fetch_user;
+    attn_ring_stats *stats; /* NULL = not wanted */
+} attn_ring;
+
+/* What a rank holds. */
+typedef struct attn_ring_info {
+    int canonical;   /* the layout keeps the bits of one process */
+    int64_t length;  /* positions of this rank */
+    int64_t ranges;  /* so many ranges */
+    int64_t longest; /* the largest length of any rank */
+} attn_ring_info;
+
+/* What rank `rank` holds; of the transport only size is read. */
+ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *ring, int rank,
+                                        attn_ring_info *info);
+
+/* The ranges of rank `rank`, ascending, none empty, none adjoining: at most `most` of them to
+ * `ranges`, which may be NULL if that is 0; how many there are to *count. */
+ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
+                                      attn_ring_range *ranges, int64_t most, int64_t *count);
+
+/* Bytes of workspace that attn_ring_forward needs on this rank (pointers to data are not read,
+ * lengths and offsets are). */
+ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_ring *ring,
+                                              size_t *bytes);
+
+/* Attention of this rank's rows to the keys of all ranks; writes o and lse. All ranks call it. */
+ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
+                                       size_t workspace_bytes);
+
+/* Says in one English sentence what is wrong on this rank, or "ok"; otherwise as attn_check. It
+ * talks to nobody. */
+ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
+                                     const void *workspace, size_t workspace_bytes, char *text,
+                                     size_t text_bytes);
+
+/* Gradients by q, k and v of this rank's positions, from o, lse, dout (and dlse) of its rows: sums
+ * over the rows of all ranks. dbias, dsinks and dslopes are not built. */
+ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
+                                                       const attn_gradients *g,
+                                                       const attn_ring *ring, size_t *bytes);
+
+ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
+                                        const attn_ring *ring, void *workspace,
+                                        size_t workspace_bytes);
+
+ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_gradients *g,
+                                              const attn_ring *ring, const void *workspace,
+                                              size_t workspace_bytes, char *text,
+                                              size_t text_bytes);
 
 #ifdef __cplusplus
 }
 #endif
 
 #endif /* ATTN_H */
-
-/* ---------------------------------------------------------------------------------------------
- * The kernel table (for kernel authors, tests and benchmarks)
- *
- * Leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per lane,
- * and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
- *
- *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
- *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
- *
- *           lanes ->                    All of them computed in the canonical order of
- *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
- *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
- *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
- *
- * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
- * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
- * ------------------------------------------------------------------------------------------ */
-#if (defined ATTN_KERNEL_API || defined ATTN_INTERNAL) && !defined ATTN_KERNEL_H
-#define ATTN_KERNEL_H
-
-#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
-#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
-#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
-#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
-
-/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
-typedef struct attn_lanes {
-    int begin, end;
-} attn_lanes;
-
-/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
- * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
- * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
-typedef struct attn_exp {
-    float *s;
-    int n; /* keys, 1..16 */
-    const float *m;
-    float *l;
-    attn_lanes lanes; /* in the others every key is dead, or they have no query */
-    int calm;
-} attn_exp;
-
-#define ATTN_CALM 60.0f
-
-/* -0: stands for a pair that does not count, where no live number is -0. */
-#define ATTN_DEAD (-0.0f)
-
-/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
- * `each` from every further run on. */
-typedef struct attn_runs {
-    int dtype;
-    ptrdiff_t stride;
-    int64_t first, each;
-    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
-} attn_runs;
-
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
-typedef struct attn_ahead {
-    const char *const *run; /* where the present run of rows begins, and those behind it */
-    const char *row;        /* the present one */
-    ptrdiff_t stride;       /* bytes between rows */
-    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
-    int64_t bytes;          /* of a row that are read */
-    int64_t at;             /* of this row, asked for already */
-    int64_t lines;
-    int64_t each; /* the kernel's own: lines asked for in one go */
-} attn_ahead;
-
-/* The next line to be asked for is behind this one. */
-static inline void attn_next_line(attn_ahead *a)
-{
-    a->at += 64;
-    if (a->at < a->bytes)
-        return;
-    a->at = 0;
-    a->row += a->stride;
-    if (--a->left == 0) {
-        a->row = *++a->run;
-        a->left = a->each_run;
-    }
-}
-
-/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
- * over rows, which gradients need. */
-typedef struct attn_term {
-    const float *x; /* [n][rows] of a tile */
-    const float *b; /* [rows] so many floats apart: */
-    attn_lanes lanes;
-    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
-} attn_term;
-
-typedef struct attn_terms {
-    const attn_term *term;
-    int count;
-    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
-} attn_terms;
-
-/* What running_max says about a block. */
-#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
-#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
-
-/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
-#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
-#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-ATTN_API unsigned attn_cpu_features(void);
-
-struct attn_kernels {
-    int abi;  /* ATTN_KERNEL_ABI */
-    int rows; /* query rows of a tile */
-    const char *name;
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
-     * as the type's, -0 never written. */
-    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
-    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
-    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
-    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
-    /* qt[d][lane] = fl(q[lane][d] * c). */
-    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
-     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
-    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */
-    void (*softcap)(float *s, int n, float cap2, float icap2);
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
-    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
-    void (*clip)(float *s, int n, const int *begin, const int *end);
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
-    void (*hide)(float *s, const uint8_t *alive, int n);
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
-     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
-     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
-     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
-    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
-    void (*maximum)(const float *s, int n, float *m);
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
-    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* The exponentials of a block without a product beside them. */
-    void (*exp_block)(const attn_exp *e);
-    /* Whether n numbers are all finite. */
-    int (*finite)(const float *x, int64_t n);
-    /* x[k][lane] *= alpha[lane] for `count` rows. */
-    void (*rescale)(float *x, const float *alpha, int64_t count);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
-    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, attn_lanes lanes);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
-     * o[head_dim_v][rows]]. */
-    void (*merge)(float *a, float *b, int64_t head_dim_v);
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
-     * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *const *out, const float *o, const float *l, float factor,
-                   int64_t head_dim_v);
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there is none. */
-    int few;
-    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
-    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                    attn_lanes lanes, attn_ahead *ahead);
-
-    /* ---- gradients */
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
-     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
-    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
-    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
-     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
-     * fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
-    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                         int64_t columns);
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
-    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
-};
-
-#endif /* ATTN_KERNEL_API */
-
-/* ---------------------------------------------------------------------------------------------
- * Internals (for attn.c and the files that build on it, which define ATTN_INTERNAL; they may change
- * with every version): text, numbers, states
- * ------------------------------------------------------------------------------------------ */
-#if defined ATTN_INTERNAL && !defined ATTN_INTERNAL_H
-#define ATTN_INTERNAL_H
-
-#include <string.h>
-
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
-#if defined __clang__
-#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
-#error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
-#endif
-#pragma clang fp contract(off) reassociate(off)
-#elif defined __GNUC__
-#pragma GCC optimize("no-fast-math", "fp-contract=off")
-#elif defined _MSC_VER
-#pragma fp_contract(off)
-#endif
-#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
-    !defined __STRICT_ANSI__
-#error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
-#endif
-
-#if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
-#else
-#define KERNEL static inline
-#define OWN_FRAME
-#endif
-
-/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
- * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
- * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
-#if defined __GNUC__ &&                                                                            \
-    (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
-     defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
-#define FMA_BASE 1
-#define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
-#define FMA_BASE 0
-#define FMA_TARGET __attribute__((target("avx2,fma")))
-#define FMA_SECOND_BUILD
-#else
-#define FMA_BASE 0
-#endif
-
-#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-#define NEG_INF float_of(0xff800000u)
-
-static inline int is_finite(float x)
-{
-    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
-static inline int is_neg_inf(float x)
-{
-    return bits_of(x) == 0xff800000u;
-}
-
-/* ATTN_DEAD. */
-static inline int is_dead(float x)
-{
-    return bits_of(x) == 0x80000000u;
-}
-
-static inline int is_nan(float x)
-{
-    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-/* ---- sizes and strides */
-
-static inline int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
-{
-    return array ? array[index] : otherwise;
-}
-
-/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
- * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
-#define TOO_BIG (INT64_MAX / 4)
-#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
-
-static inline int64_t times(int64_t a, int64_t b)
-{
-    if (a == 0 || b == 0)
-        return 0;
-    return a >= TOO_BIG / b ? TOO_BIG : a * b;
-}
-
-static inline int64_t plus(int64_t a, int64_t b)
-{
-    return min64(a + b, TOO_BIG);
-}
-
-/* A size beyond this cannot be the count of anything in memory. */
-#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
-
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
-static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
-{
-    int64_t sum = 1;
-    int axis;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
-        if (count[axis] == 0)
-            return 0;
-        sum = plus(sum, times(count[axis] - 1, step));
-    }
-    return sum;
-}
-
-static inline ptrdiff_t to_stride(int64_t elements)
-{
-    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
-}
-
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
-
-static inline int64_t aligned(int64_t bytes)
-{
-    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-/* The first aligned byte of a caller's memory. */
-static inline char *align_memory(const void *memory)
-{
-    const uintptr_t at = (uintptr_t)memory;
-    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a == 0 ? 0 : (a - 1) / b + 1;
-}
-
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
-static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
-{
-    const int64_t offset = *at;
-    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
-    return offset;
-}
-
-#define LINE (ALIGNMENT / (int64_t)sizeof(float))
-
-/* Floats of whole cache lines. */
-static inline int64_t whole_lines(int64_t floats)
-{
-    return times(ceil_div(floats, LINE), LINE);
-}
-
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
-static inline int64_t pitch_of(int64_t dim)
-{
-    return times(ceil_div(dim, LINE) | 1, LINE);
-}
-
-/* A stride as it was given, with what 0 and "broadcast" mean. */
-static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
-{
-    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
-}
-
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
-static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                                   int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++)
-        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
-
-static inline attn_tensor as_tensor(const attn_output *o)
-{
-    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
-    return t;
-}
-
-/* Of one element. */
-static inline size_t bytes_of(int dtype)
-{
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
-}
-
-/* ---- text: sentences are built piece by piece into the caller's buffer; words of a text are
- * compared */
-
-typedef struct text {
-    char *at;
-    size_t left; /* bytes that still fit, with the terminator */
-} text;
-
-static inline text text_in(char *buffer, size_t bytes)
-{
-    text t;
-    t.at = buffer;
-    t.left = buffer ? bytes : 0;
-    if (t.left)
-        *t.at = 0;
-    return t;
-}
-
-static inline void put(text *t, const char *s)
-{
-    while (*s && t->left > 1) {
-        *t->at++ = *s++;
-        t->left--;
-    }
-    if (t->left)
-        *t->at = 0;
-}
-
-static inline void put_int(text *t, int64_t value)
-{
-    char digits[24];
-    char *d = digits + sizeof digits - 1;
-    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    *d = 0;
-    do {
-        *--d = (char)('0' + u % 10);
-        u /= 10;
-    } while (u);
-    if (value < 0)
-        *--d = '-';
-    put(t, d);
-}
-
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
-static inline void put_float(text *t, float value)
-{
-    char digits[8];
-    double rest = value < 0 ? -(double)value : (double)value;
-    int64_t millionths;
-    int i, exponent = 0;
-    if (!is_finite(value)) {
-        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-        return;
-    }
-    for (; rest >= 10; exponent++)
-        rest /= 10;
-    for (; rest > 0 && rest < 1; exponent--)
-        rest *= 10;
-    put(t, value < 0 ? "-" : "");
-    millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
-        millionths = 1000000;
-        exponent++;
-    }
-    put_int(t, millionths / 1000000);
-    digits[0] = '.';
-    for (i = 6; i >= 1; i--) {
-        digits[i] = (char)('0' + millionths % 10);
-        millionths /= 10;
-    }
-    digits[7] = 0;
-    put(t, digits);
-    if (exponent) {
-        put(t, "e");
-        put_int(t, exponent);
-    }
-}
-
-/* "name (value)" */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
-static inline void put_word(text *t, const char *word, size_t length)
-{
-    char letter[2] = { 0, 0 };
-    size_t i;
-    for (i = 0; i < length; i++) {
-        letter[0] = word[i];
-        put(t, letter);
-    }
-}
-
-/* Whether the string a is the b_length letters at b. */
-static inline int same_word(const char *a, const char *b, size_t b_length)
-{
-    size_t i;
-    for (i = 0; i < b_length; i++)
-        if (a[i] != b[i] || !a[i])
-            return 0;
-    return a[b_length] == 0;
-}
-
-static inline int parse_int(const char *s, size_t length, int64_t *value)
-{
-    size_t i;
-    *value = 0;
-    for (i = 0; i < length; i++) {
-        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
-            return 0;
-        *value = *value * 10 + (s[i] - '0');
-    }
-    return length > 0;
-}
-
-static inline attn_status bad(text *why, attn_status status, const char *rest)
-{
-    put(why, rest);
-    return status;
-}
-
-/* "name (value) rest" */
-static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
-                                    const char *rest)
-{
-    put_field(why, name, value);
-    return bad(why, status, rest);
-}
-
-/* "name[index] (value) rest" */
-static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
-                                    const char *rest)
-{
-    put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
-{
-    put(why, name);
-    put(why, " (");
-    put_float(why, value);
-    put(why, ")");
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-/* ---- rules about fields, strides and lengths */
-
-typedef struct size_rule {
-    const char *name;
-    size_t offset;
-    int64_t least, most;
-} size_rule;
-
-static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
-{
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be "
-             : low                     ? " must be at least "
-                                       : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
-}
-
-/* Fields at their offsets from `base`: int64_t, or int. */
-static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
-{
-    int r;
-    for (r = 0; r < n; r++) {
-        int64_t value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
-    }
-    return ATTN_OK;
-}
-
-static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
-{
-    int r;
-    for (r = 0; r < n; r++) {
-        int value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
-    }
-    return ATTN_OK;
-}
-
-/* name: of an output, field: its stride, as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
-                                              text *why)
-{
-    if (stride != ATTN_STRIDE_BROADCAST)
-        return ATTN_OK;
-    put(why, name);
-    put(why, field);
-    return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-}
-
-static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
-{
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
-    return status;
-}
-
-static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
-                                           int64_t rows, text *why)
-{
-    int64_t b;
-    if (cu && cu[0] < 0)
-        return bad_entry(why, name, 0, cu[0], " must be at least 0");
-    for (b = 0; cu && b < batch; b++)
-        if (cu[b + 1] < cu[b])
-            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
-    if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
-    }
-    return ATTN_OK;
-}
-
-static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
-                                       int64_t heads, int64_t rows, int64_t columns,
-                                       const ptrdiff_t stride[4], text *why)
-{
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
-    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
-        return ATTN_OK;
-    put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
-}
-
-/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- * nearest even, so that every compiler and ISA gives the same bits. One float operation per
- * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
-
-#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
-#define LOG2E_LO 0x1.4ae0c0p-26f
-#define LN2 0x1.62e430p-1f
-#define CANONICAL_NAN 0x7fc00000u
-
-/*
- * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
- * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
- * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
- * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
- * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
- */
-static inline float fma_soft(float a, float b, float c)
-{
-    double da = (double)a, db = (double)b, dc = (double)c;
-    double p, s, t, v, e;
-    uint64_t u;
-    int up, down;
-    p = da * db;
-    s = p + dc;
-    t = s - p;
-    v = s - t;
-    v = p - v;
-    t = dc - t;
-    e = v + t;
-    memcpy(&u, &s, sizeof u);
-    up = e > 0.0;
-    down = e < 0.0;
-    if ((up || down) && (u & 1) == 0) {
-        int negative = (int)(u >> 63);
-        u = up != negative ? u + 1 : u - 1;
-    }
-    memcpy(&s, &u, sizeof s);
-    return (float)s;
-}
-
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
- * call. */
-#if FMA_BASE || defined FMA_SECOND_BUILD
-FMA_TARGET static inline float fma_hard(float a, float b, float c)
-{
-    return __builtin_fmaf(a, b, c);
-}
-#else
-#define fma_hard fma_soft
-#endif
-
-KERNEL float fma32(int hw, float a, float b, float c)
-{
-    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
-}
-
-/*
- * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
- * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
- * fall out modulo 2^32.
- */
-KERNEL float exp2_core(int hw, float x)
-{
-    const float magic = 12582912.0f;
-    float t, w, f, y;
-    uint32_t u;
-    t = x + magic;
-    w = t - magic;
-    f = x - w;
-    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
-    /* worst 0.7821 ulp over all floats in [-126, 128). */
-    y = 0x1.44a6d6p-13f;
-    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
-    y = fma32(hw, y, f, 0x1.3b2822p-7f);
-    y = fma32(hw, y, f, 0x1.c6adecp-5f);
-    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
-    y = fma32(hw, y, f, 0x1.62e432p-1f);
-    y = fma32(hw, y, f, 1.0f);
-    u = bits_of(y) + (bits_of(t) << 23);
-    return float_of(u);
-}
-
-/*
- * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
- * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
- * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
- * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
- * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
- * clamped first, so that -inf raises no flag.
- */
-KERNEL float exp2_with(int hw, float x)
-{
-    const uint32_t lowest = 0xc2fc0000u; /* -126 */
-    uint32_t u = bits_of(x), v, nan;
-    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
-    v = bits_of(y);
-    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
-    v &= 0u - (uint32_t)(u <= lowest);
-    v = (v & ~nan) | (nan >> 1);
-    return float_of(v);
-}
-
-/*
- * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
- * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
- * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
- * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
- * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
- * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
- * 9.0109139. Worst error over all inputs 1.6765 ulp.
- */
-KERNEL float tanh_with(int hw, float x)
-{
-    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
-    float c, u, r, small, e, large;
-    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
-    u = c * c;
-    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
-    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
-    r = -0x1.75e1cap-8f;
-    r = fma32(hw, r, u, 0x1.52269cp-6f);
-    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
-    r = fma32(hw, r, u, 0x1.110726p-3f);
-    r = fma32(hw, r, u, -0x1.555532p-2f);
-    u = u * c;
-    small = fma32(hw, u, r, c);
-    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
-    e = exp2_core(hw, e);
-    e = e + 1.0f;
-    e = 2.0f / e;
-    large = 1.0f - e;
-    v = 0u - (uint32_t)(a >= 0x3f200000u);
-    v = (bits_of(large) & v) | (bits_of(small) & ~v);
-    v |= 0u - (uint32_t)(a > 0x7f800000u);
-    return float_of(v | (bits & 0x80000000u));
-}
-
-/* For scalar code outside the kernels. */
-static inline float exp2_canon(float x)
-{
-    return exp2_with(FMA_BASE, x);
-}
-
-/*
- * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
- * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
- * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
- * error holds near 1, too. Subnormals are normalised as integers.
- */
-static inline float log2_canon(float x)
-{
-    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
-    uint32_t u = bits_of(x), m;
-    int32_t n = 0;
-    float f, f2, h, l, q, k, s, r;
-    if ((u & 0x7fffffffu) == 0)
-        return float_of(0xff800000u);
-    if (u > 0x7f800000u)
-        return float_of(0x7fc00000u);
-    if (u == 0x7f800000u)
-        return x;
-    if (u < 0x00800000u) {
-        f = (float)(int32_t)u; /* exact, below 2^23 */
-        u = bits_of(f);
-        n = -149;
-    }
-    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
-    m = u - 0x3f3504f4u;
-    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
-    m = (m & 0x007fffffu) + 0x3f3504f4u;
-    f = float_of(m);
-    f = f - 1.0f;
-    k = (float)n;
-    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
-    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
-    q = -0x1.c26434p-4f;
-    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
-    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
-    h = f * l_hi;
-    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
-    l = fma32(FMA_BASE, f, l_lo, l);
-    f2 = f * f;
-    l = fma32(FMA_BASE, f2, q, l);
-    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
-    r = s - k;
-    r = h - r;
-    l = r + l;
-    s = s + l;
-    return s;
-}
-
-/*
- * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
- * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
- * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
- */
-static inline float inv_sqrt_nearest(uint64_t n)
-{
-    uint64_t quotient = 0, remainder = 1, root = 0, bit;
-    uint32_t j = 24, i;
-    float power;
-    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
-        j++;
-    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
-        uint64_t digit = remainder >= n ? 1 : 0;
-        quotient = 2 * quotient + digit;
-        remainder = 2 * (remainder - (digit ? n : 0));
-    }
-    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
-    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
-        if ((root + bit) * (root + bit) <= quotient)
-            root += bit;
-    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
-    return (float)(int32_t)((root + 1) >> 1) * power;
-}
-
-/* ---- storage types: exact to f32; from f32 to nearest even, NaN canonical */
-
-static inline float f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    float magnitude;
-    if (rest >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x0400u)
-        return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
-    return float_of(sign | bits_of(magnitude));
-}
-
-static inline uint16_t f16_from_f32(float x)
-{
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
-    if (a > 0x7f800000u)
-        return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
-        a -= 112u << 23;
-        a += 0xfffu + (a >> 13 & 1);
-        return (uint16_t)(sign | a >> 13);
-    }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
-        return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint16_t)(sign | a >> shift);
-}
-
-static inline float bf16_to_f32(uint16_t h)
-{
-    return float_of((uint32_t)h << 16);
-}
-
-static inline uint16_t bf16_from_f32(float x)
-{
-    uint32_t u = bits_of(x);
-    if (is_nan(x))
-        return 0x7fc0u;
-    u += 0x7fffu + (u >> 16 & 1);
-    return (uint16_t)(u >> 16);
-}
-
-/* ---- states (m, l, o) of a part of the keys */
-
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
-
-static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
-{
-    attn_state one = *s;
-    one.m += row;
-    one.l += row;
-    one.o += row * head_dim_v;
-    return one;
-}
-
-static inline int is_state(const attn_state *s)
-{
-    return s && s->m && s->l && s->o;
-}
-
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
-KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
-                       const attn_state *out, int64_t head_dim_v)
-{
-    float wa[LANES], wb[LANES];
-    int64_t k;
-    int r;
-    for (r = 0; r < rows; r++) {
-        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
-        const float from = m == NEG_INF ? 0.0f : m;
-        float x = a->m[r] - from;
-        wa[r] = exp2_with(hw, x);
-        x = b->m[r] - from;
-        wb[r] = exp2_with(hw, x);
-        x = a->l[r] * wa[r];
-        out->l[r] = fma32(hw, b->l[r], wb[r], x);
-        out->m[r] = m;
-    }
-    for (k = 0; k < head_dim_v * rows; k += rows)
-        for (r = 0; r < rows; r++) {
-            const float x = a->o[k + r] * wa[r];
-            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
-        }
-}
-
-/* ---- one call: its problem, its plan, its tiles. How they are made and used: attn.c */
-
-typedef struct tuning {
-    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
-} tuning;
-
-typedef struct problem {
-    attn_params p; /* strides explicit, counts and scale filled in; checked by section 7 */
-    tuning tuning;
-    int size_query; /* of attn_workspace_size: outputs may still be unknown */
-    int64_t group;  /* query heads per kv head */
-    int64_t max_q_len, max_kv_len;
-    float factor;                       /* c: scale * log2(e), the factor on q */
-    float cap2, icap2;                  /* softcap in base 2 */
-    float keep_factor;                  /* 1 / (1 - dropout_p) */
-    uint32_t drop_below;                /* Philox words below it drop their key */
-    const attn_kernels *prefix_kernels; /* for the rows of all batch entries at once: section 13 */
-    int prefix_tile_keys;
-} problem;
-
-/* Sequence b: rows and keys in use, where they lie, and how they are numbered. */
-typedef struct sequence {
-    int64_t b;
-    int64_t q_row, q_len;     /* of row 0 along the seq axis of q, o, lse; rows in use */
-    int64_t kv_row, kv_len;   /* the same for k and v, before ring and pages: see key_at */
-    int64_t row_from, row_to; /* those of the rows in use that the call computes; */
-    int64_t key_from, key_to; /* those of the keys that enter: p.part */
-    int64_t column;           /* of key 0 in bias and masks: kv_begin[b] */
-    int64_t offset;           /* pos(i) = i + offset */
-    int64_t key_base;         /* n(j) = key_base + j */
-    int64_t prefix;
-} sequence;
-
-/* Element offset of row i of head h in a tensor. */
-#define ROW_AT(tensor, s, h, row)                                                                  \
-    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
-
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
-/* Number of a row among raw states: that of a packed lse. */
-static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
-{
-    const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
-    return (entry + head) * rows_held(p) + s->q_row + i;
-}
-
-static inline float sink_of(const attn_params *p, int64_t head)
-{
-    if (p->softmax1)
-        return 0.0f;
-    return p->sinks ? p->sinks[head] : NEG_INF;
-}
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
-
-/* A row of a tile: one lane. */
-typedef struct lane {
-    int used;        /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i; /* query head and row */
-    int64_t choice;  /* number of the row among those chosen */
-    int64_t pos;     /* i + offset */
-    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
-} lane;
-
-static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
-{
-    attn_pair pair;
-    pair.batch = s->b;
-    pair.head = at->head;
-    pair.i = at->i;
-    pair.j = j;
-    pair.pos = s->key_base + at->pos;
-    pair.n = s->key_base + j;
-    return pair;
-}
-
-/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
-typedef struct hull {
-    int64_t head_begin, head_end, i_begin, i_end;
-} hull;
-
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
- * heads. */
-typedef struct row_choice {
-    int64_t head0, heads, first, count;
-    const int32_t *list; /* NULL = row number c is c */
-} row_choice;
-
-/* How the keys of each row tile are divided among workers: section 12. */
-typedef struct split {
-    int parts; /* nodes of 2^level chunks each; 0 = not divided */
-    int level;
-    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
-    int tiles;               /* into tiles of keys, */
-    int64_t columns, slices; /* and V into slices of so many columns */
-    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
-    int64_t states_bytes, bytes; /* of shared memory for a row tile */
-    /* offsets into the memory of a chunk that is divided */
-    int64_t s, alpha, high, blocks, counts, chunk_bytes;
-} split;
-
-typedef struct plan {
-    const attn_kernels *kernels;
-    int impl;             /* TILED or NAIVE */
-    int rows, keys;       /* of a tile */
-    int small;            /* little memory before speed */
-    int64_t worker_bytes; /* that a worker's row tiles may share */
-    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;        /* first list: o, lse, states */
-    int64_t logits_tiles, logits_items; /* second list: logits */
-    split split;
-    int64_t matrix_floats; /* naive: logits, m and l of one head */
-    int64_t state_floats;  /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
-    /* offsets into a slot, in bytes */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
-    int64_t matrix, operand_runs, ahead_runs, row_tiles;
-    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
-    int64_t lanes, qt, states, row_tile_bytes;
-    int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
-    int64_t prefix_items;
-    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
-    int workers;
-    int modified; /* a modifier of logits is on */
-    int by_pair;  /* so is a mask that may hide whole tiles between others */
-    int ahead;    /* products ask for what the next ones read */
-} plan;
-
-enum { KEYS, VALUES };
-#define MAX_LEVELS 64
-
-/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
-typedef struct key_tile {
-    int64_t j0;
-    int n;
-    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
-    float *copy[2];
-    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
-} key_tile;
-
-/* A canonical block of keys inside a tile, cut short by the tile's ends. */
-typedef struct block {
-    int end;
-    attn_lanes lanes; /* none of the others sees a key of it */
-    int raised;       /* o *= alpha before it enters */
-} block;
-
-/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
-typedef struct tile {
-    const problem *pr;
-    const plan *pl;
-    key_tile *keys;
-    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    const float **row_in; /* [rows] queries */
-    float **row_out;      /* [rows] results */
-    float *s_tile;        /* [keys][rows] logits, then probabilities */
-    float *x_tile;        /* [keys][rows] bias or distances */
-    float *lane_values;
-    int *lane_keys; /* [2][rows] clip: begin and end */
-    float *alpha;   /* [block][rows] */
-    block *blocks;
-    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;  /* naive: this head's logits */
-    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
-    sequence s;
-    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
-    int64_t kv_head;
-    hull hull;                /* of the used lanes */
-    int used;                 /* how many lanes are used */
-    attn_lanes span;          /* first to last of them */
-    int64_t lo, hi;           /* union of the lanes' ranges */
-    int64_t all_from, all_to; /* and their intersection */
-    int64_t alive_from;
-    int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
-    int block_count;
-    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
-    lane *lanes;
-    float *qt;    /* [head_dim][rows] */
-    float *state; /* of the current chunk; NULL until a key of it is visible */
-    float *free_states[MAX_LEVELS];
-    int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
-} tile;
-
-/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
- * `failed`. */
-typedef struct call {
-    problem pr;
-    plan pl;
-    float *shared;
-    char *slots;
-    int slot_count;
-    int64_t items; /* of the list that runs */
-    void (*item)(const struct call *c, char *slot, int64_t index);
-    unsigned failed;
-} call;
-
-/* What attn.c lends to the files that build on it; what each does stands there, under its name. */
-typedef struct attn_core {
-    attn_status (*validate)(const attn_params *in, problem *pr, int need_data, text *why);
-    void (*settle_workers)(attn_params *p);
-    int (*choose_impl)(const attn_params *p);
-    sequence (*sequence_of)(const attn_params *p, int64_t b);
-    void (*visible_range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi);
-    attn_status (*check_call)(const attn_params *p, const void *workspace, size_t bytes, text *why);
-    int (*has_modifier)(const attn_params *p);
-    int (*set_rows)(tile *t, const row_choice *choice);
-    int (*tile_class)(tile *t, int64_t j0, int n);
-    attn_lanes (*lanes_in_range)(const tile *t, int64_t j0, int n);
-    void (*change_logits)(tile *t, float *s, int64_t j0, int n, int stage);
-    void (*hide_dead)(tile *t, float *s, int64_t j0, int n, int visible);
-    void (*apply_score)(tile *t, float *s, int64_t j0, int n);
-    void (*drop_keys)(const tile *t, float *probabilities, int64_t j0, int n);
-    void (*copy_key_tile)(tile *t, int64_t j0, int n);
-    void (*write_lanes)(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
-                        float factor);
-    attn_status (*run_items)(call *c, int64_t items,
-                             void (*item)(const call *c, char *slot, int64_t index));
-    attn_status (*size_of_call)(const attn_params *asked, problem *pr, text *why, size_t *bytes);
-    attn_status (*forward_cpu)(const attn_params *p, void *workspace, size_t bytes);
-    double (*visible_pairs)(const attn_params *p);
-    void (*plan_call)(const problem *pr, plan *pl, int small, int64_t worker_bytes);
-    attn_status (*check_size_limit)(const problem *pr, const plan *pl, text *why);
-    int (*ask_backend)(const attn_params *p, text *why);
-    int64_t (*split_items)(const plan *pl);
-    void (*put_tuning)(const problem *pr, const plan *pl, text *why);
-    void (*put_missing_kernels)(text *why);
-} attn_core;
-
-ATTN_API const attn_core *attn_core_get(void);
-
-#endif /* ATTN_INTERNAL */

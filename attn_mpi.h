@@ -1,5 +1,5 @@
-/* attn_mpi.h - the transport of attn_ring.h over MPI. Optional: needs an MPI (3.0 or later; tested
- * with OpenMPI and MPICH) and its compiler wrapper, attn_mpi.c and what attn_ring.h needs.
+/* attn_mpi.h - the transport of attn.h over MPI. Optional: needs an MPI (3.0 or later; tested
+ * with OpenMPI and MPICH) and its compiler wrapper, attn_mpi.c and what attn.h needs.
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
@@ -22,7 +22,7 @@
 #ifndef ATTN_MPI_H
 #define ATTN_MPI_H
 
-#include "attn_ring.h"
+#include "attn.h"
 
 #include <mpi.h>
 

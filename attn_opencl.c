@@ -3,35 +3,522 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
- * CONTENTS
- *    1  OpenCL       what of its API is used, loaded at run time
- *    2  Object       the opened device
- *    3  Devices      which one, and what it can do
- *    4  Programs     kernels built when they are first needed
- *    5  Check        what the device's arithmetic gives
- *    6  Plan         sizes of a call: a pure function of device and problem
- *    7  Session      one call: buffers, kernels, errors
- *    8  Arrays       of the host or the caller's, to the device and back
- *    9  Run          kernels of a call, in order
- *   10  Gradients    of attn_backward
- *   11  First use    of a program: a small problem, compared with the CPU
- *   12  Refusals     what the device does not do
- *   13  Public functions
+ * tools/amalgamate.sh makes this file from the rooms in src/opencl/ and from those rooms of src/
+ * that a host shares with the CPU: edit there.
  */
-#ifndef ATTN_INTERNAL
-#define ATTN_INTERNAL
+
+#if defined __GNUC__ /* whole rooms are here, some functions of which only attn.c needs */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #endif
+
 #include "attn.h"
-#include "attn_backward.h"
-#include "attn_opencl.h"
-#include "kernels.cl" /* for its numbers: the kernels are left out */
+
+/* src/config.h - what the compiler is told: rounding as written, FMA, inlining, one word shared by threads. */
 
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------
- * 1  OpenCL: types, constants and functions of its API (Khronos, OpenCL 1.2), so that no header of
- *    it is needed. Every handle is a pointer.
- * --------------------------------------------------------------------------------------------- */
+/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
+ * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+#if defined __clang__
+#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
+#error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#elif defined __GNUC__
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#elif defined _MSC_VER
+#pragma fp_contract(off)
+#endif
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
+    !defined __STRICT_ANSI__
+#error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
+#endif
+
+#if defined __GNUC__
+#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#else
+#define KERNEL static inline
+#define OWN_FRAME
+#endif
+
+/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
+ * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+#if defined __GNUC__ &&                                                                            \
+    (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
+     defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
+#define FMA_BASE 1
+#define FMA_TARGET
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#define FMA_BASE 0
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_SECOND_BUILD
+#else
+#define FMA_BASE 0
+#endif
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
+
+#ifdef _OPENMP
+#include <omp.h>
+#define OPENMP_THREADS omp_get_max_threads()
+#else
+#define OPENMP_THREADS 0
+#endif
+
+/* ---- Configuration */
+
+#ifndef ATTN_ASSERT
+#define ATTN_ASSERT(x) ((void)0)
+#endif
+
+#if defined __GNUC__
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#else
+#define PREFETCH(p) ((void)(p))
+#endif
+
+/* The word of CPU features may be written by several threads at once, always with the same
+ * value. */
+#if defined __GNUC__
+#define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
+#else
+#define LOAD_WORD(p) (*(volatile unsigned *)(p))
+#define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
+#endif
+
+/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
+ *
+ * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
+ * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
+ * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
+ * integer bits. tools/prove_math.c checks all inputs.
+ */
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static inline int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
+ * pragma above, and a NaN would pass for -inf. */
+static inline int is_neg_inf(float x)
+{
+    return bits_of(x) == 0xff800000u;
+}
+
+/* ATTN_DEAD. */
+static inline int is_dead(float x)
+{
+    return bits_of(x) == 0x80000000u;
+}
+
+static inline int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
+ * nearest even, so that every compiler and ISA gives the same bits. One float operation per
+ * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
+ * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
+
+/*
+ * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
+ * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
+ * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
+ * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
+ * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ */
+static inline float fma_soft(float a, float b, float c)
+{
+    double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s, t, v, e;
+    uint64_t u;
+    int up, down;
+    p = da * db;
+    s = p + dc;
+    t = s - p;
+    v = s - t;
+    v = p - v;
+    t = dc - t;
+    e = v + t;
+    memcpy(&u, &s, sizeof u);
+    up = e > 0.0;
+    down = e < 0.0;
+    if ((up || down) && (u & 1) == 0) {
+        int negative = (int)(u >> 63);
+        u = up != negative ? u + 1 : u - 1;
+    }
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
+}
+
+/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+ * call. */
+#if FMA_BASE || defined FMA_SECOND_BUILD
+FMA_TARGET static inline float fma_hard(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+#define fma_hard fma_soft
+#endif
+
+KERNEL float fma32(int hw, float a, float b, float c)
+{
+    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+}
+
+/*
+ * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
+ * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
+ * fall out modulo 2^32.
+ */
+KERNEL float exp2_core(int hw, float x)
+{
+    const float magic = 12582912.0f;
+    float t, w, f, y;
+    uint32_t u;
+    t = x + magic;
+    w = t - magic;
+    f = x - w;
+    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
+    /* worst 0.7821 ulp over all floats in [-126, 128). */
+    y = 0x1.44a6d6p-13f;
+    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
+    y = fma32(hw, y, f, 0x1.3b2822p-7f);
+    y = fma32(hw, y, f, 0x1.c6adecp-5f);
+    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
+    y = fma32(hw, y, f, 0x1.62e432p-1f);
+    y = fma32(hw, y, f, 1.0f);
+    u = bits_of(y) + (bits_of(t) << 23);
+    return float_of(u);
+}
+
+/*
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
+ * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
+ * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
+ * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
+ * clamped first, so that -inf raises no flag.
+ */
+KERNEL float exp2_with(int hw, float x)
+{
+    const uint32_t lowest = 0xc2fc0000u; /* -126 */
+    uint32_t u = bits_of(x), v, nan;
+    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
+    v = bits_of(y);
+    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    v &= 0u - (uint32_t)(u <= lowest);
+    v = (v & ~nan) | (nan >> 1);
+    return float_of(v);
+}
+
+/*
+ * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
+ * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
+ * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
+ * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
+ * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
+ * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
+ * 9.0109139. Worst error over all inputs 1.6765 ulp.
+ */
+KERNEL float tanh_with(int hw, float x)
+{
+    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
+    float c, u, r, small, e, large;
+    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
+    u = c * c;
+    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
+    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
+    r = -0x1.75e1cap-8f;
+    r = fma32(hw, r, u, 0x1.52269cp-6f);
+    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
+    r = fma32(hw, r, u, 0x1.110726p-3f);
+    r = fma32(hw, r, u, -0x1.555532p-2f);
+    u = u * c;
+    small = fma32(hw, u, r, c);
+    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
+    e = exp2_core(hw, e);
+    e = e + 1.0f;
+    e = 2.0f / e;
+    large = 1.0f - e;
+    v = 0u - (uint32_t)(a >= 0x3f200000u);
+    v = (bits_of(large) & v) | (bits_of(small) & ~v);
+    v |= 0u - (uint32_t)(a > 0x7f800000u);
+    return float_of(v | (bits & 0x80000000u));
+}
+
+/* For scalar code outside the kernels. */
+static inline float exp2_canon(float x)
+{
+    return exp2_with(FMA_BASE, x);
+}
+
+/*
+ * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
+ * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
+ * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
+ * error holds near 1, too. Subnormals are normalised as integers.
+ */
+static inline float log2_canon(float x)
+{
+    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
+    uint32_t u = bits_of(x), m;
+    int32_t n = 0;
+    float f, f2, h, l, q, k, s, r;
+    if ((u & 0x7fffffffu) == 0)
+        return float_of(0xff800000u);
+    if (u > 0x7f800000u)
+        return float_of(0x7fc00000u);
+    if (u == 0x7f800000u)
+        return x;
+    if (u < 0x00800000u) {
+        f = (float)(int32_t)u; /* exact, below 2^23 */
+        u = bits_of(f);
+        n = -149;
+    }
+    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
+    m = u - 0x3f3504f4u;
+    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
+    m = (m & 0x007fffffu) + 0x3f3504f4u;
+    f = float_of(m);
+    f = f - 1.0f;
+    k = (float)n;
+    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
+    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
+    q = -0x1.c26434p-4f;
+    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
+    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
+    h = f * l_hi;
+    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
+    l = fma32(FMA_BASE, f, l_lo, l);
+    f2 = f * f;
+    l = fma32(FMA_BASE, f2, q, l);
+    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
+    r = s - k;
+    r = h - r;
+    l = r + l;
+    s = s + l;
+    return s;
+}
+
+/*
+ * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
+ * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
+ * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
+ */
+static inline float inv_sqrt_nearest(uint64_t n)
+{
+    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint32_t j = 24, i;
+    float power;
+    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
+        j++;
+    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
+        uint64_t digit = remainder >= n ? 1 : 0;
+        quotient = 2 * quotient + digit;
+        remainder = 2 * (remainder - (digit ? n : 0));
+    }
+    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
+    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
+        if ((root + bit) * (root + bit) <= quotient)
+            root += bit;
+    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
+    return (float)(int32_t)((root + 1) >> 1) * power;
+}
+
+/* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared. */
+
+typedef struct text {
+    char *at;
+    size_t left; /* bytes that still fit, with the terminator */
+} text;
+
+static inline text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+static inline void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+static inline void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+static inline void put_float(text *t, float value)
+{
+    char digits[8];
+    double rest = value < 0 ? -(double)value : (double)value;
+    int64_t millionths;
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        return;
+    }
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* rounded up to the next power of ten */
+        millionths = 1000000;
+        exponent++;
+    }
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
+}
+
+/* "name (value)" */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put(t, " (");
+    put_int(t, value);
+    put(t, ")");
+}
+
+static inline void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+/* Whether the string a is the b_length letters at b. */
+static inline int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static inline int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+static inline attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+/* "name (value) rest" */
+static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                    const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* "name[index] (value) rest" */
+static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                    const char *rest)
+{
+    put(why, name);
+    put(why, "[");
+    put_int(why, index);
+    put(why, "] (");
+    put_int(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+#include "attn_opencl.h"
+#include "kernels.cl"
+
+/* src/opencl/loader.c - OpenCL: types, constants and functions of its API (Khronos, OpenCL 1.2), loaded at run time.
+ *
+ * No header of OpenCL is needed. Every handle is a pointer.
+ */
 
 #ifdef _WIN32
 #include <windows.h>
@@ -226,9 +713,7 @@ static const char *cl_error_name(cl_int error)
     return "see the error codes of OpenCL";
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 2  Object
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/device.c - the opened device: which one, and what it can do. */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
 enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
@@ -285,9 +770,7 @@ static void explain_error(text *why, const char *what, cl_int error)
     put(why, ")");
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 3  Devices
- * --------------------------------------------------------------------------------------------- */
+/* ---- Devices */
 
 enum { MOST_PLATFORMS = 16, MOST_DEVICES = 32 };
 
@@ -519,9 +1002,7 @@ static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, te
     return error ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 4  Programs
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/programs.c - programs: kernels are built when they are first needed. */
 
 static const unsigned char kernels_source[] = {
 #include "kernels_cl.inc"
@@ -665,9 +1146,7 @@ static cl_handle find_program(attn_opencl *gpu, const variant *v, cl_int *error)
     return program ? publish_program(gpu, number, program) : NULL;
 }
 
-/* ---- kept programs: all that are built, as bytes of the caller's. Words of 64 bits in the host's
- * order: the head, then for each program its number among the variants, the bytes of its binary,
- * and the binary, filled up to whole words. */
+/* src/opencl/kept.c - kept programs: every program built, as bytes of the caller's. */
 
 enum kept_word { KEPT_MARK, KEPT_BYTES, KEPT_SUM, KEPT_KEY, KEPT_PROGRAMS, KEPT_HEAD };
 #define KEPT_MARK_1 (((uint64_t)0x61747463 << 32) | 0x6c627631) /* changes with the format */
@@ -867,10 +1346,60 @@ static attn_status take_programs(attn_opencl *gpu, const void *bytes, size_t cou
     return fault ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 5  Check: whether the elementary operations of the device give the bits of the CPU. IEEE 754 and
- *    OpenCL promise most of them; compilers that fuse or drivers that flush do not keep it.
- * --------------------------------------------------------------------------------------------- */
+/* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
+
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    float magnitude;
+    if (rest >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of(sign | ((rest << 13) + (112u << 23)));
+    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    return float_of(sign | bits_of(magnitude));
+}
+
+static inline uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7e00u;
+    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+        a -= 112u << 23;
+        a += 0xfffu + (a >> 13 & 1);
+        return (uint16_t)(sign | a >> 13);
+    }
+    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+        return (uint16_t)sign;
+    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint16_t)(sign | a >> shift);
+}
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+static inline uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    if (is_nan(x))
+        return 0x7fc0u;
+    u += 0x7fffu + (u >> 16 & 1);
+    return (uint16_t)(u >> 16);
+}
+
+/* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
+ *
+ * IEEE 754 and OpenCL promise most of them; compilers that fuse or drivers that flush do not keep
+ * it.
+ */
 
 static uint32_t mixed(uint32_t x)
 {
@@ -1030,9 +1559,352 @@ static void check_device(attn_opencl *gpu)
         gpu->cl.clReleaseMemObject(out);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 6  Plan
- * --------------------------------------------------------------------------------------------- */
+/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
+ *
+ * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
+ * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ *
+ *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
+ *
+ *           lanes ->                    All of them computed in the canonical order of
+ *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
+ *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
+ *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
+ *
+ * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
+ * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
+ */
+
+#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
+#define ATTN_SEAM_H
+
+#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
+#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
+#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
+
+/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
+typedef struct attn_lanes {
+    int begin, end;
+} attn_lanes;
+
+/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
+ * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
+ * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+typedef struct attn_exp {
+    float *s;
+    int n; /* keys, 1..16 */
+    const float *m;
+    float *l;
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
+    int calm;
+} attn_exp;
+
+#define ATTN_CALM 60.0f
+
+/* -0: stands for a pair that does not count, where no live number is -0. */
+#define ATTN_DEAD (-0.0f)
+
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
+/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
+ * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+typedef struct attn_ahead {
+    const char *const *run; /* where the present run of rows begins, and those behind it */
+    const char *row;        /* the present one */
+    ptrdiff_t stride;       /* bytes between rows */
+    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
+    int64_t bytes;          /* of a row that are read */
+    int64_t at;             /* of this row, asked for already */
+    int64_t lines;
+    int64_t each; /* the kernel's own: lines asked for in one go */
+} attn_ahead;
+
+/* The next line to be asked for is behind this one. */
+static inline void attn_next_line(attn_ahead *a)
+{
+    a->at += 64;
+    if (a->at < a->bytes)
+        return;
+    a->at = 0;
+    a->row += a->stride;
+    if (--a->left == 0) {
+        a->row = *++a->run;
+        a->left = a->each_run;
+    }
+}
+
+/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
+ * over rows, which gradients need. */
+typedef struct attn_term {
+    const float *x; /* [n][rows] of a tile */
+    const float *b; /* [rows] so many floats apart: */
+    attn_lanes lanes;
+    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+} attn_term;
+
+typedef struct attn_terms {
+    const attn_term *term;
+    int count;
+    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
+} attn_terms;
+
+/* What running_max says about a block. */
+#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
+#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
+
+/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
+#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+ATTN_API unsigned attn_cpu_features(void);
+
+/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
+ * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
+ * offers them; or pass one in p.kernels and define nothing. */
+ATTN_API const attn_kernels *attn_kernels_avx2(void);
+ATTN_API const attn_kernels *attn_kernels_avx512(void);
+ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+
+/* The same with fewer rows in a tile, for decoding and other short calls. */
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+
+struct attn_kernels {
+    int abi;  /* ATTN_KERNEL_ABI */
+    int rows; /* query rows of a tile */
+    const char *name;
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
+     * as the type's, -0 never written. */
+    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
+    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
+    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
+    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
+    /* qt[d][lane] = fl(q[lane][d] * c). */
+    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
+     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
+    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */
+    void (*softcap)(float *s, int n, float cap2, float icap2);
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
+    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
+    void (*clip)(float *s, int n, const int *begin, const int *end);
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
+    void (*hide)(float *s, const uint8_t *alive, int n);
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
+     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
+     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
+     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
+    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
+    void (*maximum)(const float *s, int n, float *m);
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
+    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
+    /* The exponentials of a block without a product beside them. */
+    void (*exp_block)(const attn_exp *e);
+    /* Whether n numbers are all finite. */
+    int (*finite)(const float *x, int64_t n);
+    /* x[k][lane] *= alpha[lane] for `count` rows. */
+    void (*rescale)(float *x, const float *alpha, int64_t count);
+    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
+     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
+    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
+    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                      int64_t head_dim_v, attn_lanes lanes);
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
+     * o[head_dim_v][rows]]. */
+    void (*merge)(float *a, float *b, int64_t head_dim_v);
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
+     * l[lane] is 0; NaN as 7fc00000. */
+    void (*result)(float *const *out, const float *o, const float *l, float factor,
+                   int64_t head_dim_v);
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+    int few;
+    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
+     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
+    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                    attn_lanes lanes, attn_ahead *ahead);
+
+    /* ---- gradients */
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
+     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
+    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
+    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
+    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
+     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
+     * fill up the last one of a row may be written, too. */
+    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
+    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
+    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                         int64_t columns);
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
+    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
+};
+
+#endif /* ATTN_SEAM_H */
+
+/* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
+ * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+#define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
+
+static inline int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static inline ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The first aligned byte of a caller's memory. */
+static inline char *align_memory(const void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static inline int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
+/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+static inline int64_t pitch_of(int64_t dim)
+{
+    return times(ceil_div(dim, LINE) | 1, LINE);
+}
+
+/* A stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
+ * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
+ * stride. */
+static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                                   int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Bytes of one element. */
+static inline size_t bytes_of(int dtype)
+{
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* src/opencl/plan.c - the plan: sizes of a call, a pure function of device and problem. */
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
 #define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
@@ -1065,12 +1937,6 @@ static device_limits limits_of(const attn_opencl_info *info, int exact)
     return limits;
 }
 
-/* Attention's problem as attn.c hands it to a backend: the parameters are its first member. */
-static const problem *problem_of(const attn_params *resolved)
-{
-    return (const problem *)(const void *)resolved;
-}
-
 /* Local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
 {
@@ -1086,19 +1952,19 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-static int64_t most_of(const problem *pr, int64_t (*of)(const problem *, const sequence *))
+static int64_t most_of(const attn_problem *pr,
+                       int64_t (*of)(const attn_problem *, const attn_sequence *))
 {
-    const attn_core *core = attn_core_get();
     int64_t b, most = 0;
     for (b = 0; b < pr->p.batch; b++) {
-        const sequence s = core->sequence_of(&pr->p, b);
+        const attn_sequence s = attn_sequence_of(pr, b);
         most = max64(most, of(pr, &s));
     }
     return most;
 }
 
 /* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
-static int64_t parts_of(const sequence *s, int64_t part_keys)
+static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
 {
     if (s->kv_len == 0)
         return 0;
@@ -1106,30 +1972,28 @@ static int64_t parts_of(const sequence *s, int64_t part_keys)
 }
 
 /* Chunks likewise. */
-static int64_t chunks_of(const problem *pr, const sequence *s)
+static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return parts_of(s, ATTN_CHUNK);
 }
 
 /* The most of any sequence, at least 1. */
-static int64_t count_parts(const problem *pr, int64_t part_keys)
+static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
-    const attn_core *core = attn_core_get();
     int64_t b, most = 1;
     for (b = 0; b < pr->p.batch; b++) {
-        const sequence s = core->sequence_of(&pr->p, b);
+        const attn_sequence s = attn_sequence_of(pr, b);
         most = max64(most, parts_of(&s, part_keys));
     }
     return most;
 }
 
-static int64_t count_tiles(const problem *pr, int rows)
+static int64_t count_tiles(const attn_problem *pr, int rows)
 {
-    const attn_core *core = attn_core_get();
     int64_t b, n = 0;
     for (b = 0; b < pr->p.batch; b++) {
-        const sequence s = core->sequence_of(&pr->p, b);
+        const attn_sequence s = attn_sequence_of(pr, b);
         n += round_up(s.q_len * pr->group, rows) / rows;
     }
     return n;
@@ -1144,7 +2008,7 @@ static int has_pairs(const attn_params *p)
 }
 
 /* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
-static void divide_keys(const problem *pr, const device_limits *limits, device_plan *pl)
+static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
     const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
     const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
@@ -1178,10 +2042,10 @@ static int writes_values(const attn_params *p)
     return p->partial || p->o.data;
 }
 
-static unsigned choose_programs(const problem *pr, const device_plan *pl)
+static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = attn_core_get()->choose_impl(p) == ATTN_IMPL_NAIVE;
+    const int naive = pr->impl == ATTN_IMPL_NAIVE;
     const int tiled =
         !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
     const int rows = (tiled && pl->parts > 1) || p->logits.data;
@@ -1194,7 +2058,7 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
-static device_plan plan_device(const problem *pr, const device_limits *limits)
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
@@ -1227,7 +2091,7 @@ static device_plan plan_device(const problem *pr, const device_limits *limits)
 }
 
 /* Of the textbook: the logits of a head, and a factor for each row. */
-static int64_t matrix_bytes(const problem *pr)
+static int64_t matrix_bytes(const attn_problem *pr)
 {
     const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
     return countable ? 4 * pr->max_q_len * pr->max_kv_len : INT64_MAX;
@@ -1262,7 +2126,7 @@ static const char *first_refusal(const refusal *refusals, int count)
 }
 
 /* Why no device of these limits can run the call, or NULL. */
-static const char *refuse_plan(const problem *pr, const device_limits *limits,
+static const char *refuse_plan(const attn_problem *pr, const device_limits *limits,
                                const device_plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -1285,9 +2149,10 @@ static const char *refuse_plan(const problem *pr, const device_limits *limits,
     return first_refusal(refusals, COUNT_OF(refusals));
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 7  Session: one call, in the caller's workspace. After the first error nothing more is done.
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/session.c - a session: one call, in the caller's workspace: buffers, kernels, times, errors.
+ *
+ * After the first error nothing more is done.
+ */
 
 /* Arrays that kernels read, in the order of their arguments: INPUTS in kernels.cl. */
 enum input {
@@ -1375,7 +2240,7 @@ typedef struct shared_array {
 struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
-    const problem *pr;
+    const attn_problem *pr;
     device_plan pl;
     cl_handle queue;
     cl_int error;
@@ -1564,9 +2429,7 @@ static void close_launch(launch *l, const char *name, const size_t global[3], co
         s->gpu->cl.clReleaseKernel(l->kernel);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 8  Arrays
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/arrays.c - arrays of the host or the caller's, to the device and back. */
 
 static array make_array(const void *data, int bits, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
                         int64_t s0, int64_t s1, int64_t s2, int64_t s3)
@@ -1673,7 +2536,7 @@ static void fill_queries(const session *s, const array *a, const int64_t packed[
     const attn_params *p = &s->pr->p;
     int64_t b, h, i;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (h = 0; h < p->num_heads_q; h++)
             for (i = seq.q_row; i < seq.q_row + seq.q_len; i++)
                 copy_row(a, to, b * packed[0] + h * packed[1] + i * packed[2],
@@ -1688,7 +2551,7 @@ static void fill_keys(const session *s, const array *a, const int64_t packed[4],
     const attn_rows *rows = &p->kv_rows;
     int64_t b, h, j;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (j = 0; j < seq.kv_len; j++) {
             int64_t row = seq.kv_row + j, entry = b;
             if (rows->ring && row >= rows->ring)
@@ -1822,7 +2685,7 @@ static void scatter_rows(const session *s, const written *w, const char *from)
     const attn_params *p = &s->pr->p;
     int64_t b, h, i;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (h = 0; h < p->num_heads_q; h++)
             for (i = seq.q_row; i < seq.q_row + seq.q_len; i++)
                 scatter_row(w, from, b, h, i);
@@ -1835,7 +2698,7 @@ static void scatter_logits(const session *s, const written *w, const char *from)
     const attn_params *p = &s->pr->p;
     int64_t b, h, c;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (c = 0; c < p->logits.num_rows; c++)
             for (h = 0; h < p->num_heads_q; h++)
                 if ((p->logits.rows ? p->logits.rows[c] : c) < seq.q_len)
@@ -1864,7 +2727,7 @@ static void scatter_keys(const session *s, const written *w, const char *from)
     const attn_params *p = &s->pr->p;
     int64_t b, h, j;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (h = 0; h < p->num_heads_kv; h++)
             for (j = seq.kv_row; j < seq.kv_row + seq.kv_len; j++)
                 scatter_row(w, from, b, h, j);
@@ -1941,13 +2804,13 @@ static array keys_array(const attn_params *p, const attn_tensor *t, int64_t dim)
 }
 
 /* Rows that masks and the bias may be asked for, and columns. */
-static int64_t rows_asked(const problem *pr, const sequence *s)
+static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return s->q_len;
 }
 
-static int64_t columns_asked(const problem *pr, const sequence *s)
+static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return s->column + s->kv_len;
@@ -1955,7 +2818,7 @@ static int64_t columns_asked(const problem *pr, const sequence *s)
 
 static void bind_masks(session *s)
 {
-    const problem *pr = s->pr;
+    const attn_problem *pr = s->pr;
     const attn_params *p = &pr->p;
     const attn_block_mask *m = &p->block_mask;
     const int64_t rows = most_of(pr, rows_asked), columns = most_of(pr, columns_asked);
@@ -2031,9 +2894,7 @@ static void bind_lists(session *s)
     bind_input(s, IN_TABLE, N_TABLE, 1, &table, fill_all);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 9  Run
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/run.c - the kernels of a call, in order. */
 
 static int64_t float_number(float x)
 {
@@ -2082,7 +2943,7 @@ static int64_t all_rows(const attn_params *p)
 
 static void fill_numbers(session *s)
 {
-    const problem *pr = s->pr;
+    const attn_problem *pr = s->pr;
     const attn_params *p = &pr->p;
     int64_t *n = s->numbers;
     n[N_FLAGS] = flags_of(p);
@@ -2176,7 +3037,7 @@ static int32_t *tiles_of(session *s)
     return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
 }
 
-static int64_t session_bytes(const problem *pr, const device_plan *pl)
+static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
 {
     return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
            pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
@@ -2188,7 +3049,7 @@ static void describe_sequences(session *s)
     const attn_params *p = &s->pr->p;
     int64_t *to = sequences_of(s), b;
     for (b = 0; b < p->batch; b++, to += S_COUNT) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         to[S_Q_ROW] = seq.q_row;
         to[S_Q_LEN] = seq.q_len;
         to[S_KV_ROW] = seq.kv_row;
@@ -2210,7 +3071,7 @@ static void describe_tiles(session *s)
     int32_t *to = tiles_of(s);
     int64_t b, first;
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         const int64_t all = seq.q_len * s->pr->group;
         for (first = round_up(all, rows) - rows; first >= 0; first -= rows, to += TILE_COUNT) {
             to[TILE_SEQUENCE] = (int32_t)b;
@@ -2281,7 +3142,7 @@ static void run_tiled(session *s)
 typedef struct naive_head {
     cl_handle matrix, factors;
     int64_t b, head;
-    sequence seq;
+    attn_sequence seq;
 } naive_head;
 
 static launch open_naive(session *s, const naive_head *at, const char *name)
@@ -2330,7 +3191,7 @@ static void run_naive(session *s)
     at.matrix = new_buffer(s, CL_MEM_READ_WRITE, matrix_bytes(s->pr), NULL, "memory for logits");
     at.factors = new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums");
     for (at.b = 0; at.b < p->batch; at.b++) {
-        at.seq = attn_core_get()->sequence_of(p, at.b);
+        at.seq = attn_sequence_of(s->pr, at.b);
         for (at.head = 0; at.head < p->num_heads_q && at.seq.q_len > 0; at.head++)
             run_naive_head(s, &at);
     }
@@ -2429,8 +3290,8 @@ static attn_status report(const session *s)
 }
 
 /* A session at the start of the workspace, or NULL: it is too small. */
-static session *open_session(const attn_opencl_call *how, const problem *pr, const device_plan *pl,
-                             void *workspace, size_t bytes)
+static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
+                             const device_plan *pl, void *workspace, size_t bytes)
 {
     char *base = (char *)workspace;
     session *s;
@@ -2453,7 +3314,7 @@ static session *open_session(const attn_opencl_call *how, const problem *pr, con
 }
 
 static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
-                              const problem *pr, void *workspace, size_t bytes)
+                              const attn_problem *pr, void *workspace, size_t bytes)
 {
     const device_plan pl = plan_device(pr, limits);
     session *s = open_session(how, pr, &pl, workspace, bytes);
@@ -2472,33 +3333,24 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     return report(s);
 }
 
-static attn_status run_call(const attn_backend *self, const attn_params *resolved, void *workspace,
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
                             size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, problem_of(resolved), workspace, bytes);
+    return run_within(&limits, how, pr, workspace, bytes);
 }
 
-static attn_status call_workspace(const attn_backend *self, const attn_params *resolved,
-                                  size_t *bytes)
+static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const problem *pr = problem_of(resolved);
     const device_plan pl = plan_device(pr, &limits);
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 10  Gradients
- * --------------------------------------------------------------------------------------------- */
-
-static const attn_gradient_call *gradient_call_of(const attn_gradients *g)
-{
-    return (const attn_gradient_call *)(const void *)g;
-}
+/* src/opencl/gradients.c - the kernels of attn_backward. */
 
 /* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
 static int64_t gradient_local_bytes(const device_plan *pl)
@@ -2507,7 +3359,7 @@ static int64_t gradient_local_bytes(const device_plan *pl)
 }
 
 /* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
-static device_plan plan_gradients(const problem *pr, const device_limits *limits)
+static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
     const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
     device_plan pl;
@@ -2538,8 +3390,9 @@ static array sums_array(const attn_sum_axes *a)
                       a->stride[1], a->stride[2], a->stride[3]);
 }
 
-static void bind_gradients(session *s, const attn_gradients *g)
+static void bind_gradients(session *s, const attn_gradient_call *c)
 {
+    const attn_gradients *g = &c->g;
     const attn_params *p = &s->pr->p;
     const int64_t q_batch = p->cu_seqlens_q ? 1 : p->batch, h = p->num_heads_q;
     const int64_t kv_batch = p->cu_seqlens_kv ? 1 : p->batch, h_kv = p->num_heads_kv;
@@ -2552,8 +3405,8 @@ static void bind_gradients(session *s, const attn_gradients *g)
     const array dk = output_array(&g->dk, kv_batch, h_kv, keys, p->head_dim);
     const array dv = output_array(&g->dv, kv_batch, h_kv, keys, p->head_dim_v);
     const array dsinks = make_array(g->dsinks, 32, 1, 1, 1, h, 0, 0, 0, 1);
-    const array dbias = sums_array(&gradient_call_of(g)->bias);
-    const array dslopes = sums_array(&gradient_call_of(g)->slopes);
+    const array dbias = sums_array(&c->bias);
+    const array dslopes = sums_array(&c->slopes);
     bind_input(s, IN_O, N_O, 3, &o, fill_queries);
     bind_input(s, IN_LSE, N_LSE, 3, &lse, fill_queries);
     bind_input(s, IN_DOUT, N_DOUT, 3, &dout, fill_queries);
@@ -2660,8 +3513,8 @@ static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *nam
     add_int(&l, sum->number);
     add_int(&l, b);
     add_int(&l, head);
-    add_int(&l, sum->axes->kept[AXIS_ROW]);
-    add_int(&l, sum->axes->kept[AXIS_KEY]);
+    add_int(&l, sum->axes->kept[ATTN_AXIS_ROW]);
+    add_int(&l, sum->axes->kept[ATTN_AXIS_KEY]);
     close_launch(&l, name, global, local);
 }
 
@@ -2681,11 +3534,12 @@ static void launch_row_sums(session *s, const pair_sum *sum, int64_t b, int64_t 
 static void run_sum(session *s, const pair_sum *sum)
 {
     const attn_params *p = &s->pr->p;
-    const int keeps_rows = sum->axes->kept[AXIS_ROW], keeps_keys = sum->axes->kept[AXIS_KEY];
+    const int keeps_rows = sum->axes->kept[ATTN_AXIS_ROW],
+              keeps_keys = sum->axes->kept[ATTN_AXIS_KEY];
     int64_t b, head;
     launch_sum_ends(s, sum, 1);
     for (b = 0; b < p->batch; b++) {
-        const sequence seq = attn_core_get()->sequence_of(p, b);
+        const attn_sequence seq = attn_sequence_of(s->pr, b);
         for (head = 0; head < p->num_heads_q && seq.q_len > 0 && seq.kv_len > 0; head++) {
             if (keeps_keys && !keeps_rows)
                 launch_tiles_of_sum(s, sum, "add_columns", ceil_div(seq.kv_len, CL_BN), b, head);
@@ -2699,9 +3553,8 @@ static void run_sum(session *s, const pair_sum *sum)
     launch_sum_ends(s, sum, 0);
 }
 
-static void run_sums(session *s, const attn_gradients *g, cl_handle stats)
+static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
 {
-    const attn_gradient_call *c = gradient_call_of(g);
     const cl_handle row_sums =
         new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
     const pair_sum sums[] = {
@@ -2714,9 +3567,10 @@ static void run_sums(session *s, const attn_gradients *g, cl_handle stats)
             run_sum(s, &sums[i]);
 }
 
-static void run_gradient_kernels(session *s, const attn_gradients *g)
+static void run_gradient_kernels(session *s, const attn_gradient_call *c)
 {
-    const problem *pr = s->pr;
+    const attn_gradients *g = &c->g;
+    const attn_problem *pr = s->pr;
     const cl_handle stats =
         new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL, "memory for statistics");
     if (pr->max_q_len > 0)
@@ -2730,18 +3584,18 @@ static void run_gradient_kernels(session *s, const attn_gradients *g)
     if (g->dsinks)
         launch_sinks(s, stats);
     if (g->dbias.data || g->dslopes)
-        run_sums(s, g, stats);
+        run_sums(s, c, stats);
 }
 
 static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
-                                        const problem *pr, const attn_gradients *g, void *workspace,
-                                        size_t bytes)
+                                        const attn_problem *pr, const attn_gradient_call *g,
+                                        void *workspace, size_t bytes)
 {
     const device_plan pl = plan_gradients(pr, limits);
     session *s = open_session(how, pr, &pl, workspace, bytes);
     if (!s)
         return ATTN_ERR_WORKSPACE;
-    fill_gradient_numbers(s, g);
+    fill_gradient_numbers(s, &g->g);
     bind_inputs(s);
     bind_gradients(s, g);
     describe_call(s);
@@ -2751,31 +3605,30 @@ static attn_status run_gradients_within(const device_limits *limits, const attn_
     return report(s);
 }
 
-static attn_status run_gradients(const attn_backend *self, const attn_params *resolved,
-                                 const attn_gradients *g, void *workspace, size_t bytes)
+static attn_status run_gradients(const attn_backend *self, const attn_problem *pr,
+                                 const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_gradients_within(&limits, how, problem_of(resolved), g, workspace, bytes);
+    return run_gradients_within(&limits, how, pr, g, workspace, bytes);
 }
 
-static attn_status gradients_size(const attn_backend *self, const attn_params *resolved,
-                                  const attn_gradients *g, size_t *bytes)
+static attn_status gradients_size(const attn_backend *self, const attn_problem *pr,
+                                  const attn_gradient_call *g, size_t *bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const problem *pr = problem_of(resolved);
     const device_plan pl = plan_gradients(pr, &limits);
     (void)g;
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 11  First use: before a program's first call a small problem runs on it, and on the CPU. Where
- *     the results differ, because of a compiler's or a driver's bug, no call uses the program. The
- *     problem and all that it needs lie in memory of the driver: the caller has given none yet.
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
+ *
+ * Where the results differ, because of a compiler's or a driver's bug, no call uses the program. The
+ * problem and all that it needs lie in memory of the driver: the caller has given none yet.
+ */
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
@@ -2815,7 +3668,7 @@ typedef struct trial {
     attn_backend backend;
     device_limits limits;
     attn_params p;
-    attn_backward_fn backward; /* of a trial of gradients */
+    int gradients; /* nonzero: a trial of attn_backward */
     attn_gradients g;
     int64_t key_base;
     trial_arrays arrays;
@@ -2909,51 +3762,50 @@ static void fill_gradients(trial *t, const variant *v)
     g->dslopes = a->out.dslopes;
 }
 
-static int trial_supports(const attn_backend *self, const attn_params *resolved, char *why,
+static int trial_supports(const attn_backend *self, const attn_problem *pr, char *why,
                           size_t why_bytes)
 {
     (void)self;
-    (void)resolved;
+    (void)pr;
     (void)why;
     (void)why_bytes;
     return 1;
 }
 
-static attn_status trial_workspace(const attn_backend *self, const attn_params *resolved,
-                                   size_t *bytes)
+static attn_status trial_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
 {
     (void)self;
-    (void)resolved;
+    (void)pr;
     *bytes = TRIAL_WORKSPACE;
     return ATTN_OK;
 }
 
-static attn_status trial_run(const attn_backend *self, const attn_params *resolved, void *workspace,
+static attn_status trial_run(const attn_backend *self, const attn_problem *pr, void *workspace,
                              size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, problem_of(resolved), workspace, bytes);
+    return run_within(&t->limits, &t->how, pr, workspace, bytes);
 }
 
-static int trial_supports_gradients(const attn_backend *self, const attn_params *resolved,
-                                    const attn_gradients *g, char *why, size_t why_bytes)
+static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
+                                    const attn_gradient_call *g, char *why, size_t why_bytes)
 {
     (void)g;
-    return trial_supports(self, resolved, why, why_bytes);
+    return trial_supports(self, pr, why, why_bytes);
 }
 
-static attn_status trial_gradients_size(const attn_backend *self, const attn_params *resolved,
-                                        const attn_gradients *g, size_t *bytes)
+static attn_status trial_gradients_size(const attn_backend *self, const attn_problem *pr,
+                                        const attn_gradient_call *g, size_t *bytes)
 {
     (void)g;
-    return trial_workspace(self, resolved, bytes);
+    return trial_workspace(self, pr, bytes);
 }
 
-static attn_status trial_run_gradients(const attn_backend *self, const attn_params *resolved,
-                                       const attn_gradients *g, void *workspace, size_t bytes)
+static attn_status trial_run_gradients(const attn_backend *self, const attn_problem *pr,
+                                       const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_gradients_within(&t->limits, &t->how, problem_of(resolved), g, workspace, bytes);
+    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
 }
 
 /* All but the problem. */
@@ -2998,8 +3850,8 @@ static int is_near(const trial *t, float *off)
 
 static attn_status call_trial(trial *t)
 {
-    return t->backward ? t->backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
-                       : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+    return t->gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
+                        : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
 }
 
 /* The problem on the CPU and on the device; why not, if not. */
@@ -3009,7 +3861,7 @@ static int run_trial(trial *t, text *why)
     cl_int error = CL_SUCCESS;
     attn_status status = ATTN_OK;
     float off = 0;
-    if (t->backward)
+    if (t->gradients)
         status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE); /* they read o and lse */
     t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
                                           sizeof t->arrays, &t->arrays, &error);
@@ -3040,8 +3892,7 @@ static int run_trial(trial *t, text *why)
 
 /* On a queue of its own: the caller's may be waiting for the caller. UNTRIED where there is no
  * memory for it now. */
-static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backward_fn backward,
-                       text *why)
+static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
 {
     const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
     cl_int error = CL_SUCCESS;
@@ -3060,8 +3911,8 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, attn_backwa
     } else {
         place_trial(t, gpu, queue);
         fill_problem(t, v, part);
-        t->backward = backward;
-        if (backward)
+        t->gradients = gradients;
+        if (gradients)
             fill_gradients(t, v);
         found = run_trial(t, why) ? TRUSTED : DROPPED;
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
@@ -3085,8 +3936,8 @@ static const char *const distrusted[PART_COUNT] = {
 static const char untried[] = "a kernel could not be checked before its first use";
 
 /* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
- * backward: of gradients. */
-static int verdict_on(attn_opencl *gpu, const variant *forward, int part, attn_backward_fn backward)
+ * gradients: of attn_backward. */
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
     text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
@@ -3098,7 +3949,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, attn_b
     now = LOAD(verdict);
     if (now != UNTRIED)
         return now;
-    now = try_program(gpu, forward, part, backward, &why);
+    now = try_program(gpu, forward, part, gradients, &why);
     if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
         return before;
     if (now == TRUSTED)
@@ -3113,30 +3964,28 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, attn_b
 }
 
 /* Why the call must not use its programs, or NULL. */
-static const char *distrust(attn_opencl *gpu, const device_plan *pl, attn_backward_fn backward)
+static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
 {
     int part, found;
     for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
-        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, backward) : TRUSTED;
+        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, gradients) : TRUSTED;
         if (found != TRUSTED)
             return found == DROPPED ? distrusted[part] : untried;
     }
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 12  Refusals
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/refusals.c - what the device does not do. */
 
 /* As attn_explain counts them; the pairs of a sequence that is masked are all counted, or half of
  * them if it is causal: what a mask hides is not worth a walk over it at every call. */
-static double call_flops(const problem *pr)
+static double call_flops(const attn_problem *pr)
 {
     const attn_params *p = &pr->p;
     double pairs = 0;
     int64_t b;
     for (b = 0; b < p->batch; b++) {
-        const sequence s = attn_core_get()->sequence_of(p, b);
+        const attn_sequence s = attn_sequence_of(pr, b);
         pairs += (double)s.q_len * (double)s.kv_len;
     }
     return 2.0 * pairs * (double)p->num_heads_q * (double)(p->head_dim + p->head_dim_v) /
@@ -3184,7 +4033,7 @@ static int is_gradient_bound(const attn_opencl_call *how, const attn_params *p,
 }
 
 /* What of the call, the object or its options stands against it, or NULL. */
-static const char *refuse_call(const attn_opencl_call *how, const problem *pr,
+static const char *refuse_call(const attn_opencl_call *how, const attn_problem *pr,
                                const device_plan *pl)
 {
     const attn_opencl *gpu = how->gpu;
@@ -3198,25 +4047,24 @@ static const char *refuse_call(const attn_opencl_call *how, const problem *pr,
     return first_refusal(refusals, COUNT_OF(refusals));
 }
 
-static int supports_call(const attn_backend *self, const attn_params *resolved, char *why,
+static int supports_call(const attn_backend *self, const attn_problem *pr, char *why,
                          size_t why_bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     attn_opencl *gpu = how->gpu;
-    const problem *pr = problem_of(resolved);
     device_limits limits;
     device_plan pl;
     const char *fault;
     if (!gpu || !gpu->queue)
-        return answer(not_open, is_bound(how, resolved), why, why_bytes);
+        return answer(not_open, is_bound(how, &pr->p), why, why_bytes);
     limits = limits_of(&gpu->info, gpu->exact);
     pl = plan_device(pr, &limits);
     fault = refuse_call(how, pr, &pl);
     if (!fault)
         fault = refuse_plan(pr, &limits, &pl);
     if (!fault)
-        fault = distrust(gpu, &pl, NULL);
-    return answer(fault, is_bound(how, resolved), why, why_bytes);
+        fault = distrust(gpu, &pl, 0);
+    return answer(fault, is_bound(how, &pr->p), why, why_bytes);
 }
 
 /* The first gradient that the host would have to fetch, or NULL. */
@@ -3234,7 +4082,7 @@ static const char *host_gradient(const attn_opencl_call *how, const attn_gradien
 }
 
 /* Likewise of gradients. */
-static const char *refuse_gradients(const attn_opencl_call *how, const problem *pr,
+static const char *refuse_gradients(const attn_opencl_call *how, const attn_problem *pr,
                                     const attn_gradients *g, const device_limits *limits,
                                     const device_plan *pl)
 {
@@ -3248,8 +4096,7 @@ static const char *refuse_gradients(const attn_opencl_call *how, const problem *
         { how->event != NULL && how->times != NULL, times_or_event },
         { resolved->score != NULL, "score is a callback" },
         { resolved->mask != NULL, "mask is a callback" },
-        { attn_core_get()->choose_impl(resolved) == ATTN_IMPL_NAIVE,
-          "naive gradients are the CPU's" },
+        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
         { 2.5 * call_flops(pr) < gpu->least_flops, too_few_flops },
         { pr->max_kv_len > MOST_KEYS, too_many_keys },
         { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
@@ -3259,13 +4106,12 @@ static const char *refuse_gradients(const attn_opencl_call *how, const problem *
     return first_refusal(refusals, COUNT_OF(refusals));
 }
 
-static int supports_gradients(const attn_backend *self, const attn_params *resolved,
-                              const attn_gradients *g, char *why, size_t why_bytes)
+static int supports_gradients(const attn_backend *self, const attn_problem *pr,
+                              const attn_gradient_call *g, char *why, size_t why_bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     attn_opencl *gpu = how->gpu;
-    const problem *pr = problem_of(resolved);
-    const int bound = is_gradient_bound(how, resolved, g);
+    const int bound = is_gradient_bound(how, &pr->p, &g->g);
     device_limits limits;
     device_plan pl;
     const char *fault;
@@ -3273,15 +4119,13 @@ static int supports_gradients(const attn_backend *self, const attn_params *resol
         return answer(not_open, bound, why, why_bytes);
     limits = limits_of(&gpu->info, gpu->exact);
     pl = plan_gradients(pr, &limits);
-    fault = refuse_gradients(how, pr, g, &limits, &pl);
+    fault = refuse_gradients(how, pr, &g->g, &limits, &pl);
     if (!fault)
-        fault = distrust(gpu, &pl, gradient_call_of(g)->backward);
+        fault = distrust(gpu, &pl, 1);
     return answer(fault, bound, why, why_bytes);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * 13  Public functions
- * --------------------------------------------------------------------------------------------- */
+/* src/opencl/opencl.c - attention on OpenCL devices: the public functions. */
 
 ATTN_API size_t attn_opencl_size(void)
 {
@@ -3420,7 +4264,7 @@ ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *ho
     return backend;
 }
 
-static void show_plan(const problem *pr, const device_plan *pl, attn_opencl_plan_info *to)
+static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl_plan_info *to)
 {
     to->forward = runs(pl, PART_FORWARD);
     to->merge_parts = to->forward && pl->parts > 1;
@@ -3446,7 +4290,7 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
 {
     device_limits limits;
     device_plan pl;
-    problem pr;
+    attn_problem pr;
     attn_status status;
     const char *fault;
     text why;
@@ -3458,7 +4302,7 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
         return bad(&why, ATTN_ERR_ARG, "info and p must not be NULL");
     if (info->compute_units < 1)
         return bad(&why, ATTN_ERR_ARG, "info.compute_units must be at least 1");
-    status = attn_core_get()->validate(p, &pr, 0, &why);
+    status = attn_problem_of(p, &pr, to->why, sizeof to->why);
     if (status)
         return status;
     limits = limits_of(info, info->exact);

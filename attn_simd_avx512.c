@@ -3,10 +3,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
-#ifndef ATTN_KERNEL_API
-#define ATTN_KERNEL_API
-#endif
-#include "attn.h"
+#include "attn_simd.h"
 
 #if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */
 #if defined __clang__
@@ -24,7 +21,6 @@
 #else
 #pragma GCC target("avx512f,avx512dq")
 #endif
-#include "attn_simd.h"
 
 #define REGISTERS 32
 #define VL 16

@@ -3,10 +3,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
-#ifndef ATTN_KERNEL_API
-#define ATTN_KERNEL_API
-#endif
-#include "attn.h"
+#include "attn_simd.h"
 
 #if defined __GNUC__ && defined __aarch64__
 #if defined __clang__
@@ -20,7 +17,6 @@
 #pragma GCC optimize("no-schedule-insns") /* all factors loaded first: accumulators spill */
 #endif
 #include <arm_neon.h>
-#include "attn_simd.h"
 
 #define REGISTERS 32
 #define VL 4

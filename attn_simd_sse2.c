@@ -4,10 +4,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
-#ifndef ATTN_KERNEL_API
-#define ATTN_KERNEL_API
-#endif
-#include "attn.h"
+#include "attn_simd.h"
 
 /* 32-bit code may be for a CPU without SSE2: there the functions ask for it, and the getters ask
  * the CPU. */
@@ -28,7 +25,6 @@
 #else
 #pragma GCC target("sse2")
 #endif
-#include "attn_simd.h"
 
 #define REGISTERS 16
 #define VL 4

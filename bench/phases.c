@@ -1,7 +1,8 @@
 /* phases.c - where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  * SPDX-License-Identifier: MIT */
-#define ATTN_KERNEL_API
 #include "phases.h"
+
+#include "../attn_simd.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #ifndef BENCH_PHASES_H
 #define BENCH_PHASES_H
 
-#include "../attn_backward.h"
+#include "../attn.h"
 #include "cases/case.h"
 
 /* A call and what it writes. */

@@ -5,8 +5,6 @@
  *
  * Every row that comes out must have the bits of its row in one call over the whole text. */
 #include "../attn.h"
-#include "../attn_cache.h"
-#include "../attn_rope.h"
 
 #include <stdio.h>
 #include <stdlib.h>

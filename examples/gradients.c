@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT
  *
  *     cc examples/gradients.c attn.c attn_backward.c -o gradients && ./gradients */
-#include "../attn_backward.h"
+#include "../attn.h"
 
 #include <stdio.h>
 #include <stdlib.h>

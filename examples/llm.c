@@ -15,8 +15,6 @@
  * what it says. Every float operation is a statement of its own and nothing but sqrtf comes from a
  * library, so that it says the same on every machine. */
 #include "../attn.h"
-#include "../attn_cache.h"
-#include "../attn_rope.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  *
  *     cc examples/longnet.c attn.c attn_merge.c attn_backward.c attn_long.c -o longnet -lm
  *     ./longnet */
-#include "../attn_long.h"
+#include "../attn.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -18,8 +18,6 @@
  * afterwards trims them away again. What comes out must have the bits of the same steps without a
  * cache, in which every layer takes prefix and action at once. */
 #include "../attn.h"
-#include "../attn_cache.h"
-#include "../attn_rope.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  * the answer is computed from the file alone, a step of some tiles at a time, with one read that
  * fails on the way. At the end it is compared, bit for bit, with a call that has all keys in
  * memory; with the word `steps` that is left out, so that the program stays small. */
-#include "../attn_resume.h"
+#include "../attn.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef ATTN_EXAMPLES_RING_RANK_H
 #define ATTN_EXAMPLES_RING_RANK_H
 
-#include "../attn_ring.h"
+#include "../attn.h"
 
 typedef struct ring_rank {
     int layout;         /* an attn_ring_layout */

@@ -18,9 +18,6 @@
  * operation is a statement of its own and nothing but sqrtf comes from a library, so that it learns
  * the same on every machine. It wants a compiler that uses vectors with -O2 (gcc 12, clang). */
 #include "../attn.h"
-#include "../attn_backward.h"
-#include "../attn_cache.h"
-#include "../attn_rope.h"
 
 #include <limits.h>
 #include <math.h>

@@ -11,7 +11,7 @@
 #ifndef ATTN_EXAMPLES_VIRTUAL_RANKS_H
 #define ATTN_EXAMPLES_VIRTUAL_RANKS_H
 
-#include "../attn_ring.h"
+#include "../attn.h"
 
 enum { VIRTUAL_RANKS_MAX = 64 };
 

@@ -9,7 +9,7 @@
  */
 #include "bits.h"
 
-#include "../attn_backward.h"
+#include "../attn.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
 
 #include "test.h"
 
-#include "../attn_cache.h"
+#include "../attn.h"
 
 enum { WHY = 400 };
 

@@ -18,8 +18,7 @@
 
 #include "test.h"
 
-#include "../attn_cache.h"
-#include "../attn_rope.h"
+#include "../attn.h"
 
 #include <stdio.h>
 

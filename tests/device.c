@@ -1,7 +1,7 @@
 /* device.c - runs the calls of the tests on an OpenCL device: --impl opencl and its like.
  * SPDX-License-Identifier: MIT
  */
-#include "../attn_backward.h"
+#include "../attn.h"
 #include "../attn_opencl.h"
 #include "test.h"
 
@@ -38,54 +38,54 @@ int device_refused(const char *reason)
     return 0;
 }
 
-static int supports(const attn_backend *self, const attn_params *resolved, char *why,
+static int supports(const attn_backend *self, const attn_problem *problem, char *why,
                     size_t why_bytes)
 {
     (void)self;
-    if (device.inner.supports(&device.inner, resolved, why, why_bytes))
+    if (device.inner.supports(&device.inner, problem, why, why_bytes))
         return 1;
     device.refused++;
     return 0;
 }
 
-static attn_status workspace_size(const attn_backend *self, const attn_params *resolved,
+static attn_status workspace_size(const attn_backend *self, const attn_problem *problem,
                                   size_t *bytes)
 {
     (void)self;
-    return device.inner.workspace_size(&device.inner, resolved, bytes);
+    return device.inner.workspace_size(&device.inner, problem, bytes);
 }
 
-static attn_status run_call(const attn_backend *self, const attn_params *resolved, void *workspace,
+static attn_status run_call(const attn_backend *self, const attn_problem *problem, void *workspace,
                             size_t bytes)
 {
     (void)self;
     device.took++;
-    return device.inner.run(&device.inner, resolved, workspace, bytes);
+    return device.inner.run(&device.inner, problem, workspace, bytes);
 }
 
-static int supports_gradients(const attn_backend *self, const attn_params *resolved,
-                              const attn_gradients *g, char *why, size_t why_bytes)
+static int supports_gradients(const attn_backend *self, const attn_problem *problem,
+                              const attn_gradient_call *g, char *why, size_t why_bytes)
 {
     (void)self;
-    if (device.inner.supports_gradients(&device.inner, resolved, g, why, why_bytes))
+    if (device.inner.supports_gradients(&device.inner, problem, g, why, why_bytes))
         return 1;
     device.refused++;
     return 0;
 }
 
-static attn_status gradients_size(const attn_backend *self, const attn_params *resolved,
-                                  const attn_gradients *g, size_t *bytes)
+static attn_status gradients_size(const attn_backend *self, const attn_problem *problem,
+                                  const attn_gradient_call *g, size_t *bytes)
 {
     (void)self;
-    return device.inner.gradients_size(&device.inner, resolved, g, bytes);
+    return device.inner.gradients_size(&device.inner, problem, g, bytes);
 }
 
-static attn_status run_gradients(const attn_backend *self, const attn_params *resolved,
-                                 const attn_gradients *g, void *workspace, size_t bytes)
+static attn_status run_gradients(const attn_backend *self, const attn_problem *problem,
+                                 const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     (void)self;
     device.gradients++;
-    return device.inner.run_gradients(&device.inner, resolved, g, workspace, bytes);
+    return device.inner.run_gradients(&device.inner, problem, g, workspace, bytes);
 }
 
 int device_open(const char *impl)

@@ -7,7 +7,7 @@
  * denominators, or their mean. Here a position takes part in a branch if its remainder by segment
  * and dilation says so: nothing of the lattices of attn_long.c.
  */
-#include "../attn_long.h"
+#include "../attn.h"
 #include "dilated.h"
 #include "features.h"
 #include "laws.h"

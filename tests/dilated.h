@@ -4,7 +4,7 @@
 #ifndef ATTN_TESTS_DILATED_H
 #define ATTN_TESTS_DILATED_H
 
-#include "../attn_long.h"
+#include "../attn.h"
 #include "test.h"
 
 enum { DILATED_BRANCHES = 4 };

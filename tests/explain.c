@@ -730,37 +730,37 @@ static struct {
     attn_params resolved;
 } door;
 
-static int refuse(const attn_backend *self, const attn_params *resolved, char *why,
+static int refuse(const attn_backend *self, const attn_problem *problem, char *why,
                   size_t why_bytes)
 {
-    (void)self, (void)resolved;
+    (void)self, (void)problem;
     door.supports++;
     snprintf(why, why_bytes, "head_dim 16 is beneath this device");
     return 0;
 }
 
-static int accept(const attn_backend *self, const attn_params *resolved, char *why,
+static int accept(const attn_backend *self, const attn_problem *problem, char *why,
                   size_t why_bytes)
 {
     (void)self, (void)why, (void)why_bytes;
     door.supports++;
-    door.resolved = *resolved;
+    door.resolved = problem->p;
     return 1;
 }
 
-static attn_status ask_bytes(const attn_backend *self, const attn_params *resolved, size_t *bytes)
+static attn_status ask_bytes(const attn_backend *self, const attn_problem *problem, size_t *bytes)
 {
-    (void)self, (void)resolved;
+    (void)self, (void)problem;
     *bytes = 777;
     return ATTN_OK;
 }
 
-static attn_status write_ones(const attn_backend *self, const attn_params *resolved,
+static attn_status write_ones(const attn_backend *self, const attn_problem *problem,
                               void *workspace, size_t workspace_bytes)
 {
-    float *o = resolved->o.data;
-    const int64_t count =
-        resolved->batch * resolved->num_heads_q * resolved->seq_len_q * resolved->head_dim_v;
+    const attn_params *p = &problem->p;
+    float *o = p->o.data;
+    const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->head_dim_v;
     (void)workspace;
     door.runs++;
     door.asked = workspace_bytes;

@@ -7,7 +7,7 @@
  */
 #include "cases.h"
 
-#include "../attn_backward.h"
+#include "../attn.h"
 
 #include <string.h>
 

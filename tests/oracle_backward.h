@@ -37,7 +37,7 @@
 #ifndef ATTN_TESTS_ORACLE_BACKWARD_H
 #define ATTN_TESTS_ORACLE_BACKWARD_H
 
-#include "../attn_backward.h"
+#include "../attn.h"
 
 #define ORACLE_GRADIENT_FACTOR 5.0
 

@@ -4,7 +4,7 @@
  * The definition finds the diagonal position by position, and says of every single cell whether a
  * part shows it.
  */
-#include "../attn_long.h"
+#include "../attn.h"
 #include "laws.h"
 #include "test.h"
 

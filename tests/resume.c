@@ -1,7 +1,7 @@
 /* resume.c - attention in steps against one call: bits, order of tiles, failures, misuse.
  * SPDX-License-Identifier: MIT
  */
-#include "../attn_resume.h"
+#include "../attn.h"
 #include "laws.h"
 #include "oracle.h"
 #include "pool.h"

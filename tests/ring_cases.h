@@ -15,7 +15,7 @@
 #ifndef ATTN_TESTS_RING_CASES_H
 #define ATTN_TESTS_RING_CASES_H
 
-#include "../attn_ring.h"
+#include "../attn.h"
 #include "oracle_backward.h"
 
 #include <stddef.h>

@@ -4,7 +4,7 @@
  */
 #include "test.h"
 
-#include "../attn_rope.h"
+#include "../attn.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,12 +6,8 @@
  * usage: stack_use LIMIT      prints one line a call; status 1 if one exceeds LIMIT
  */
 #define _DEFAULT_SOURCE
-#define ATTN_KERNEL_API
-#include "../attn_backward.h"
-#include "../attn_cache.h"
-#include "../attn_long.h"
-#include "../attn_resume.h"
-#include "../attn_ring.h"
+#include "../attn_simd.h"
+#include "../attn.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -18,10 +18,7 @@
 #ifndef ATTN_TESTS_TEST_H
 #define ATTN_TESTS_TEST_H
 
-#ifndef ATTN_KERNEL_API
-#define ATTN_KERNEL_API
-#endif
-#include "../attn.h"
+#include "../attn_simd.h"
 
 #include <stddef.h>
 #include <stdint.h>

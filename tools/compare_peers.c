@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../attn_backward.h"
+#include "../attn.h"
 #include "../bench/machine/machine.h"
 #include "../bench/machine/probe.h"
 #include "compare_peers.h"

@@ -6,8 +6,7 @@
 #ifndef BENCH_DILATED_H
 #define BENCH_DILATED_H
 
-#include "../../attn_backward.h"
-#include "../../attn_long.h"
+#include "../../attn.h"
 #include "../../tests/oracle.h"
 #include "case.h"
 

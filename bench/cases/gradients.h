@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../attn_backward.h"
+#include "../../attn.h"
 #include "case.h"
 #include "dilated.h"
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../attn_cache.h"
+#include "../../attn.h"
 #include "case.h"
 
 enum { KEYS_APPEND_CAPACITY = 4096 }; /* of a sequence, where a case only appends */

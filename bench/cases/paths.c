@@ -1,7 +1,8 @@
 /* paths.c - the ways in which a case can be computed, by name: implementation, kernels, threads.
  * SPDX-License-Identifier: MIT */
-#define ATTN_KERNEL_API
 #include "paths.h"
+
+#include "../../attn_simd.h"
 
 #include <stdio.h>
 #include <string.h>

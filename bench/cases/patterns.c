@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "../../attn_long.h"
+#include "../../attn.h"
 
 enum { LOCAL = 4, GLOBAL = 2, STRIDE = 8, RANDOM = 3, WINDOW = 3, SEED = 1 };
 

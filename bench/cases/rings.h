@@ -6,8 +6,7 @@
 #ifndef BENCH_RINGS_H
 #define BENCH_RINGS_H
 
-#include "../../attn_backward.h"
-#include "../../attn_ring.h"
+#include "../../attn.h"
 #include "case.h"
 #include "paths.h"
 

@@ -13,8 +13,9 @@
  * While it is timed a kernel works on its own output of the call before: logits become p and p
  * logits, sums grow. No value becomes subnormal or moves a maximum, so that this is what most tiles
  * of a call cost. The arrays lie in L1 and L2. */
-#define ATTN_KERNEL_API
 #include "kernels.h"
+
+#include "../../attn_simd.h"
 
 #include <stdint.h>
 #include <stdio.h>

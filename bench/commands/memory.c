@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../attn_backward.h"
+#include "../../attn.h"
 #include "../cases/model.h"
 #include "../cases/presets.h"
 #include "../report/report.h"

@@ -5,8 +5,9 @@
  * without a change of the result; exponentials and memory requests beside it are not repeated. A
  * repeated product finds its keys in the cache and is cheaper than the first, so how many to repeat
  * is measured: a repetition of every second one first, then corrected up to three times. */
-#define ATTN_KERNEL_API
 #include "plant.h"
+
+#include "../../attn_simd.h"
 
 #include <math.h>
 #include <stdio.h>

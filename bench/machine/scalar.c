@@ -1,12 +1,12 @@
 /* scalar.c - the portable kernels compiled without vectorisation.
  * SPDX-License-Identifier: MIT
  *
- * attn.c once more under other names, by the Makefile with -fno-tree-vectorize: the portable
- * kernels of the library are vectorised by the compiler and would not show what vectors give.
- * Where the CPU has it, the fused multiply-add is one scalar instruction, as in portable_fma. */
+ * The kernels of the library once more under other names, which the Makefile takes from src/ and
+ * compiles with -fno-tree-vectorize: compilers vectorise them otherwise, and they would not show
+ * what vectors give. Where the CPU has it, the fused multiply-add is one scalar instruction, as in
+ * portable_fma. */
 #define ATTN_PREFIX scalar_
-#define ATTN_KERNEL_API
-#include "../../attn.c"
+#include "attn.c"
 #include "scalar.h"
 
 const attn_kernels *scalar_kernels(void)

@@ -1,11 +1,12 @@
 /* paths.c - the bench shows that paths and phases tell right.
  * SPDX-License-Identifier: MIT */
-#define ATTN_KERNEL_API
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "../cases/paths.h"
+
+#include "../../attn_simd.h"
 #include "../cases/presets.h"
 #include "../commands/kernels.h"
 #include "../machine/scalar.h"

@@ -1,10 +1,9 @@
 /* refusals.c - wrong results and wrong kernels are refused.
  * SPDX-License-Identifier: MIT */
-#define ATTN_KERNEL_API
 #include <stdio.h>
 #include <string.h>
 
-#include "../../attn.h"
+#include "../../attn_simd.h"
 #include "../cases/presets.h"
 #include "../commands/kernels.h"
 #include "selfcheck.h"

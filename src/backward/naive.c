@@ -1,0 +1,277 @@
+/* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
+ * SPDX-License-Identifier: MIT
+ *
+ * The matrices are [row tile][key][row]. They take neither o nor lse from the forward call. Each pass quotes the
+ * line of the forward that it repeats or differentiates.
+ */
+#pragma once
+
+#include "items.c"
+
+/* A tile of rows and where its part of the matrices is. */
+typedef struct textbook_rows {
+    grad_tile *row;
+    float *p, *ds; /* [kv_len][rows] */
+} textbook_rows;
+
+static textbook_rows open_textbook(desk *w, int64_t tile_index)
+{
+    const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
+    textbook_rows n;
+    n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
+    n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
+    n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
+    w->row_tiles = 1;
+    return n;
+}
+
+/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
+ * them are dead. */
+static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    tile *t = &n->row->t;
+    const int visible = tile_class(t, j0, count);
+    int k;
+    load_keys(w, j0, count);
+    if (visible != ATTN_TILE_EMPTY)
+        pair_logits(w, t, j0, count, visible, all);
+    for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
+        w->s[k] = NEG_INF;
+    return visible != ATTN_TILE_EMPTY;
+}
+
+/* Calls `pass` for all keys of a row tile, tile by tile. */
+static void each_keys(desk *w, const textbook_rows *n,
+                      void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
+{
+    int64_t j;
+    for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
+        pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
+}
+
+/* 1. S = the logits */
+static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    textbook_logits(w, n, j0, count);
+    memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
+}
+
+static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+}
+
+static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
+}
+
+/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+static void textbook_softmax(desk *w, const textbook_rows *n)
+{
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
+    float *m = n->row->sum, *l = n->row->sum_total;
+    int64_t j;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *at = &n->row->t.lanes[r];
+        n->row->lse2[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->row->lse2[r];
+        l[r] = 0.0f;
+    }
+    each_keys(w, n, textbook_maximum);
+    each_keys(w, n, textbook_exp);
+    for (r = 0; r < rows; r++) {
+        float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
+        sink = exp2_canon(sink);
+        l[r] = l[r] + sink;
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        for (j = 0; j < count; j++) {
+            float *p = &n->p[j * rows + r];
+            *p = is_dead(*p) ? *p : *p / l[r];
+        }
+    }
+}
+
+/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    load_keys(w, j0, count);
+    pair_dp(w, n->row, j0, count, all);
+    memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
+}
+
+/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+static void textbook_ds(desk *w, const textbook_rows *n)
+{
+    const backward *back = w->back;
+    const int rows = w->lay->rows;
+    const int64_t count = w->seq.kv_len;
+    const float *dlse = (const float *)back->g.dlse.data;
+    int64_t j;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const tile *t = &n->row->t;
+        const lane *at = &t->lanes[r];
+        float sum = 0.0f;
+        for (j = 0; j < count; j++) {
+            const float x = n->p[j * rows + r] * n->ds[j * rows + r];
+            sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
+        }
+        if (dlse && at->used)
+            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+        n->row->delta[r] = sum;
+        for (j = 0; j < count; j++) {
+            const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
+            n->ds[j * rows + r] = is_dead(p) ? ATTN_DEAD : p * x;
+        }
+    }
+}
+
+/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+static void textbook_sinks(const desk *w, const textbook_rows *n)
+{
+    int r;
+    for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
+        float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
+        const float x = n->row->lse2[r] * n->row->delta[r];
+        const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
+        *to = is_neg_inf(sink) ? *to : *to - x;
+    }
+}
+
+static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
+                         int64_t j0, int count)
+{
+    const int rows = w->lay->rows;
+    int j, r;
+    w->axes = a;
+    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
+        for (j = 0; j < count; j++) {
+            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
+            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
+            const float length = (float)(distance < 0 ? -distance : distance);
+            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
+            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
+        }
+}
+
+/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
+    float *ds = n->ds + j0 * w->lay->rows;
+    if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
+        return;
+    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->dp, ds, bytes);
+    if (p->score)
+        pass_score(w, &n->row->t, j0, count);
+    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
+    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+    if (p->softcap > 0)
+        w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
+    memcpy(ds, w->dp, bytes);
+}
+
+/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
+{
+    const attn_lanes all = { 0, w->lay->rows };
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_term dk = { w->dp, n->row->q, all, 0, count };
+    const attn_term dv = { w->s, n->row->dout, all, 0, count };
+    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    load_keys(w, j0, count);
+    if (w->pr->drop_below)
+        mark_kept(w, n->row, j0, count);
+    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
+    mark_live(w, count);
+    drop_probabilities(w, count);
+    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
+                          all);
+    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
+    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
+                             p->head_dim_v);
+}
+
+static void textbook_head(desk *w)
+{
+    const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
+    int64_t i;
+    for (i = 0; i < tiles; i++) {
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_scores);
+        textbook_softmax(w, &n);
+        each_keys(w, &n, textbook_dp);
+        textbook_ds(w, &n);
+        if (w->want & WANT_SINKS)
+            textbook_sinks(w, &n);
+    }
+    for (i = 0; i < tiles; i++) {
+        const textbook_rows n = open_textbook(w, i);
+        each_keys(w, &n, textbook_modifiers);
+        clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
+        each_keys(w, &n, textbook_products);
+        if (w->want & WANT_DQ)
+            write_dq(w, n.row);
+    }
+}
+
+/* All heads of a kv head of w->seq. */
+static void textbook_group(desk *w)
+{
+    int64_t head;
+    int which;
+    for (which = KEYS; which <= VALUES; which++)
+        clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
+    for (head = 0; head < w->pr->group; head++) {
+        w->head = w->kv_head * w->pr->group + head;
+        textbook_head(w);
+    }
+    write_keys(w, 0, w->seq.kv_len);
+}
+
+static desk *open_textbook_desk(const call *c, char *slot)
+{
+    desk *w = open_desk(c, slot);
+    w->want = w->lay->want;
+    return w;
+}
+
+static void textbook_item(const call *c, char *slot, int64_t index)
+{
+    desk *w = open_textbook_desk(c, slot);
+    w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
+    w->kv_head = index % c->pr.p.num_heads_kv;
+    textbook_group(w);
+}
+
+/* Everything in one item: heads and batch entries add to the same sums. */
+static void textbook_sums_item(const call *c, char *slot, int64_t index)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    const attn_params *p = &c->pr.p;
+    const backward *back = backward_of(c);
+    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    if (bias->data)
+        store_elements(bias, from, bias->count, 1);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 1);
+    if (back->g.dsinks)
+        clear(back->g.dsinks, p->num_heads_q);
+    for (; index < p->batch * p->num_heads_kv; index++)
+        textbook_item(c, slot, index);
+    if (bias->data)
+        store_elements(bias, from, bias->count, 0);
+    if (slopes->data)
+        store_elements(slopes, from, slopes->count, 0);
+}

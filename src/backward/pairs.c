@@ -1,0 +1,122 @@
+/* src/backward/pairs.c - a pair tile: p and dS of the rows of a tile and some of the open keys.
+ * SPDX-License-Identifier: MIT
+ *
+ * Pairs that do not count are ATTN_DEAD in both.
+ */
+#pragma once
+
+#include "../dropout.c"
+#include "plan.c"
+
+static const float *open_rows_of(const desk *w, int which, int64_t j0)
+{
+    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
+}
+
+/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
+ * tile_class, not EMPTY. */
+static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
+{
+    const attn_params *p = &w->pr->p;
+    const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
+    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
+                   p->head_dim, lanes, NULL, NULL);
+    if (p->softcap > 0) {
+        memcpy(w->tanh, w->s, bytes);
+        w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
+    }
+    change_logits(t, w->s, j0, n, ATTN_LOGITS_BIAS);
+    hide_dead(t, w->s, j0, n, visible);
+    if (p->score) {
+        memcpy(w->natural, w->s, bytes);
+        apply_score(t, w->s, j0, n);
+    }
+}
+
+/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows; k++)
+        w->x[k] = 1.0f;
+    drop_keys(&row->t, w->x, j0, n);
+}
+
+/* dP = dout V^T in w->dp; a dropped key has +0. */
+static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
+{
+    const int count = n * w->lay->rows;
+    int k;
+    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
+                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
+    if (w->pr->drop_below)
+        mark_kept(w, row, j0, n);
+    for (k = 0; k < count && w->pr->drop_below; k++) {
+        const float scaled = w->dp[k] * w->pr->keep_factor;
+        w->dp[k] = w->x[k] > 0 ? scaled : 0.0f;
+    }
+}
+
+/* dS passes the derivative of the score callback. */
+static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
+{
+    const attn_params *p = &w->pr->p;
+    int j, r;
+    for (r = 0; r < w->lay->rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            const int k = j * w->lay->rows + r;
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            const float natural = w->natural[k] * LN2;
+            if (!is_dead(w->s[k]))
+                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+        }
+}
+
+/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
+ * w->dp; none if nobody does. */
+static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
+{
+    tile *t = &row->t;
+    const int visible = tile_class(t, j0, n);
+    attn_lanes lanes = { 0, 0 }, all;
+    if (visible == ATTN_TILE_EMPTY)
+        return lanes;
+    lanes = lanes_in_range(t, j0, n);
+    all.begin = 0;
+    all.end = w->lay->rows;
+    pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
+    pair_dp(w, row, j0, n, lanes);
+    w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
+    if (w->pr->p.score)
+        pass_score(w, t, j0, n);
+    return lanes;
+}
+
+/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+static void mark_live(const desk *w, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows; k++)
+        if (is_dead(w->dp[k]) && !is_dead(w->s[k]))
+            w->dp[k] = 0.0f;
+}
+
+/* p of pairs that are kept takes dropout's factor, the others become dead. */
+static void drop_probabilities(const desk *w, int n)
+{
+    int k;
+    for (k = 0; k < n * w->lay->rows && w->pr->drop_below; k++) {
+        const float scaled = w->s[k] * w->pr->keep_factor;
+        w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
+    }
+}
+
+/* The last steps before the products. */
+static void finish_pairs(const desk *w, int n)
+{
+    if (w->pr->p.softcap > 0)
+        w->kernels->softcap_gradient(w->dp, w->tanh, w->s, n);
+    if (w->redo)
+        mark_live(w, n);
+    drop_probabilities(w, n);
+}

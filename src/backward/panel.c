@@ -1,0 +1,167 @@
+/* src/backward/panel.c - the panel: rows of one head, and keys, as the products of a worker read them.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "plan.c"
+
+static desk *open_desk(const call *c, char *slot)
+{
+    const backward *back = backward_of(c);
+    const layout *lay = &back->lay;
+    desk *w = (desk *)(void *)slot;
+    int r, which;
+    memset(w, 0, sizeof *w);
+    w->back = back;
+    w->pr = &c->pr;
+    w->lay = lay;
+    w->kernels = c->pl.kernels;
+    w->redo = c->pr.p.force_redo;
+    w->slot = slot;
+    w->s = FLOATS(slot, lay->s);
+    w->dp = FLOATS(slot, lay->dp);
+    w->tanh = FLOATS(slot, lay->tanh);
+    w->natural = FLOATS(slot, lay->natural);
+    w->x = FLOATS(slot, lay->x);
+    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
+    for (which = KEYS; which <= VALUES; which++) {
+        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
+        w->part[which] = FLOATS(slot, lay->part[which]);
+        w->total[which] = FLOATS(slot, lay->total[which]);
+    }
+    w->packed_o = FLOATS(slot, lay->packed_o);
+    w->ones = FLOATS(slot, lay->ones);
+    for (r = 0; r < lay->rows; r++)
+        w->ones[r] = 1.0f;
+    return w;
+}
+
+/* Where row tile number g of the panel is. */
+static grad_tile *grad_tile_at(const desk *w, int g)
+{
+    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+}
+
+/* A row tile without rows. */
+static grad_tile *open_grad_tile(const desk *w, int g)
+{
+    const layout *lay = w->lay;
+    grad_tile *row = grad_tile_at(w, g);
+    char *own = (char *)row, *slot = w->slot;
+    tile *t = &row->t;
+    memset(row, 0, sizeof *row);
+    row->dout_t = FLOATS(own, lay->dout_t);
+    row->q = FLOATS(own, lay->q);
+    row->dout = FLOATS(own, lay->dout);
+    row->dq = FLOATS(own, lay->dq);
+    row->dq_total = FLOATS(own, lay->dq_total);
+    row->lse2 = FLOATS(own, lay->lse2);
+    row->delta = FLOATS(own, lay->delta);
+    row->sum = FLOATS(own, lay->sum);
+    row->sum_total = FLOATS(own, lay->sum_total);
+    t->pr = w->pr;
+    t->pl = &w->back->c.pl;
+    t->s = w->seq;
+    t->kv_head = w->kv_head;
+    t->lanes = (lane *)(void *)(own + lay->lanes);
+    t->qt = FLOATS(own, lay->qt);
+    t->stage = FLOATS(slot, lay->stage);
+    t->row_in = (const float **)(void *)(slot + lay->row_in);
+    t->row_out = (float **)(void *)(slot + lay->row_out);
+    t->keys = w->keys;
+    t->x_tile = w->x;
+    t->lane_values = FLOATS(slot, lay->lane_values);
+    t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
+    t->alive = (uint8_t *)(slot + lay->alive);
+    return row;
+}
+
+/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
+ * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++, to += pitch) {
+        const lane *l = &t->lanes[r];
+        int64_t n = 0;
+        if (l->used) {
+            n = dim;
+            load_run(t->pl->kernels, from->dtype, to, from->data,
+                     ROW_AT(*from, &t->s, l->head, t->s.q_row + l->i), n);
+        }
+        memset(to + n, 0, (size_t)(pitch - n) * sizeof *to);
+    }
+}
+
+/* to[d][row] from rows `pitch` floats apart. */
+static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++)
+        t->row_in[r] = from + r * pitch;
+    t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
+}
+
+/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
+{
+    const attn_params *p = &w->pr->p;
+    const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
+    grad_tile *row = open_grad_tile(w, g);
+    tile *t = &row->t;
+    row_choice choice;
+    int r;
+    choice.head0 = w->head;
+    choice.heads = 1;
+    choice.first = first;
+    choice.count = end;
+    choice.list = NULL;
+    set_rows(t, &choice);
+    for (r = 0; r < t->pl->rows; r++) {
+        float *to = row->q + r * pitch;
+        memcpy(to, t->row_in[r], (size_t)p->head_dim * sizeof *to);
+        memset(to + p->head_dim, 0, (size_t)(pitch - p->head_dim) * sizeof *to);
+    }
+    load_rows(t, &w->back->g.dout, row->dout, pitch_v, p->head_dim_v);
+    turn_rows(t, row->dout_t, row->dout, pitch_v, p->head_dim_v);
+    return row;
+}
+
+/* What the first list left of each row. */
+static void load_statistics(const desk *w, grad_tile *row)
+{
+    const tile *t = &row->t;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        const int64_t at = l->used ? state_row(&w->pr->p, &t->s, l->head, l->i) : 0;
+        row->lse2[r] = l->used ? w->back->lse2[at] : 0.0f;
+        row->delta[r] = l->used ? w->back->delta[at] : 0.0f;
+    }
+}
+
+static void clear(float *x, int64_t n)
+{
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
+/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+static void open_panel(desk *w, int64_t i0, int64_t i1)
+{
+    for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
+        grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
+        load_statistics(w, row);
+        if (w->want & WANT_DQ) {
+            clear(row->dq, w->lay->dq_floats);
+            clear(row->dq_total, w->lay->dq_floats);
+        }
+        clear(row->sum, whole_lines(w->lay->rows));
+        clear(row->sum_total, whole_lines(w->lay->rows));
+    }
+}
+
+/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+static void load_keys(const desk *w, int64_t j0, int n)
+{
+    copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
+}

@@ -1,0 +1,192 @@
+/* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../state.c"
+#include "pairs.c"
+#include "sums.c"
+
+/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
+ * and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const int64_t dim = w->pr->p.head_dim;
+    const float *k = open_rows_of(w, KEYS, j0);
+    const attn_lanes lanes = pair_gradients(w, row, j0, n);
+    if (lanes.begin == lanes.end)
+        return lanes;
+    row->entered = 1;
+    if (w->want & WANT_SUMS)
+        add_to_sums(w, row, j0, n, lanes);
+    if (!(w->want & (WANT_DQ | WANT_KEYS)))
+        return lanes;
+    finish_pairs(w, n);
+    if ((w->want & WANT_DQ) && w->redo)
+        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
+    else if (w->want & WANT_DQ)
+        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+    return lanes;
+}
+
+/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+static void fill_dead(const desk *w, float *x, int begin, int end, int n)
+{
+    const int rows = w->lay->rows;
+    int k;
+    for (k = 0; k < begin * rows; k++)
+        x[k] = ATTN_DEAD;
+    for (k = end * rows; k < n * rows; k++)
+        x[k] = ATTN_DEAD;
+}
+
+/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+static void add_grad_tile(desk *w, grad_tile *row, int n)
+{
+    row_group *g = &w->group;
+    const int64_t j0 = w->keys->j0;
+    const int from = (int)min64(n, max64(0, row->t.lo - j0));
+    const int to = (int)min64(n, max64(0, row->t.hi - j0));
+    const int64_t at = g->count * w->lay->pair_floats;
+    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    attn_lanes lanes;
+    attn_term term;
+    if (from >= to)
+        return;
+    w->s = s + from * w->lay->rows;
+    w->dp = dp + from * w->lay->rows;
+    lanes = add_pairs(w, row, j0 + from, to - from);
+    if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
+        return;
+    fill_dead(w, s, from, to, n);
+    fill_dead(w, dp, from, to, n);
+    term.lanes = lanes;
+    term.begin = from;
+    term.end = to;
+    term.x = dp;
+    term.b = row->q;
+    g->dk[g->count] = term;
+    term.x = s;
+    term.b = row->dout;
+    g->dv[g->count++] = term;
+}
+
+/* What the group has enters dK and dV of the open keys. */
+static void add_group(const desk *w, int n)
+{
+    const row_group *g = &w->group;
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
+    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
+        w->redo ? w->kernels->outer_select : w->kernels->outer;
+    if (g->count && (w->want & WANT_DK))
+        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+    if (g->count && (w->want & WANT_DV))
+        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+}
+
+/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+static void flush(float *total, float *x, int64_t n)
+{
+    float sum[16], more[16];
+    int64_t k;
+    int i;
+    for (k = 0; k < n; k += 16) {
+        memcpy(sum, total + k, sizeof sum);
+        memcpy(more, x + k, sizeof more);
+        for (i = 0; i < 16; i++)
+            sum[i] = sum[i] + more[i];
+        memcpy(total + k, sum, sizeof sum);
+    }
+    clear(x, n);
+}
+
+/* A chunk of keys is done. */
+static void end_chunk_of_keys(const desk *w)
+{
+    int g;
+    for (g = 0; g < w->row_tiles; g++) {
+        grad_tile *row = grad_tile_at(w, g);
+        if (row->entered && (w->want & WANT_DQ))
+            flush(row->dq_total, row->dq, w->lay->dq_floats);
+        if (row->entered)
+            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+        row->entered = 0;
+    }
+}
+
+/* All row tiles of the panel against keys j0..end-1. */
+static void sweep_keys(desk *w, int64_t j0, int64_t end)
+{
+    const int n = (int)(end - j0);
+    int i = 0, last, which;
+    load_keys(w, j0, n);
+    for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
+        clear(w->part[which], n * w->lay->pitch[which]);
+    while (i < w->row_tiles) {
+        w->group.count = 0;
+        for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
+            add_grad_tile(w, grad_tile_at(w, i), n);
+        add_group(w, n);
+    }
+    for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
+        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
+              n * w->lay->pitch[which]);
+    if (w->want & WANT_SUMS)
+        write_key_sums(w, j0, n);
+}
+
+/* dQ of a row tile, scaled. */
+static void write_dq(desk *w, grad_tile *row)
+{
+    const attn_params *p = &w->pr->p;
+    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
+    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+}
+
+/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
+ * they see. Tiles of keys end where n is a multiple of their size. */
+static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
+{
+    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    int64_t j = to, hi = from, end;
+    int g;
+    open_panel(w, i0, i1);
+    for (g = 0; g < w->row_tiles; g++) {
+        const tile *t = &grad_tile_at(w, g)->t;
+        if (t->lo < t->hi) {
+            j = min64(j, t->lo);
+            hi = max64(hi, t->hi);
+        }
+    }
+    hi = min64(hi, to);
+    for (j = max64(j, from); j < hi; j = end) {
+        end = min64(hi, ((base + j) / keys + 1) * keys - base);
+        sweep_keys(w, j, end);
+        if ((base + end) % ATTN_CHUNK == 0)
+            end_chunk_of_keys(w);
+    }
+    end_chunk_of_keys(w);
+    for (g = 0; g < w->row_tiles && (w->want & WANT_DQ); g++)
+        write_dq(w, grad_tile_at(w, g));
+    if (w->want & WANT_SUMS)
+        write_row_sums(w);
+}
+
+/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
+                  int64_t to)
+{
+    int64_t head, i, end;
+    for (head = head0; head < head1; head++) {
+        w->head = head;
+        w->kv_head = head / w->pr->group;
+        for (i = i0; i < i1; i = end) {
+            const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            sweep_panel(w, i, end, from, to);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+/* src/cache/write.c - extending a cache and writing keys into it.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "steps.c"
+
+/* A page of its own for each place that new keys go to. */
+static void own_pages(attn_cache *c, const cache_part *part)
+{
+    const page_range r = pages_of(c, c->end[part->sequence], part->count);
+    int32_t *table = table_of(c, part->sequence);
+    int64_t n;
+    for (n = 0; n < r.count; n++) {
+        const int64_t i = nth_page(c, &r, n);
+        const int32_t shared = table[i];
+        const cache_place whole = { shared, 0 };
+        if (shared >= 0 && c->uses[shared] == 1)
+            continue;
+        table[i] = take_page(c);
+        if (shared < 0)
+            continue;
+        copy_entry(c, whole, table[i], c->page_size);
+        leave_page(c, shared);
+    }
+}
+
+/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
+ * them that were present are overwritten, not what the caller had forgotten before. */
+static void advance(attn_cache *c, const cache_part *part)
+{
+    const int64_t q = part->sequence, end = c->end[q] + part->count;
+    const int64_t begin = max64(c->begin[q], end - c->rows);
+    set_numbers(c, q, begin, end, begin > c->begin[q] ? begin : c->overwritten_below[q]);
+}
+
+static void extend_all(attn_cache *c, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (c->page_size)
+            own_pages(c, &part);
+        advance(c, &part);
+    }
+}
+
+ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    return done(ATTN_OK, &why);
+}
+
+/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
+{
+    cache_place from = part->from;
+    from.row += run->number - (c->end[part->sequence] - part->count);
+    return from;
+}
+
+/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+static ptrdiff_t as_field(ptrdiff_t stride)
+{
+    return stride ? stride : ATTN_STRIDE_BROADCAST;
+}
+
+static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run)
+{
+    attn_rope_rows rows = no_heads(c, s);
+    rows.num_heads = c->num_heads_kv;
+    rows.seq_len = run->rows;
+    rows.x = input_of(c, s, CACHE_K);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+    rows.x.stride_head = as_field(rows.x.stride_head);
+    rows.x.stride_seq = as_field(rows.x.stride_seq);
+    rows.y = layer_of(c, CACHE_K, layer);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
+    rows.positions = positions_of(s, from);
+    rows.first = rows.positions ? NULL : &run->number;
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+}
+
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, int side)
+{
+    const attn_output o = layer_of(c, side, layer);
+    const attn_tensor t = input_of(c, s, side);
+    copy_heads(&o, run->at, &t, from, c->num_heads_kv, run->rows, dim_of(c, side));
+}
+
+static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                       const cache_part *part)
+{
+    const int64_t end = c->end[part->sequence];
+    cache_run run = run_before(end - part->count);
+    while (next_run(c, part->sequence, end, &run)) {
+        const cache_place from = row_in_step(c, part, &run);
+        if (s->rope)
+            turn_run(c, layer, s, from, &run);
+        else
+            copy_run(c, layer, s, from, &run, CACHE_K);
+        copy_run(c, layer, s, from, &run, CACHE_V);
+    }
+}
+
+static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step *s)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        write_part(c, layer, s, &part);
+    }
+}
+
+/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+static int is_shared(const attn_cache *c, const cache_part *part)
+{
+    page_range r;
+    int64_t n;
+    if (!c->page_size)
+        return 0;
+    r = pages_of(c, c->end[part->sequence] - part->count, part->count);
+    for (n = 0; n < r.count; n++)
+        if (c->uses[table_of(c, part->sequence)[nth_page(c, &r, n)]] > 1)
+            return 1;
+    return 0;
+}
+
+static attn_status check_extended(const attn_cache *c, const attn_cache_step *s, text *why)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const cache_part part = part_of(s, b);
+        if (part.count > c->length[part.sequence]) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
+        }
+        if (is_shared(c, &part)) {
+            put_new_keys(c, &part, why);
+            return bad(why, ATTN_ERR_ARG,
+                       "other sequences share their pages: write all layers "
+                       "before attn_cache_fork");
+        }
+    }
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                                      char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status)
+        status = check_layer(c, layer, &why);
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_extended(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 1, &why);
+    if (status)
+        return status;
+    write_all(c, layer, s);
+    return done(ATTN_OK, &why);
+}
+
+ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why_text,
+                                       size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_cache(c, &why);
+    if (!status && c->num_layers != 1)
+        return bad_field(&why, ATTN_ERR_ARG, "num_layers", c->num_layers,
+                         ": call attn_cache_extend, then attn_cache_write for each layer");
+    if (!status)
+        status = check_step(c, s, &why);
+    if (!status)
+        status = check_inputs(c, s, 0, &why);
+    if (!status)
+        status = check_fits(c, s, &why);
+    if (status)
+        return status;
+    extend_all(c, s); /* from here on nothing can fail */
+    write_all(c, 0, s);
+    return done(ATTN_OK, &why);
+}

@@ -1,0 +1,81 @@
+/* src/config.h - what the compiler is told: rounding as written, FMA, inlining, one word shared by threads.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "api/attn.h"
+#include "api/backend.h"
+
+#include <string.h>
+
+/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
+ * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+#if defined __clang__
+#if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
+#error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#pragma clang fp contract(off) reassociate(off)
+#elif defined __GNUC__
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#elif defined _MSC_VER
+#pragma fp_contract(off)
+#endif
+#if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
+    !defined __STRICT_ANSI__
+#error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
+#endif
+
+#if defined __GNUC__
+#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
+#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#else
+#define KERNEL static inline
+#define OWN_FRAME
+#endif
+
+/* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
+ * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+#if defined __GNUC__ &&                                                                            \
+    (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
+     defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
+#define FMA_BASE 1
+#define FMA_TARGET
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#define FMA_BASE 0
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_SECOND_BUILD
+#else
+#define FMA_BASE 0
+#endif
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
+
+#ifdef _OPENMP
+#include <omp.h>
+#define OPENMP_THREADS omp_get_max_threads()
+#else
+#define OPENMP_THREADS 0
+#endif
+
+/* ---- Configuration */
+
+#ifndef ATTN_ASSERT
+#define ATTN_ASSERT(x) ((void)0)
+#endif
+
+#if defined __GNUC__
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#else
+#define PREFETCH(p) ((void)(p))
+#endif
+
+/* The word of CPU features may be written by several threads at once, always with the same
+ * value. */
+#if defined __GNUC__
+#define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
+#else
+#define LOAD_WORD(p) (*(volatile unsigned *)(p))
+#define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
+#endif

@@ -1,0 +1,179 @@
+/* src/dilated/forward.c - dilated attention, forward: items and public functions.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "strided.c"
+#include "gathered.c"
+
+#define RUN_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(dilated_run)))
+
+static int64_t dilated_bytes(const dilated_layout *lay, int workers)
+{
+    return plus(RUN_BYTES, times(workers, lay->slot_bytes));
+}
+
+/* Whether the plan fits into `have` bytes. */
+static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
+{
+    const int64_t least = dilated_bytes(lay, 1);
+    if (dilated_bytes(lay, lay->workers) >= ADDRESS_LIMIT)
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    if (have >= least)
+        return ATTN_OK;
+    put(why, "workspace_bytes (");
+    put_int(why, have);
+    put(why, ") must be at least ");
+    put_int(why, least);
+    return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
+}
+
+static int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
+static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
+                                dilated_layout *lay, text *why)
+{
+    memset(lay, 0, sizeof *lay);
+    if (d->variant == ATTN_DILATED_STRIDED)
+        lay->block = choose_block(d, out);
+    plan_rows(d, out, sizeof(dilated_slot), lay);
+    plan_blocks(out, lay);
+    if (plan_inner(p, d, out, lay))
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace of a branch exceeds the address space");
+    return ATTN_OK;
+}
+
+/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
+                                 int64_t have, dilated_layout *lay, int *empty, text *why)
+{
+    outline out;
+    attn_status status = outline_of(p, d, need_data, &out, why);
+    *empty = !status && out.empty;
+    if (status || out.empty)
+        return status;
+    status = plan_dilated(p, d, &out, lay, why);
+    return status ? status : check_dilated_room(lay, have, why);
+}
+
+ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
+                                        const void *workspace, size_t workspace_bytes, char *buffer,
+                                        size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_layout lay;
+    int empty;
+    const attn_status status =
+        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                 size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    attn_status status;
+    int empty;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &empty, &why);
+    *bytes = status || empty ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    return status;
+}
+
+/* The run in its workspace, for a call that has passed its checks. */
+static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
+                             void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    char *base = align_memory(workspace);
+    dilated_run *run = (dilated_run *)(void *)base;
+    const int64_t have = bytes_given(workspace, bytes);
+    int i;
+    memset(run, 0, sizeof *run);
+    validate_dilated(p, d, 1, &run->c.pr, &why);
+    run->d = *d;
+    run->lay = *lay;
+    run->kernels = p->kernels;
+    run->tile_keys = p->tile_keys;
+    run->c.pl.slot_bytes = lay->slot_bytes;
+    run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
+    run->c.slots = base + aligned((int64_t)sizeof *run);
+    for (i = 0; i < run->c.slot_count; i++)
+        ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
+    return run;
+}
+
+static attn_status run_list(dilated_run *run,
+                            void (*item)(const call *c, char *slot, int64_t index))
+{
+    attn_status status = run_items(&run->c, run->lay.items, item);
+    int i;
+    for (i = 0; i < run->c.slot_count && !status; i++)
+        status =
+            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
+    return status;
+}
+
+/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
+                                             void *workspace, size_t bytes, dilated_run **run)
+{
+    text why = text_in(NULL, 0);
+    dilated_layout lay;
+    int empty;
+    const attn_status status =
+        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
+    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    return status;
+}
+
+ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
+                                          void *workspace, size_t workspace_bytes)
+{
+    dilated_run *run;
+    const attn_status status = prepare_forward(p, d, workspace, workspace_bytes, &run);
+    if (!run)
+        return status;
+    return run_list(run, d->variant == ATTN_DILATED_STRIDED ? strided_item : gathered_item);
+}
+
+ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t positions)
+{
+    text why = text_in(NULL, 0);
+    int64_t entries = 0;
+    int n;
+    if (check_branches(d, &why) || positions < 0 || positions > INT32_MAX)
+        return 0;
+    for (n = 0; n < d->num_branches; n++)
+        entries = plus(entries, index_of_branch(&d->branches[n], positions));
+    return entries;
+}
+
+ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
+                                        int64_t entries)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_branches(d, &why);
+    int n;
+    if (!status && (positions < 0 || positions > INT32_MAX))
+        status = ATTN_ERR_ARG;
+    if (!status && (!index || entries < attn_dilated_index_size(d, positions)))
+        status = ATTN_ERR_WORKSPACE;
+    for (n = 0; n < d->num_branches && !status; n++) {
+        const attn_dilated_branch *branch = &d->branches[n];
+        lattice l = lattice_of(branch, 0, positions);
+        if (!branch->rotate)
+            index += fill_index(&l, positions, index);
+        for (l.first = 0; branch->rotate && l.first < min64(l.dilation, l.segment); l.first++)
+            index += fill_index(&l, positions, index);
+    }
+    return status;
+}

@@ -1,0 +1,116 @@
+/* src/dilated/gathered.c - gathered branches: the plain variant.
+ * SPDX-License-Identifier: MIT
+ *
+ * For every branch the positions that take part are copied from q, k, v, attention runs on the copies,
+ * and its results, scattered, merge by their LSE with the results so far.
+ */
+#pragma once
+
+#include "../merge.c"
+#include "results.c"
+
+/* The lattice's positions. */
+static const int32_t *index_in_call(const dilated_slot *w)
+{
+    const attn_dilated *d = &w->run->d;
+    const attn_dilated_branch *branch = &d->branches[w->n];
+    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
+    const lattice whole = lattice_of(branch, w->head, d->index_positions);
+    int64_t at = 0;
+    int n;
+    if (!d->index) {
+        fill_index(&w->l, w->s.kv_len, made);
+        return made;
+    }
+    for (n = 0; n < w->n; n++)
+        at += index_of_branch(&d->branches[n], d->index_positions);
+    return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
+}
+
+/* One row of an input, dim elements, to the place of row number `row` of copies. */
+static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
+                     int64_t dim, char *copies, int64_t row)
+{
+    const int64_t bytes = (int64_t)bytes_of(t->dtype);
+    const int64_t at = ROW_AT(*t, &w->s, head, from);
+    memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
+}
+
+/* Packed, as the call now has it. */
+static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
+{
+    attn_tensor packed;
+    memset(&packed, 0, sizeof packed);
+    packed.dtype = t->dtype;
+    packed.data = copies;
+    return packed;
+}
+
+static void gather_keys(dilated_slot *w, const int32_t *index)
+{
+    const attn_params *p = w->asked;
+    char *k = w->base + w->run->lay.copies[1], *v = w->base + w->run->lay.copies[2];
+    int64_t j;
+    for (j = 0; j < w->at.count * w->at.keys; j++) {
+        copy_row(w, &p->k, w->kv_head, w->s.kv_row + index[j], p->head_dim, k, j);
+        copy_row(w, &p->v, w->kv_head, w->s.kv_row + index[j], p->head_dim_v, v, j);
+    }
+    w->p.k = packed_copies(&p->k, k);
+    w->p.v = packed_copies(&p->v, v);
+}
+
+static void gather_rows(dilated_slot *w, const int32_t *index)
+{
+    const attn_tensor *q = &w->asked->q;
+    char *copies = w->base + w->run->lay.copies[0];
+    int64_t e, h, i, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++) {
+                const int64_t position = index[e * w->at.keys + w->at.row0 + i];
+                copy_row(w, q, w->head + h * w->step, w->s.q_row + position - w->before,
+                         w->asked->head_dim, copies, row++);
+            }
+    w->p.q = packed_copies(q, copies);
+}
+
+static void merge_result(dilated_slot *w, int64_t sum, int64_t row)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
+    attn_lse_merge(1, dim, o, lse, w->part.o + row * dim, w->part.m + row, o, lse);
+}
+
+static void gathered_call(dilated_slot *w)
+{
+    const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
+    const int64_t segment = w->at.first / w->l.segment;
+    const int32_t *index = index_in_call(w) + segment * taken(&w->l, w->l.segment);
+    open_call(w);
+    gather_keys(w, index);
+    gather_rows(w, index);
+    ask_results(w, !mean);
+    run_call(w);
+    each_row(w, mean ? add_mean : merge_result);
+}
+
+/* A sink is a key without a value. */
+static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
+{
+    const int64_t dim = w->asked->head_dim_v;
+    const float sink = sink_of(w->asked, head);
+    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
+    attn_lse_merge(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
+}
+
+static void gathered_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w =
+        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    int n;
+    memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
+    clear_sums(w);
+    for (n = 0; n < w->run->d.num_branches; n++)
+        each_call(w, n, gathered_call);
+    store_sums(w, w->run->d.merge == ATTN_DILATED_MEAN ? divide_sum : merge_head_sink);
+}

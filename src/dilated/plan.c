@@ -1,0 +1,175 @@
+/* src/dilated/plan.c - the plan of dilated attention: blocks of rows, and what a worker's slot holds.
+ * SPDX-License-Identifier: MIT
+ *
+ *     workspace = | alignment | dilated_run | slot 0 | slot 1 | ...
+ *
+ * An item is the query heads of a kv head of a batch entry and, strided, a block of rows: blocks begin
+ * where a position is a multiple of their size, so that segments of the usual sizes fall into them
+ * whole. Sums are the results of a block so far, a part is what one call adds.
+ */
+#pragma once
+
+#include "../forward.c"
+#include "lattice.c"
+#include "validate.c"
+
+#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
+#define BLOCK_MOST 8192 /* up to this */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
+#define BLOCK_ITEMS 4                  /* of a worker */
+
+typedef struct dilated_layout {
+    int64_t block;  /* rows of an item; 0 = all */
+    int64_t blocks; /* of a kv head */
+    int64_t items;
+    int workers;
+    int64_t inner_bytes; /* workspace of a call */
+    /* offsets into a slot, in bytes */
+    int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
+    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+} dilated_layout;
+
+/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
+{
+    return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
+}
+
+static int64_t most_dilation(const attn_dilated *d)
+{
+    int64_t most = 1;
+    int n;
+    for (n = 0; n < d->num_branches; n++)
+        most = max64(most, d->branches[n].dilation);
+    return most;
+}
+
+static int64_t choose_block(const attn_dilated *d, const outline *out)
+{
+    const int64_t row_bytes = times(out->group, out->dim_v + 2) * (int64_t)sizeof(float);
+    const int64_t wanted = times(BLOCK_LEAST, most_dilation(d));
+    int64_t rows = BLOCK_LEAST;
+    if (d->block_rows)
+        return d->block_rows;
+    while (rows < wanted && rows < BLOCK_MOST && 2 * rows * row_bytes <= BLOCK_BYTES)
+        rows *= 2;
+    while (rows > BLOCK_LEAST && times(times(out->batch, out->heads), ceil_div(out->rows, rows)) <
+                                     BLOCK_ITEMS * out->workers)
+        rows /= 2;
+    return rows;
+}
+
+/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
+{
+    const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
+    t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
+    t->stride_seq =
+        stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
+}
+
+/* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
+ * item; 0 = all. */
+static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
+                         int n)
+{
+    const attn_dilated_branch *branch = &d->branches[n];
+    const lattice l = lattice_of(branch, 0, out->positions);
+    const int64_t keys = ceil_div(l.segment, l.dilation);
+    const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
+    if (!out->gathered) {
+        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
+        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
+        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
+    } else {
+        space_rows(&p->q, 0, 1, out->dim, 1);
+        space_rows(&p->k, 0, 1, out->dim, 1);
+        space_rows(&p->v, 0, 1, out->dim_v, 1);
+    }
+    p->batch = 1;
+    p->num_heads_q = class_heads(branch, out->group);
+    p->num_heads_kv = 1;
+    p->seq_len_q = min64(rows, out->rows);
+    p->seq_len_kv = keys;
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
+/* Nothing of a call is left that only makes sense for the caller's own. */
+static void strip_call(attn_params *p)
+{
+    attn_bias *bias = &p->bias;
+    attn_mask *mask = &p->bool_mask;
+    memset(&p->o, 0, sizeof p->o);
+    memset(&p->lse, 0, sizeof p->lse);
+    bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
+    mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
+    p->alibi_stride = 0;
+    p->sinks = NULL;
+    p->softmax1 = 0;
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
+}
+
+/* Bytes of workspace for the calls of branch n. */
+OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
+                                          const outline *out, int64_t most, int n, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    pr.p = *asked;
+    largest_call(&pr.p, d, out, most, n);
+    strip_call(&pr.p);
+    status = validate(&pr.p, &pr, 0, &why);
+    return status ? status : size_of_call(asked, &pr, &why, bytes);
+}
+
+/* States of `rows` rows, or o and lse of them: one array. */
+static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
+{
+    return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
+}
+
+/* Everything of a slot up to the workspace of its calls. */
+static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
+                      dilated_layout *lay)
+{
+    const int gathered = lay->block == 0;
+    const int64_t all = gathered ? out->rows : min64(lay->block, out->rows);
+    const int64_t rows = times(out->group, all), keys = gathered ? out->positions : 0;
+    int64_t at = 0;
+    place(&at, 1, slot_head);
+    lay->slopes = place(&at, out->group, sizeof(float));
+    lay->zeros = place(&at, out->dim_v, sizeof(float));
+    lay->sums = place_rows(&at, rows, out->dim_v);
+    lay->part = place_rows(&at, rows, out->dim_v);
+    lay->index = place(&at, d->index ? 0 : keys, sizeof(int32_t));
+    lay->copies[0] = place(&at, gathered ? times(rows, out->dim) : 0, sizeof(float));
+    lay->copies[1] = place(&at, times(keys, out->dim), sizeof(float));
+    lay->copies[2] = place(&at, times(keys, out->dim_v), sizeof(float));
+    lay->inner = at;
+}
+
+static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const outline *out,
+                              dilated_layout *lay)
+{
+    int n;
+    for (n = 0; n < d->num_branches; n++) {
+        size_t bytes = 0;
+        const attn_status status = size_forward(p, d, out, lay->block, n, &bytes);
+        if (status)
+            return status;
+        lay->inner_bytes = max64(lay->inner_bytes, (int64_t)bytes);
+    }
+    lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
+    return ATTN_OK;
+}
+
+/* Items of the forward call; a block more where rows do not begin with one. */
+static void plan_blocks(const outline *out, dilated_layout *lay)
+{
+    lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;
+    lay->items = times(times(out->batch, out->heads), lay->blocks);
+    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+}

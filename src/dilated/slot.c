@@ -1,0 +1,232 @@
+/* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "plan.c"
+
+typedef struct dilated_run {
+    call c; /* first: items get a pointer to it */
+    attn_dilated d;
+    dilated_layout lay;
+    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    int tile_keys;
+    attn_gradients g; /* backward: strides explicit */
+    int calls;        /* something but dsinks is asked for */
+} dilated_run;
+
+static const dilated_run *run_of(const call *c)
+{
+    return (const dilated_run *)(const void *)c;
+}
+
+/* At the start of a worker's slot. */
+typedef struct dilated_slot {
+    attn_params p; /* of a call */
+    attn_gradients g;
+    attn_status status; /* of the calls so far */
+    const dilated_run *run;
+    const attn_params *asked; /* the problem's */
+    sequence s;
+    int64_t kv_head;
+    int64_t from, to; /* positions of the rows of this item */
+    int64_t before;   /* position of row 0 */
+    /* of the call */
+    int n;                     /* branch */
+    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    lattice l;
+    segments at;
+    int32_t offset;
+    /* in the slot */
+    char *base;
+    float *slopes;
+    attn_state sums, part; /* lse in m, where results are finished ones */
+    char *inner;
+} dilated_slot;
+
+#define SLOT_FLOATS(w, offset) ((float *)(void *)((w)->base + (offset)))
+
+static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
+{
+    attn_state s;
+    s.num_rows = rows;
+    s.head_dim_v = w->asked->head_dim_v;
+    s.m = SLOT_FLOATS(w, offset);
+    s.l = s.m + rows;
+    s.o = s.l + rows;
+    return s;
+}
+
+/* For kv head `kv_head` of batch entry b. */
+static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
+{
+    dilated_slot *w = (dilated_slot *)(void *)base;
+    const dilated_layout *lay = &run_of(c)->lay;
+    w->run = run_of(c);
+    w->asked = &c->pr.p;
+    w->base = base;
+    w->slopes = SLOT_FLOATS(w, lay->slopes);
+    w->inner = base + lay->inner;
+    w->s = sequence_of(w->asked, b);
+    w->kv_head = kv_head;
+    w->before = w->s.kv_len - w->s.q_len;
+    w->from = w->before;
+    w->to = w->s.kv_len;
+    return w;
+}
+
+static int64_t rows_of_item(const dilated_slot *w)
+{
+    return w->to - w->from;
+}
+
+/* Number among the sums of row number i of segment e and head h of the call. */
+static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
+{
+    const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
+    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
+    return head * rows_of_item(w) + position - w->from;
+}
+
+/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
+ * the same positions. 0 = there are no more. */
+static int open_class(dilated_slot *w, int n, int64_t class)
+{
+    const attn_dilated_branch *branch = &w->run->d.branches[n];
+    const int64_t group = w->run->c.pr.group, first = w->kv_head * group;
+    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
+    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
+    w->n = n;
+    w->step = branch->rotate ? max64(branch->dilation, 1) : 1;
+    w->head = begin + class;
+    if (class >= w->step || w->head >= end)
+        return 0;
+    w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
+    w->l = lattice_of(branch, w->head, w->s.kv_len);
+    return 1;
+}
+
+/* All calls of branch n: by classes of heads, then by segments. */
+static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
+{
+    int64_t class, at;
+    for (class = 0; open_class(w, n, class); class ++)
+        for (at = w->from; at < w->to;) {
+            at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
+            if (w->at.rows)
+                take(w);
+        }
+}
+
+/* ---- what a call sees of the caller's arrays */
+
+static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
+{
+    const ptrdiff_t step = stride * (ptrdiff_t)times_this;
+    return step ? step : ATTN_STRIDE_BROADCAST;
+}
+
+/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
+{
+    attn_tensor view = *t;
+    const int64_t at = ROW_AT(*t, &w->s, head, row);
+    view.data = t->data ? (const char *)t->data + at * (int64_t)bytes_of(t->dtype) : NULL;
+    view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
+    view.stride_head = given_stride(t->stride_head, w->step);
+    view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
+    return view;
+}
+
+/* Of a tensor of the query's rows; of keys. */
+static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
+{
+    const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
+    return view_of(w, t, w->head, w->s.q_row + position - w->before);
+}
+
+static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
+{
+    return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
+}
+
+/* Of an array of pairs: where the first one is, and its strides. */
+static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
+                          ptrdiff_t *kv)
+{
+    const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
+    const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
+    *batch = w->at.count > 1 ? (*q + *kv) * (ptrdiff_t)w->l.segment : 0;
+    *head *= (ptrdiff_t)w->step;
+    *q *= (ptrdiff_t)step_of(&w->l);
+    *kv *= (ptrdiff_t)step_of(&w->l);
+    return at;
+}
+
+static void view_modifiers(dilated_slot *w)
+{
+    attn_bias bias = w->asked->bias;
+    attn_mask mask = w->asked->bool_mask;
+    int64_t at, h;
+    at = view_pairs(w, &bias.stride_batch, &bias.stride_head, &bias.stride_q, &bias.stride_kv);
+    if (bias.data)
+        bias.data = (const char *)bias.data + at * (int64_t)bytes_of(bias.dtype);
+    at = view_pairs(w, &mask.stride_batch, &mask.stride_head, &mask.stride_q, &mask.stride_kv);
+    if (mask.data)
+        mask.data += at;
+    w->p.bias = bias;
+    w->p.bool_mask = mask;
+    for (h = 0; h < w->heads && w->asked->alibi_slopes; h++)
+        w->slopes[h] =
+            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->head + h * w->step];
+    w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
+}
+
+/* w->p becomes the call, but for where results go. */
+static void open_call(dilated_slot *w)
+{
+    attn_params *p = &w->p;
+    *p = *w->asked;
+    strip_call(p);
+    p->batch = w->at.count;
+    p->num_heads_q = w->heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = w->at.rows;
+    p->seq_len_kv = w->at.keys;
+    p->q = view_rows(w, &w->asked->q);
+    p->k = view_keys(w, &w->asked->k);
+    p->v = view_keys(w, &w->asked->v);
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->kernels = w->run->kernels;
+    p->tile_keys = w->run->tile_keys;
+    view_modifiers(w);
+    if (w->at.rows == w->at.keys)
+        return;
+    w->offset = (int32_t)w->at.row0; /* one segment then */
+    p->alignment = ATTN_ALIGN_OFFSET;
+    p->q_offset = &w->offset;
+}
+
+static void run_call(dilated_slot *w)
+{
+    const attn_status status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
+    w->status = w->status ? w->status : status;
+}
+
+/* Where a call's finished results go: f32, packed. */
+static void ask_results(dilated_slot *w, int with_lse)
+{
+    memset(&w->p.o, 0, sizeof w->p.o);
+    w->p.o.data = w->part.o;
+    w->p.lse.data = with_lse ? w->part.m : NULL;
+}
+
+/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
+{
+    int64_t e, h, i, row = 0;
+    for (e = 0; e < w->at.count; e++)
+        for (h = 0; h < w->heads; h++)
+            for (i = 0; i < w->at.rows; i++)
+                take(w, sum_of(w, e, h, i), row++);
+}

@@ -1,0 +1,74 @@
+/* src/dilated/strided.c - strided branches: attention in place, by strides; states merge.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../merge.c"
+#include "results.c"
+
+static void merge_state(dilated_slot *w, int64_t sum, int64_t row)
+{
+    const attn_state a = state_at(&w->sums, sum, w->asked->head_dim_v);
+    const attn_state b = state_at(&w->part, row, w->asked->head_dim_v);
+    attn_state out = a;
+    out.num_rows = 1;
+    out.head_dim_v = w->asked->head_dim_v;
+    attn_state_merge(&a, &b, &out);
+}
+
+static void strided_call(dilated_slot *w)
+{
+    const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
+    open_call(w);
+    if (mean) {
+        ask_results(w, 0);
+    } else {
+        w->p.partial = 1;
+        w->p.state = w->part;
+    }
+    run_call(w);
+    each_row(w, mean ? add_mean : merge_state);
+}
+
+/* The sums of an item are states: sink and result. */
+static void finish_states(dilated_slot *w)
+{
+    const int64_t head = w->kv_head * w->run->c.pr.group;
+    attn_params *p = &w->p;
+    memset(p, 0, sizeof *p);
+    p->batch = 1;
+    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
+    p->seq_len_q = rows_of_item(w);
+    p->head_dim = p->head_dim_v = w->asked->head_dim_v;
+    p->o = w->asked->o;
+    p->lse = w->asked->lse;
+    p->o.stride_batch = p->lse.stride_batch = 0;
+    if (p->o.data)
+        p->o.data = element_of_output(&p->o, place_of(w, &w->asked->o, head, 0));
+    if (p->lse.data)
+        p->lse.data = element_of_output(&p->lse, place_of(w, &w->asked->lse, head, 0));
+    p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
+    p->softmax1 = w->asked->softmax1;
+    p->kernels = w->asked->kernels;
+    if (attn_state_finish(p, &w->sums))
+        w->status = ATTN_ERR_ARG;
+}
+
+static void strided_item(const call *c, char *base, int64_t index)
+{
+    const dilated_layout *lay = &run_of(c)->lay;
+    const int64_t number = index % lay->blocks, head = index / lay->blocks;
+    dilated_slot *w = open_slot(c, base, head / c->pr.p.num_heads_kv, head % c->pr.p.num_heads_kv);
+    int n;
+    w->from = max64(w->before, (w->before / lay->block + number) * lay->block);
+    w->to = min64(w->s.kv_len, (w->before / lay->block + number + 1) * lay->block);
+    if (w->from >= w->to)
+        return;
+    clear_sums(w);
+    for (n = 0; n < w->run->d.num_branches; n++)
+        each_call(w, n, strided_call);
+    if (w->run->d.merge == ATTN_DILATED_MEAN)
+        store_sums(w, divide_sum);
+    else
+        finish_states(w);
+}

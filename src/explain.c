@@ -1,0 +1,128 @@
+/* src/explain.c - what attn_forward would do with a call, and why.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "api/explain.h"
+#include "forward.c"
+
+static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
+{
+    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
+}
+
+static double call_bytes(const attn_params *p)
+{
+    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
+           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
+           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
+           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
+           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+}
+
+/* ---- reasons */
+
+static void explain_impl(const problem *pr, const plan *pl, text *why)
+{
+    const attn_params *p = &pr->p;
+    put(why, attn_impl_name(pl->impl));
+    if (p->impl == ATTN_IMPL_AUTO) {
+        put(why, ": seq_len_kv is ");
+        put(why, pl->impl == ATTN_IMPL_NAIVE ? "at most " : "above ");
+        put_field(why, "auto_naive_keys", p->auto_naive_keys);
+    } else {
+        put(why, p->impl == ATTN_IMPL_DEFAULT ? ": the default at every length" : ": asked for");
+    }
+}
+
+static void explain_kernels(const attn_params *asked, const attn_kernels *kernels, text *why)
+{
+    put(why, "; kernels ");
+    put(why, kernels->name);
+    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
+    put_missing_kernels(why);
+}
+
+/* Of the keys of a row tile: what different workers may take. */
+static int key_parts(const plan *pl)
+{
+    const split *sp = &pl->split;
+    return sp->parts ? sp->parts - sp->inside + sp->inside * sp->tiles : 1;
+}
+
+static void explain_prefix(const plan *pl, text *why)
+{
+    if (pl->prefix_keys) {
+        put(why, "; prefix of ");
+        put_int(why, pl->prefix_keys);
+        put(why, " keys: once for the batch");
+    } else if (pl->prefix_why) {
+        put(why, "; prefix not shared: ");
+        put(why, pl->prefix_why);
+    }
+}
+
+static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
+                         attn_info *info)
+{
+    text why = text_in(info->reasons, sizeof info->reasons);
+    const attn_params *p = &pr->p;
+    int answer;
+    explain_impl(pr, pl, &why);
+    explain_prefix(pl, &why);
+    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    explain_kernels(asked, pl->kernels, &why);
+    if (asked->parallel_for && asked->num_workers == 0)
+        put(&why, "; one worker: num_workers is 0, parallel_for is not called");
+    if (asked->num_workers > p->num_workers)
+        put(&why, "; one worker: parallel_for is NULL, OpenMP is not compiled in");
+    if (p->backend)
+        put(&why, "; backend ");
+    answer = ask_backend(pr, &why);
+    if (answer > 0)
+        put(&why, "takes the call");
+    info->impl = pl->impl;
+    info->impl_name = attn_impl_name(pl->impl);
+    info->kernels_name = pl->kernels->name;
+    info->backend_name = answer > 0 ? p->backend->name : answer ? "none" : "cpu";
+    info->tile_rows = pl->rows;
+    info->tile_keys = pl->keys;
+    info->workers = pl->workers;
+    info->items = pl->split.parts ? split_items(pl) : plus(pl->items, pl->prefix_items);
+    info->items = plus(info->items, pl->logits_items);
+    info->key_parts = key_parts(pl);
+    info->workspace_bytes_per_worker = (size_t)pl->slot_bytes;
+    info->pairs = visible_pairs(p);
+    info->flops = 2.0 * info->pairs * (double)(p->head_dim + p->head_dim_v);
+    info->bytes = call_bytes(p);
+}
+
+/* All but workspace_bytes. */
+OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
+{
+    text why = text_in(info->reasons, sizeof info->reasons);
+    problem pr;
+    plan pl;
+    attn_status status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    settle_workers(&pr.p);
+    plan_call(&pr, &pl, 0, INT64_MAX);
+    status = check_size_limit(&pr, &pl, &why);
+    if (!status)
+        explain_call(p, &pr, &pl, info);
+    return status;
+}
+
+ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
+{
+    attn_status status;
+    if (!info)
+        return ATTN_ERR_ARG;
+    memset(info, 0, sizeof *info);
+    info->impl_name = info->kernels_name = info->backend_name = "none";
+    status = explain_plan(p, info);
+    return status ? status : attn_workspace_size(p, &info->workspace_bytes);
+}

@@ -1,0 +1,327 @@
+/* src/forward.c - attn_forward, and what a caller may ask about a call.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "convert.c"
+#include "validate.c"
+#include "run.c"
+
+ATTN_API const char *attn_version(void)
+{
+    return ATTN_VERSION_STRING;
+}
+
+ATTN_API size_t attn_params_size(void)
+{
+    return sizeof(attn_params);
+}
+
+ATTN_API const char *attn_impl_name(int impl)
+{
+    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
+}
+
+ATTN_API const char *attn_status_string(attn_status status)
+{
+    static const char *const names[] = { "ok",
+                                         "bad argument",
+                                         "sizes exceed the address space",
+                                         "workspace too small",
+                                         "not supported",
+                                         "callback failed",
+                                         "cache full" };
+    const int s = (int)status;
+    return s >= 0 && s < COUNT_OF(names) ? names[s] : "unknown status";
+}
+
+#define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
+
+/* Bytes for so many workers; 0 when there is nothing to do. */
+static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
+{
+    if (is_empty(&pr->p))
+        return 0;
+    return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
+}
+
+/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
+static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
+{
+    int64_t items;
+    begin_plan(pr, pl, small);
+    pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes);
+    pl->modified = has_modifier(&pr->p);
+    pl->by_pair = has_pair_rule(&pr->p);
+    divide_plan(pr, pl);
+    items = pl->split.parts ? TOO_BIG : pl->items;
+    if (!small && !is_empty(&pr->p))
+        pl->prefix_keys = prefix_of(pr, &pl->prefix_why);
+    if (!pl->prefix_keys)
+        return;
+    divide_plan(pr, pl);
+    pl->prefix_why = plan_prefix(pr, pl, items);
+    if (pl->prefix_why) {
+        pl->prefix_keys = 0;
+        divide_plan(pr, pl);
+    }
+}
+
+/* How many of the plan's workers fit. */
+static int workers_within(const problem *pr, const plan *pl, size_t bytes)
+{
+    const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
+    if ((uint64_t)bytes >= (uint64_t)most)
+        return pl->workers;
+    if ((uint64_t)bytes < (uint64_t)one)
+        return 0;
+    return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
+}
+
+/* The plan that lets most workers run: the best one; the same with what there is for each worker,
+ * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
+ * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
+ * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
+ * small. */
+static int plan_within(const problem *pr, plan *pl, size_t bytes)
+{
+    const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
+    const int64_t room = (uint64_t)bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+    const int64_t each = room / pr->p.num_workers - FIXED_BYTES;
+    const struct {
+        int small;
+        int64_t worker_bytes;
+    } tries[] = { { 0, usual }, { 0, each }, { 1, usual } };
+    int best = -1, most = -1, last = -1, n, i;
+    for (i = 0; i < COUNT_OF(tries); i++) {
+        plan_call(pr, pl, tries[i].small, tries[i].worker_bytes);
+        last = i;
+        n = workers_within(pr, pl, bytes);
+        if (n > most) {
+            most = n;
+            best = i;
+        }
+        if (i == 0 && n == pl->workers)
+            break;
+    }
+    if (most > 0 && last != best) /* else the small plan tells how much is needed */
+        plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
+    return most;
+}
+
+/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
+ * gets the backend's reason. */
+static int ask_backend(const problem *pr, text *why)
+{
+    const attn_backend *backend = pr->p.backend;
+    char reason[160];
+    int answer;
+    if (!backend)
+        return 0;
+    reason[0] = 0;
+    answer = backend->supports(backend, pr, reason, sizeof reason);
+    reason[sizeof reason - 1] = 0;
+    if (answer <= 0 && why) {
+        put(why, backend->name);
+        put(why, " refused: ");
+        put(why, reason);
+    }
+    return answer;
+}
+
+static attn_status too_small(int64_t least, size_t bytes, text *why)
+{
+    put(why, "workspace_bytes (");
+    put_int(why, (int64_t)bytes);
+    put(why, ") must be at least ");
+    put_int(why, least);
+    put(why, "; attn_workspace_size says what is best");
+    return ATTN_ERR_WORKSPACE;
+}
+
+/* A backend has one size, and no plan of the CPU. */
+static attn_status check_backend(const problem *pr, size_t bytes, text *why)
+{
+    size_t need = 0;
+    const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
+    if (status)
+        return bad(why, status, "the backend cannot size its workspace");
+    return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
+}
+
+static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
+{
+    const int64_t need = workspace_bytes(pr, pl, pl->workers);
+    const int too_long = pl->impl == ATTN_IMPL_NAIVE && pr->max_kv_len > INT32_MAX;
+    if (need < ADDRESS_LIMIT && !too_long)
+        return ATTN_OK;
+    return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", pr->p.seq_len_kv,
+                     ": the workspace would exceed the address space (naive needs "
+                     "seq_len_q * seq_len_kv floats)");
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
+OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
+                                        text *why)
+{
+    const size_t room = workspace ? bytes : 0;
+    problem pr;
+    plan pl;
+    int workers, answer;
+    attn_status status = validate(p, &pr, 1, why);
+    if (status)
+        return status;
+    answer = ask_backend(&pr, NULL);
+    if (answer < 0) {
+        ask_backend(&pr, why);
+        return ATTN_ERR_UNSUPPORTED;
+    }
+    if (answer && !is_empty(p))
+        return check_backend(&pr, room, why);
+    settle_workers(&pr.p);
+    workers = plan_within(&pr, &pl, room);
+    status = check_size_limit(&pr, &pl, why);
+    if (!status && workers == 0)
+        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    return status;
+}
+
+ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t bytes,
+                                char *buffer, size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    const attn_status status = check_call(p, workspace, bytes, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *pr, char *buffer,
+                                     size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    return pr ? validate(p, pr, 0, &why) : bad(&why, ATTN_ERR_ARG, "problem is NULL");
+}
+
+ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
+{
+    return sequence_of(&pr->p, b);
+}
+
+/* The problem with one query row, which may divide its keys where more rows do not, and take
+ * another kernel set, whose tiles have more keys. */
+static void leave_one_row(const attn_params *asked, problem *pr)
+{
+    pr->p.seq_len_q = min64(asked->seq_len_q, 1);
+    pr->p.part.row_count = min64(asked->part.row_count, 1);
+    pr->max_q_len = min64(pr->max_q_len, 1);
+    pr->p.kernels = asked->kernels;
+    pr->p.tile_keys = asked->tile_keys;
+    resolve_kernels(pr);
+}
+
+/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
+ * prefix will be shared or not, and for one row. *pr becomes another. */
+static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
+{
+    int64_t most = 0;
+    int row, n;
+    plan pl;
+    attn_status status = ATTN_OK;
+    pr->size_query = 1;
+    for (row = 0; row < 2 && !status; row++) {
+        if (row)
+            leave_one_row(asked, pr);
+        for (n = 0; n < 2 && !status; n++) {
+            pr->p.shared_keys = n ? 0 : asked->shared_keys;
+            plan_call(pr, &pl, 0, INT64_MAX);
+            status = check_size_limit(pr, &pl, why);
+            most = max64(most, workspace_bytes(pr, &pl, pl.workers));
+        }
+    }
+    *bytes = status ? 0 : (size_t)most;
+    return status;
+}
+
+ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    int answer;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    *bytes = 0;
+    status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    answer = ask_backend(&pr, NULL);
+    if (answer < 0)
+        return ATTN_ERR_UNSUPPORTED;
+    if (answer)
+        return pr.p.backend->workspace_size(pr.p.backend, &pr, bytes);
+    return size_of_call(p, &pr, &why, bytes);
+}
+
+/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
+                                     attn_status *status)
+{
+    char sentence[256];
+    text why = text_in(sentence, sizeof sentence);
+    problem pr;
+    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    if (ask_backend(&pr, &why) > 0) {
+        *status = p->backend->run(p->backend, &pr, workspace, bytes);
+        return 1;
+    }
+    if (p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    return 0;
+}
+
+OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+{
+    text why = text_in(NULL, 0);
+    char *base = (char *)workspace;
+    call *c;
+    attn_status status;
+    base = align_memory(base);
+    c = (call *)(void *)base;
+    status = validate(p, &c->pr, 1, &why);
+    if (status)
+        return status;
+    settle_workers(&c->pr.p);
+    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
+    if (c->slot_count < 1)
+        return ATTN_ERR_WORKSPACE;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + c->pl.shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(c->slot_count <= c->pl.workers);
+    return run_lists(c);
+}
+
+/* A damaged tuning text only costs speed. */
+OWN_FRAME static void warn_of_tuning(const attn_params *p)
+{
+    char sentence[256];
+    text why = text_in(sentence, sizeof sentence);
+    tuning t;
+    if (p->tuning && p->log && !read_tuning(p->tuning, "", &t, &why))
+        p->log(p->log_user, ATTN_LOG_WARNING, sentence);
+}
+
+ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    if (status || is_empty(p))
+        return status;
+    if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
+        return status;
+    warn_of_tuning(p);
+    return forward_cpu(p, workspace, workspace_bytes);
+}

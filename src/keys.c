@@ -1,0 +1,65 @@
+/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "sizes.c"
+#include "call.h"
+
+/* Where a key of a sequence lies: this and the three functions below are all in this file that
+ * knows. */
+typedef struct key_place {
+    int64_t in_sequence; /* row, before pages */
+    int64_t table_entry; /* that names the page */
+    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
+    int64_t left;        /* so many rows, this one included, lie one after the other */
+} key_place;
+
+/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+{
+    at->entry = rows->table[at->table_entry];
+    at->row = slot;
+    at->left = min64(at->left, rows->page_size - slot);
+}
+
+static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+{
+    const attn_rows *rows = &p->kv_rows;
+    key_place at;
+    at.in_sequence = s->kv_row + j;
+    if (rows->ring && at.in_sequence >= rows->ring)
+        at.in_sequence -= rows->ring;
+    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
+    at.table_entry = 0;
+    at.entry = s->b;
+    at.row = at.in_sequence;
+    if (rows->page_size) {
+        const int64_t page = at.row / rows->page_size;
+        at.table_entry = s->b * rows->table_stride + page;
+        enter_page(rows, &at, at.row - page * rows->page_size);
+    }
+    return at;
+}
+
+/* The place behind those that lie one after the other: key_at without a division. */
+static void next_place(const attn_params *p, const sequence *s, key_place *at)
+{
+    const attn_rows *rows = &p->kv_rows;
+    at->in_sequence += at->left;
+    at->table_entry++;
+    if (rows->ring && at->in_sequence == rows->ring) {
+        at->in_sequence = 0;
+        at->table_entry = s->b * rows->table_stride;
+    }
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (rows->page_size)
+        enter_page(rows, at, 0);
+}
+
+/* Whether the rows of a sequence may lie in several places. */
+static int is_scattered(const attn_params *p)
+{
+    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
+}

@@ -1,0 +1,89 @@
+/* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "tiled.c"
+
+/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+static void normaliser(tile *t, float *mu)
+{
+    float *root;
+    int r;
+    tiled_pass(&t, 1, 0, INT64_MAX, 0);
+    root = tiled_state(t, 0);
+    finish_lanes(t, root, NULL);
+    for (r = 0; r < t->pl->rows; r++) {
+        const float l = state_l(t, root)[r];
+        mu[r] = l == 0.0f ? 0.0f : log2_canon(l);
+        mu[r] = root[r] == NEG_INF ? mu[r] : root[r] + mu[r];
+    }
+    give_state(t, root);
+}
+
+static float *logits_row(const tile *t, const lane *at)
+{
+    const attn_params *p = &t->pr->p;
+    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
+    return p->logits.data + row * p->seq_len_kv;
+}
+
+/* Columns outside the sequence. */
+static void fill_outside(const tile *t, const lane *at, float value)
+{
+    float *row = logits_row(t, at);
+    int64_t column;
+    for (column = 0; column < t->pr->p.seq_len_kv; column++)
+        if (column < t->s.column || column >= t->s.column + t->s.kv_len)
+            row[column] = value;
+}
+
+/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
+{
+    const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
+    const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
+    float *s = t->s_tile;
+    int k;
+    if (class != ATTN_TILE_EMPTY)
+        open_logits(t, s, j0, n, class, stage);
+    for (k = 0; k < count && class == ATTN_TILE_EMPTY; k++)
+        s[k] = NEG_INF;
+    if (stage == ATTN_LOGITS_SOFTMAX)
+        t->pl->kernels->exp_sum(s, n, 0.0f, mu, sums);
+    for (k = 0; k < count && stage != ATTN_LOGITS_SOFTMAX; k++)
+        s[k] = s[k] * LN2;
+}
+
+static void logits_item(const call *c, char *slot, int64_t index)
+{
+    const attn_params *p = &c->pr.p;
+    const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
+    tile *t = open_tile(c, slot, 0);
+    row_choice choice;
+    int64_t j0;
+    int j, r;
+    choice.list = p->logits.rows;
+    choice.count = p->logits.num_rows;
+    choice.heads = c->pr.group;
+    choice.first = index % c->pl.logits_tiles * c->pl.rows;
+    index /= c->pl.logits_tiles;
+    t->kv_head = index % p->num_heads_kv;
+    t->s = sequence_of(p, index / p->num_heads_kv);
+    choice.head0 = t->kv_head * c->pr.group;
+    if (!set_rows(t, &choice))
+        return;
+    if (softmax)
+        normaliser(t, t->lane_values + c->pl.rows);
+    for (r = 0; r < c->pl.rows; r++)
+        if (t->lanes[r].used)
+            fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
+    for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
+        const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
+        stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
+        for (r = 0; r < c->pl.rows; r++)
+            for (j = 0; j < n && t->lanes[r].used; j++)
+                store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
+                          t->s_tile[j * c->pl.rows + r]);
+    }
+}

@@ -1,0 +1,133 @@
+/* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "api/merge.h"
+#include "validate.c"
+#include "state.c"
+
+/* One row of attn_state_finish, in pieces that fit on the stack. */
+static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
+                       const attn_state *state)
+{
+    const attn_params *p = &pr->p;
+    const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
+    const float sink = sink_of(p, head);
+    float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
+    const int empty = l == 0.0f, with_sink = !is_neg_inf(sink) && !empty;
+    int64_t d, n;
+    if (with_sink)
+        w = merge_sink(sink, &m, &l);
+    if (p->lse.data)
+        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i), row_lse(m, l, empty, sink));
+    for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
+        n = min64(COUNT_OF(piece), p->head_dim_v - d);
+        memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
+        if (with_sink)
+            scale_values(piece, 1, n, w);
+        result_body(1, &to, piece, &l, pr->keep_factor, n);
+        store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
+                  n);
+    }
+}
+
+ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state)
+{
+    text why = text_in(NULL, 0);
+    problem pr;
+    attn_status status;
+    int64_t b, head, i;
+    if (!is_state(state))
+        return ATTN_ERR_ARG;
+    status = validate(p, &pr, 0, &why);
+    if (status)
+        return status;
+    if (!pr.p.o.data && !pr.p.lse.data)
+        return ATTN_ERR_ARG;
+    for (b = 0; b < pr.p.batch; b++) {
+        const sequence s = sequence_of(&pr.p, b);
+        for (head = 0; head < pr.p.num_heads_q; head++)
+            for (i = s.row_from; i < s.row_to; i++)
+                finish_row(&pr, &s, head, i, state);
+    }
+    return status;
+}
+
+/* ---- helpers for callers */
+
+/* ---- raw states */
+
+static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
+{
+    *to->m = *from->m;
+    *to->l = *from->l;
+    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
+}
+
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+{
+    int64_t row;
+    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
+        return ATTN_ERR_ARG;
+    for (row = 0; row < out->num_rows; row++) {
+        const attn_state lower = state_at(a, row, out->head_dim_v);
+        const attn_state upper = state_at(b, row, out->head_dim_v);
+        const attn_state sum = state_at(out, row, out->head_dim_v);
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+        else
+            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+    }
+    return ATTN_OK;
+}
+
+/* ---- finished results */
+
+/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+static float lse_weight(float x, float top)
+{
+    float w = x - top;
+    w = w * LOG2E_HI;
+    return exp2_canon(w);
+}
+
+static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, const float *o_b,
+                          float lse_b, float *o_out, float *lse_out)
+{
+    const float top = lse_a > lse_b ? lse_a : lse_b;
+    const float wa = lse_weight(lse_a, top), wb = lse_weight(lse_b, top);
+    const float sum = wa + wb;
+    float lse = log2_canon(sum);
+    int64_t d;
+    lse = lse * LN2;
+    lse = top + lse;
+    for (d = 0; d < head_dim_v; d++) {
+        float x = o_a[d] * wa;
+        x = fma32(FMA_BASE, o_b[d], wb, x);
+        x = x / sum;
+        o_out[d] = x + 0.0f;
+    }
+    *lse_out = lse + 0.0f;
+}
+
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out)
+{
+    int64_t row;
+    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
+        return ATTN_ERR_ARG;
+    for (row = 0; row < num_rows; row++) {
+        const int64_t at = row * head_dim_v;
+        const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
+        if (only_a || only_b) { /* an empty part is the identity */
+            memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
+            lse_out[row] = only_a ? lse_a[row] : lse_b[row];
+            continue;
+        }
+        merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
+                      &lse_out[row]);
+    }
+    return ATTN_OK;
+}

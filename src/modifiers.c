@@ -1,0 +1,185 @@
+/* src/modifiers.c - what changes a logit: softcap, bias, ALiBi, masks, the score callback, in this order.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "visibility.c"
+
+static void apply_softcap(tile *t, float *s, int64_t j0, int n)
+{
+    (void)j0;
+    t->pl->kernels->softcap(s, n, t->pr->cap2, t->pr->icap2);
+}
+
+static void apply_bias(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_bias *bias = &p->bias;
+    float (*load)(const void *, int64_t) = storages[bias->dtype].load;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        int64_t at = 0;
+        t->lane_values[r] = LOG2E_HI;
+        if (l->used)
+            at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
+                 (t->s.column + j0) * bias->stride_kv;
+        for (j = 0; j < n; j++)
+            t->x_tile[j * rows + r] = l->used ? load(bias->data, at + j * bias->stride_kv) : 0.0f;
+    }
+    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+}
+
+static void apply_alibi(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const float *slopes = p->alibi_slopes + t->s.b * p->alibi_stride;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        const float slope2 = l->used ? slopes[l->head] * LOG2E_HI : 0.0f;
+        t->lane_values[r] = -slope2;
+        for (j = 0; j < n; j++) {
+            const int64_t distance = l->used ? l->pos - (j0 + j) : 0;
+            t->x_tile[j * rows + r] = (float)(distance < 0 ? -distance : distance);
+        }
+    }
+    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+}
+
+static void apply_score(tile *t, float *s, int64_t j0, int n)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int j, r;
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < n && t->lanes[r].used; j++) {
+            float *logit = &s[j * rows + r];
+            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
+            if (!is_neg_inf(*logit)) {
+                float natural = *logit * LN2;
+                natural = p->score(p->callback_user, &pair, natural);
+                *logit = natural * LOG2E_HI;
+            }
+        }
+}
+
+static int softcap_active(const attn_params *p)
+{
+    return p->softcap > 0;
+}
+
+static int bias_active(const attn_params *p)
+{
+    return p->bias.data != NULL;
+}
+
+static int alibi_active(const attn_params *p)
+{
+    return p->alibi_slopes != NULL;
+}
+
+typedef struct modifier {
+    const char *name;
+    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int (*active)(const attn_params *p);
+    void (*apply)(tile *t, float *s, int64_t j0, int n);
+} modifier;
+
+static const modifier modifiers[] = {
+    { "softcap", ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
+    { "bias", ATTN_LOGITS_BIAS, bias_active, apply_bias },
+    { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
+};
+
+static int has_modifier(const attn_params *p)
+{
+    int m, any = 0;
+    for (m = 0; m < COUNT_OF(modifiers); m++)
+        any |= modifiers[m].active(p);
+    return any;
+}
+
+/* Dead keys become -inf; unused lanes see none. */
+static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
+{
+    const int rows = t->pl->rows;
+    int *begin = t->lane_keys, *end = begin + rows, r, all = 1;
+    if (class == ATTN_TILE_PARTIAL && t->by_pair) {
+        t->pl->kernels->hide(s, t->alive + (j0 - t->alive_from) * rows, n);
+        return;
+    }
+    if ((class == ATTN_TILE_FULL || all_see(t, j0, n)) && t->used == rows)
+        return;
+    for (r = 0; r < rows; r++) {
+        lane_range(t, r, j0, n, &begin[r], &end[r]);
+        all &= begin[r] == 0 && end[r] == n;
+    }
+    if (!all)
+        t->pl->kernels->clip(s, n, begin, end);
+}
+
+/* The modifiers up to `stage` change scores of keys j0..j0+n-1. */
+static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
+{
+    int m;
+    for (m = 0; m < COUNT_OF(modifiers) && t->pl->modified; m++)
+        if (stage >= modifiers[m].last_stage && modifiers[m].active(&t->pr->p))
+            modifiers[m].apply(t, s, j0, n);
+}
+
+/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
+ * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
+ * comes after the masks, because it need not see masked pairs. */
+static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
+                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_kernels *kernels = t->pl->kernels;
+    attn_runs runs;
+    const float *k;
+    ptrdiff_t stride;
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
+        lanes.begin = 0;
+        lanes.end = t->pl->rows;
+    }
+    if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
+        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
+    } else {
+        k = key_rows(t, KEYS, j0, n, lanes, &stride);
+        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+    }
+    change_logits(t, s, j0, n, stage);
+    if (stage < ATTN_LOGITS_BIAS)
+        return;
+    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+        hide_dead(t, s, j0, n, class);
+    if (p->score)
+        apply_score(t, s, j0, n);
+}
+
+/* The same of a tile of keys of its own, in all lanes. */
+static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    open_keys(t, j0, n);
+    tile_logits(t, s, j0, n, class, stage, all, NULL, NULL);
+}
+
+ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
+{
+    int64_t power = 1, h;
+    if (!slopes || num_heads < 1 || num_heads > 1 << 20)
+        return ATTN_ERR_ARG;
+    while (power * 2 <= num_heads)
+        power *= 2;
+    for (h = 0; h < num_heads; h++) {
+        const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
+        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
+        x = x / (float)(h < power ? power : 2 * power);
+        slopes[h] = exp2_canon(x);
+    }
+    return ATTN_OK;
+}

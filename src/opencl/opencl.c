@@ -1,0 +1,195 @@
+/* src/opencl/opencl.c - attention on OpenCL devices: the public functions.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "kept.c"
+#include "refusals.c"
+
+ATTN_API size_t attn_opencl_size(void)
+{
+    return sizeof(attn_opencl);
+}
+
+ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options)
+{
+    static const attn_opencl_options usual;
+    const attn_opencl_options *o = options ? options : &usual;
+    attn_status status;
+    text why;
+    if (!gpu)
+        return ATTN_ERR_ARG;
+    memset(gpu, 0, sizeof *gpu);
+    why = text_in(gpu->why, sizeof gpu->why);
+    gpu->exact = o->exact != 0;
+    gpu->least_flops = o->least_flops;
+    gpu->unchecked = o->unchecked;
+    gpu->log = o->log;
+    gpu->log_user = o->log_user;
+    gpu->plain.gpu = gpu;
+    if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
+        return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
+    if (o->build_options)
+        memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
+    if (!load_library(gpu, o->library, &why))
+        return ATTN_ERR_UNSUPPORTED;
+    status = open_queue(gpu, o, &why);
+    if (status)
+        return status;
+    describe_device(gpu);
+    if (o->binaries)
+        take_programs(gpu, o->binaries, o->binaries_bytes);
+    if (gpu->exact)
+        check_device(gpu);
+    put(&why, "ok");
+    return ATTN_OK;
+}
+
+ATTN_API int attn_opencl_list(attn_opencl *gpu, const attn_opencl_options *options,
+                              attn_opencl_device *devices, int most)
+{
+    static const attn_opencl_options usual;
+    const attn_opencl_options *o = options ? options : &usual;
+    device_walk walk;
+    text why;
+    if (!gpu || most < 0 || (most > 0 && !devices))
+        return 0;
+    memset(gpu, 0, sizeof *gpu);
+    memset(&walk, 0, sizeof walk);
+    why = text_in(gpu->why, sizeof gpu->why);
+    walk.list = devices;
+    walk.room = most;
+    if (load_library(gpu, o->library, &why))
+        walk_devices(gpu, &walk, &why);
+    if (walk.best)
+        put(&why, "ok");
+    if (gpu->library)
+        close_library(gpu->library);
+    gpu->library = NULL;
+    return (int)walk.devices;
+}
+
+ATTN_API void attn_opencl_close(attn_opencl *gpu)
+{
+    int i;
+    if (!gpu)
+        return;
+    for (i = 0; i < VARIANTS; i++)
+        if (gpu->programs[i])
+            gpu->cl.clReleaseProgram(gpu->programs[i]);
+    if (gpu->queue)
+        gpu->cl.clReleaseCommandQueue(gpu->queue);
+    if (gpu->context)
+        gpu->cl.clReleaseContext(gpu->context);
+    if (gpu->library)
+        close_library(gpu->library);
+    memset(gpu, 0, sizeof *gpu);
+}
+
+ATTN_API const char *attn_opencl_why(const attn_opencl *gpu)
+{
+    return gpu ? gpu->why : "no memory for the object: gpu is NULL";
+}
+
+ATTN_API const char *attn_opencl_build_log(const attn_opencl *gpu)
+{
+    return gpu ? gpu->build_log : "";
+}
+
+ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_info *info)
+{
+    int i;
+    if (!gpu || !info || !gpu->queue)
+        return ATTN_ERR_ARG;
+    *info = gpu->info;
+    info->built = LOAD(&gpu->built);
+    info->taken = LOAD(&gpu->taken);
+    info->dropped = 0;
+    for (i = 0; i < VARIANTS; i++)
+        info->dropped += LOAD(&gpu->verdicts[i]) == DROPPED;
+    return ATTN_OK;
+}
+
+ATTN_API size_t attn_opencl_binaries_get(const attn_opencl *gpu, void *to, size_t bytes)
+{
+    if (!gpu || !gpu->queue)
+        return 0;
+    return keep_programs(gpu, (unsigned char *)to, to ? bytes : 0);
+}
+
+ATTN_API attn_status attn_opencl_binaries_set(attn_opencl *gpu, const void *from, size_t bytes)
+{
+    if (!gpu || !gpu->queue || !from)
+        return ATTN_ERR_ARG;
+    return take_programs(gpu, from, bytes);
+}
+
+ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *how)
+{
+    static const attn_opencl_call nothing; /* of no object */
+    attn_backend backend;
+    memset(&backend, 0, sizeof backend);
+    if (how)
+        how->gpu = gpu;
+    backend.abi = ATTN_KERNEL_ABI;
+    backend.name = "opencl";
+    backend.user = how ? how : gpu ? &gpu->plain : (void *)(uintptr_t)&nothing;
+    backend.supports = supports_call;
+    backend.workspace_size = call_workspace;
+    backend.run = run_call;
+    backend.supports_gradients = supports_gradients;
+    backend.gradients_size = gradients_size;
+    backend.run_gradients = run_gradients;
+    return backend;
+}
+
+static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl_plan_info *to)
+{
+    to->forward = runs(pl, PART_FORWARD);
+    to->merge_parts = to->forward && pl->parts > 1;
+    to->naive = runs(pl, PART_NAIVE);
+    to->logits = pr->p.logits.data != NULL;
+    to->device_bytes = to->naive ? (size_t)(matrix_bytes(pr) + 4 * pr->max_q_len) : 0;
+    if (!to->forward)
+        return;
+    to->tile_rows = pl->forward.rows;
+    to->tile_columns = pl->forward.columns;
+    to->tiles = pl->tiles;
+    to->slices = pl->slices;
+    to->parts = pl->parts;
+    to->part_keys = pl->parts > 1 ? pl->part_keys : 0;
+    to->items = pl->items;
+    to->groups = pl->groups;
+    to->local_bytes = (size_t)local_bytes_of(pl->forward.rows, pl->forward.columns);
+    to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
+}
+
+ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_params *p,
+                                      attn_opencl_plan_info *to)
+{
+    device_limits limits;
+    device_plan pl;
+    attn_problem pr;
+    attn_status status;
+    const char *fault;
+    text why;
+    if (!to)
+        return ATTN_ERR_ARG;
+    memset(to, 0, sizeof *to);
+    why = text_in(to->why, sizeof to->why);
+    if (!info || !p)
+        return bad(&why, ATTN_ERR_ARG, "info and p must not be NULL");
+    if (info->compute_units < 1)
+        return bad(&why, ATTN_ERR_ARG, "info.compute_units must be at least 1");
+    status = attn_problem_of(p, &pr, to->why, sizeof to->why);
+    if (status)
+        return status;
+    limits = limits_of(info, info->exact);
+    pl = plan_device(&pr, &limits);
+    fault = refuse_plan(&pr, &limits, &pl);
+    put(&why, fault ? fault : "ok");
+    to->runs = fault == NULL;
+    if (to->runs)
+        show_plan(&pr, &pl, to);
+    return ATTN_OK;
+}

@@ -1,0 +1,251 @@
+/* src/opencl/plan.c - the plan: sizes of a call, a pure function of device and problem.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../seam.h"
+#include "../sizes.c"
+#include "device.c"
+
+#define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
+#define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
+#define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
+
+/* What the plan depends on besides the problem. */
+typedef struct device_limits {
+    int compute_units;
+    size_t local_bytes, allocation_bytes;
+    int exact;
+    int divide; /* keys even where they are few: for a first use */
+} device_limits;
+
+typedef struct device_plan {
+    variant forward;
+    int64_t tiles, parts, slices, items, groups;
+    int64_t chunk_keys, part_keys, levels;
+    int64_t pending_bytes, parts_bytes; /* of device memory */
+    unsigned programs;                  /* that the call runs: bit 1 << part */
+} device_plan;
+
+static device_limits limits_of(const attn_opencl_info *info, int exact)
+{
+    device_limits limits;
+    limits.compute_units = info->compute_units;
+    limits.local_bytes = info->local_bytes;
+    limits.allocation_bytes = info->allocation_bytes;
+    limits.exact = exact;
+    limits.divide = 0;
+    return limits;
+}
+
+/* Local memory of a work-group of the kernel forward: see its arrays. */
+static int64_t local_bytes_of(int rows, int columns)
+{
+    const int64_t slices = (int64_t)(rows + CL_BN) * 36;
+    const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
+    const int64_t blocks = CL_BN / CL_BLOCK;
+    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
+           8 * (rows + 2 * CL_BN);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int64_t most_of(const attn_problem *pr,
+                       int64_t (*of)(const attn_problem *, const attn_sequence *))
+{
+    int64_t b, most = 0;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        most = max64(most, of(pr, &s));
+    }
+    return most;
+}
+
+/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
+static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
+{
+    if (s->kv_len == 0)
+        return 0;
+    return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
+}
+
+/* Chunks likewise. */
+static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
+{
+    (void)pr;
+    return parts_of(s, ATTN_CHUNK);
+}
+
+/* The most of any sequence, at least 1. */
+static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
+{
+    int64_t b, most = 1;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        most = max64(most, parts_of(&s, part_keys));
+    }
+    return most;
+}
+
+static int64_t count_tiles(const attn_problem *pr, int rows)
+{
+    int64_t b, n = 0;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        n += round_up(s.q_len * pr->group, rows) / rows;
+    }
+    return n;
+}
+
+/* Whether something must be asked pair by pair; callbacks are refused before. */
+static int has_pairs(const attn_params *p)
+{
+    return p->block_mask.bitmap || p->block_mask.row_offsets || p->tree_parents || p->q_segments ||
+           p->bool_mask.data || p->bit_mask.data || p->softcap > 0 || p->bias.data ||
+           p->alibi_slopes || p->dropout_p > 0;
+}
+
+/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
+static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
+{
+    const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
+    const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
+    const int64_t unit = limits->exact ? ATTN_CHUNK : 4 * CL_BN;
+    int64_t parts = min64(CL_MAX_PARTS, wanted / max64(1, whole));
+    pl->part_keys = WHOLE;
+    pl->parts = 1;
+    if (parts > 1 && (limits->divide || pr->max_kv_len > unit)) {
+        pl->part_keys = unit;
+        while (count_parts(pr, pl->part_keys) > parts)
+            pl->part_keys *= 2;
+        pl->parts = count_parts(pr, pl->part_keys);
+        if (pl->parts == 1)
+            pl->part_keys = WHOLE;
+    }
+    pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
+}
+
+/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
+ * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
+static int64_t levels_for(int64_t chunks)
+{
+    int64_t levels = 0;
+    for (; chunks > 1; chunks = (chunks + 1) / 2)
+        levels++;
+    return levels;
+}
+
+static int writes_values(const attn_params *p)
+{
+    return p->partial || p->o.data;
+}
+
+static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const int tiled =
+        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
+    const int rows = (tiled && pl->parts > 1) || p->logits.data;
+    return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
+           (naive ? 1u << PART_NAIVE : 0);
+}
+
+static int runs(const device_plan *pl, int part)
+{
+    return (pl->programs >> part & 1) != 0;
+}
+
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pr->max_q_len * pr->group;
+    const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    device_plan pl;
+    memset(&pl, 0, sizeof pl);
+    pl.forward.part = PART_FORWARD;
+    pl.forward.exact = limits->exact;
+    pl.forward.kv_type = p->k.dtype == p->v.dtype ? p->k.dtype : MIXED;
+    pl.forward.pairs = has_pairs(p);
+    pl.forward.columns = columns <= 64 ? 64 : columns <= 128 ? 128 : 256;
+    pl.forward.rows = rows <= 16 ? 16 : pl.forward.columns == 256 ? 32 : 64; /* in registers */
+    while (pl.forward.rows > 16 &&
+           local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
+        pl.forward.rows /= 2;
+    pl.tiles = count_tiles(pr, pl.forward.rows);
+    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    divide_keys(pr, limits, &pl);
+    pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
+    pl.levels =
+        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    pl.groups =
+        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
+    pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
+    pl.parts_bytes = pl.parts == 1 ? 0
+                                   : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
+                                         (p->head_dim_v + 2);
+    pl.programs = choose_programs(pr, &pl);
+    return pl;
+}
+
+/* Of the textbook: the logits of a head, and a factor for each row. */
+static int64_t matrix_bytes(const attn_problem *pr)
+{
+    const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
+    return countable ? 4 * pr->max_q_len * pr->max_kv_len : INT64_MAX;
+}
+
+typedef struct refusal {
+    int applies;
+    const char *why;
+} refusal;
+
+static const char times_or_event[] =
+    "times are known when a call has ended: with event it returns before";
+static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
+static const char too_many_keys[] = "a sequence has more than 2^30 keys";
+static const char too_little_local[] = "its work-groups have too little local memory for a tile";
+static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
+
+/* Bytes of the largest array that the device has. */
+static int64_t most_memory(const device_limits *limits)
+{
+    return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
+}
+
+/* The first that applies, or NULL. */
+static const char *first_refusal(const refusal *refusals, int count)
+{
+    int i;
+    for (i = 0; i < count; i++)
+        if (refusals[i].applies)
+            return refusals[i].why;
+    return NULL;
+}
+
+/* Why no device of these limits can run the call, or NULL. */
+static const char *refuse_plan(const attn_problem *pr, const device_limits *limits,
+                               const device_plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int naive = runs(pl, PART_NAIVE);
+    const int64_t most = most_memory(limits);
+    const refusal refusals[] = {
+        { p->part.rows || p->part.keys, "a part of a call" },
+        { p->score != NULL, "score is a callback" },
+        { p->mask != NULL, "mask is a callback" },
+        { naive && p->partial, "naive on a device has no raw states" },
+        { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
+        { pr->max_kv_len > MOST_KEYS, too_many_keys },
+        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
+        { !naive &&
+              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
+          too_little_local },
+        { pl->pending_bytes > most || pl->parts_bytes > most,
+          "partial states exceed an array of the device" },
+    };
+    return first_refusal(refusals, COUNT_OF(refusals));
+}

@@ -1,0 +1,284 @@
+/* src/opencl/session.c - a session: one call, in the caller's workspace: buffers, kernels, times, errors.
+ * SPDX-License-Identifier: MIT
+ *
+ * After the first error nothing more is done.
+ */
+#pragma once
+
+#include "programs.c"
+#include "plan.c"
+
+/* Arrays that kernels read, in the order of their arguments: INPUTS in kernels.cl. */
+enum input {
+    IN_Q,
+    IN_K,
+    IN_V,
+    IN_TABLE,
+    IN_BIAS,
+    IN_BOOL,
+    IN_BIT,
+    IN_BITMAP,
+    IN_OFFSETS,
+    IN_COLUMNS,
+    IN_Q_SEGMENTS,
+    IN_KV_SEGMENTS,
+    IN_TREE,
+    IN_SLOPES,
+    IN_SINKS,
+    KERNEL_INPUTS,
+    IN_O = KERNEL_INPUTS,
+    IN_LSE,
+    IN_DOUT,
+    IN_DLSE,
+    INPUT_COUNT /* of gradients only */
+};
+
+/* Arrays that they write. */
+enum output {
+    OUT_O,
+    OUT_LSE,
+    OUT_M,
+    OUT_L,
+    OUT_STATE_O,
+    OUT_LOGITS,
+    OUT_DQ,
+    OUT_DK,
+    OUT_DV,
+    OUT_DSINKS,
+    OUT_DBIAS,
+    OUT_DSLOPES,
+    OUTPUT_COUNT
+};
+
+enum { MOST_BUFFERS = INPUT_COUNT + OUTPUT_COUNT + 8 };
+
+/* An array as it lies in memory, of the host or of a device: four axes, strides in elements, 0 =
+ * broadcast. Elements have 1, 8, 16 or 32 bits. */
+typedef struct array {
+    const void *data;
+    int bits;
+    int64_t count[4], stride[4];
+} array;
+
+typedef struct session session;
+typedef struct written written;
+
+/* Brings what a call writes of an output from its copy to the host. */
+typedef void (*scatter_fn)(const session *s, const written *w, const char *from);
+
+struct written {
+    array host;
+    cl_handle memory;
+    int64_t offset;    /* bytes to element 0 */
+    int64_t stride[4]; /* on the device */
+    int how;           /* enum place */
+    scatter_fn scatter;
+};
+
+enum place { NAMED, IN_PLACE, COPIED }; /* the caller's buffer; the host's memory; a copy */
+
+/* Where time goes: from the start of one command to the end of another, or the same. */
+enum spent { TO_DEVICE, COMPUTE, TO_HOST };
+typedef struct timed {
+    cl_handle first, last;
+    int on;
+} timed;
+enum { MOST_TIMED = 64 };
+
+/* SVM of the caller as a buffer. */
+typedef struct shared_array {
+    const void *of;
+    cl_handle memory;
+} shared_array;
+
+struct session {
+    attn_opencl *gpu;
+    const attn_opencl_call *call;
+    const attn_problem *pr;
+    device_plan pl;
+    cl_handle queue;
+    cl_int error;
+    const char *failed; /* what the error happened in */
+    int buffer_count, shared_count;
+    cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
+    shared_array shared[INPUT_COUNT + OUTPUT_COUNT];
+    cl_handle numbers_buffer, sequences, tiles;
+    cl_handle input[INPUT_COUNT];
+    written output[OUTPUT_COUNT];
+    int64_t numbers[N_COUNT];
+    int timed_count;
+    timed timed[MOST_TIMED]; /* commands whose times nobody has read yet */
+};
+
+static int has_failed(session *s, cl_int error, const char *what)
+{
+    if (error && !s->error) {
+        s->error = error;
+        s->failed = what;
+    }
+    return s->error != CL_SUCCESS;
+}
+
+/* ---- times, by the events of commands */
+
+static double seconds_at(const session *s, cl_handle event, cl_uint what)
+{
+    uint64_t nanoseconds = 0;
+    if (s->gpu->cl.clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL))
+        return 0;
+    return (double)nanoseconds * 1e-9;
+}
+
+/* Waits for the commands and counts their times. */
+static void read_times(session *s)
+{
+    attn_opencl_times *to = s->call->times;
+    if (s->timed_count > 0)
+        has_failed(s, s->gpu->cl.clFinish(s->queue), "waiting for times");
+    while (s->timed_count > 0) {
+        const timed *t = &s->timed[--s->timed_count];
+        const double took = seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
+                            seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
+        *(t->on == TO_DEVICE ? &to->to_device
+          : t->on == TO_HOST ? &to->to_host
+                             : &to->compute) += took;
+        s->gpu->cl.clReleaseEvent(t->first);
+        if (t->last != t->first)
+            s->gpu->cl.clReleaseEvent(t->last);
+    }
+}
+
+/* Where the next command puts its event, which begins a span; NULL = nobody asks. */
+static cl_handle *begin_span(session *s, int on)
+{
+    timed *t;
+    if (!s->call->times)
+        return NULL;
+    if (s->timed_count == MOST_TIMED)
+        read_times(s);
+    t = &s->timed[s->timed_count];
+    t->first = t->last = NULL;
+    t->on = on;
+    return &t->first;
+}
+
+/* Where the command that ends the span puts its event. */
+static cl_handle *end_span(session *s)
+{
+    return s->call->times ? &s->timed[s->timed_count].last : NULL;
+}
+
+/* The span's commands are enqueued. */
+static void keep_span(session *s)
+{
+    timed *t = &s->timed[s->timed_count];
+    if (!s->call->times)
+        return;
+    if (!t->last)
+        t->last = t->first;
+    if (t->first)
+        s->timed_count++;
+}
+
+/* A buffer for the time of this call; NULL after an error. bytes may be 0 without an array of the
+ * host. */
+static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *host, const char *what)
+{
+    cl_int error = CL_SUCCESS;
+    cl_handle memory;
+    if (s->error)
+        return NULL;
+    memory = s->gpu->cl.clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4),
+                                       host, &error);
+    if (has_failed(s, error, what))
+        return NULL;
+    s->buffers[s->buffer_count++] = memory;
+    return memory;
+}
+
+static void *map_buffer(session *s, cl_handle memory, cl_flags flags, int64_t bytes)
+{
+    const int on = flags == CL_MAP_READ ? TO_HOST : TO_DEVICE;
+    cl_int error = s->error;
+    void *at = NULL;
+    if (!error)
+        at = s->gpu->cl.clEnqueueMapBuffer(s->queue, memory, 1, flags, 0, (size_t)bytes, 0, NULL,
+                                           begin_span(s, on), &error);
+    return has_failed(s, error, "mapping an array") ? NULL : at;
+}
+
+static void unmap_buffer(session *s, cl_handle memory, void *at)
+{
+    if (!at)
+        return;
+    has_failed(s, s->gpu->cl.clEnqueueUnmapMemObject(s->queue, memory, at, 0, NULL, end_span(s)),
+               "unmapping an array");
+    keep_span(s);
+}
+
+/* ---- kernels */
+
+typedef struct launch {
+    session *s;
+    cl_handle kernel;
+    cl_uint arguments;
+} launch;
+
+static void add_argument(launch *l, size_t bytes, const void *value)
+{
+    if (!l->s->error)
+        has_failed(l->s, l->s->gpu->cl.clSetKernelArg(l->kernel, l->arguments++, bytes, value),
+                   "setting an argument");
+}
+
+/* A kernel never gets NULL: numbers stand for what it does not read. */
+static void add_memory(launch *l, cl_handle memory)
+{
+    const cl_handle given = memory ? memory : l->s->numbers_buffer;
+    add_argument(l, sizeof given, &given);
+}
+
+static void add_int(launch *l, int64_t value)
+{
+    const cl_int given = (cl_int)value;
+    add_argument(l, sizeof given, &given);
+}
+
+static launch open_launch(session *s, const variant *v, const char *name)
+{
+    launch l;
+    cl_int error = s->error;
+    cl_handle program = NULL;
+    int i;
+    l.s = s;
+    l.kernel = NULL;
+    l.arguments = 0;
+    if (!error)
+        program = find_program(s->gpu, v, &error);
+    if (!error)
+        l.kernel = s->gpu->cl.clCreateKernel(program, name, &error);
+    if (has_failed(s, error, name))
+        return l;
+    add_memory(&l, s->numbers_buffer);
+    add_memory(&l, s->sequences);
+    for (i = 0; i < KERNEL_INPUTS; i++)
+        add_memory(&l, s->input[i]);
+    return l;
+}
+
+/* Enqueues the kernel and releases it. */
+static void close_launch(launch *l, const char *name, const size_t global[3], const size_t local[3])
+{
+    session *s = l->s;
+    if (!s->error) {
+        has_failed(s,
+                   s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
+                                                     NULL, begin_span(s, COMPUTE)),
+                   name);
+        keep_span(s);
+        if (s->call->times)
+            s->call->times->kernels++;
+    }
+    if (l->kernel)
+        s->gpu->cl.clReleaseKernel(l->kernel);
+}

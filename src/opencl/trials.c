@@ -1,0 +1,355 @@
+/* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
+ * SPDX-License-Identifier: MIT
+ *
+ * Where the results differ, because of a compiler's or a driver's bug, no call uses the program. The
+ * problem and all that it needs lie in memory of the driver: the caller has given none yet.
+ */
+#pragma once
+
+#include "check.c"
+#include "gradients.c"
+
+enum verdict { UNTRIED, TRUSTED, DROPPED };
+
+enum {
+    TRIAL_HEADS = 2,
+    TRIAL_ROWS = 20,
+    TRIAL_FEW_ROWS = 7,
+    TRIAL_KEYS = 120,
+    TRIAL_DIM = 24,
+    TRIAL_COLUMNS = 256,
+    TRIAL_LOGITS = 3,
+    TRIAL_WORKSPACE = 1 << 20
+};
+#define TRIAL_BASE 1000   /* number of the first key: chunks and parts end among so few keys */
+#define TRIAL_BOUND 1e-4f /* of results up to 1 and logits up to 100, in the device's own order */
+
+typedef struct trial_results {
+    float o[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], lse[TRIAL_HEADS * TRIAL_ROWS];
+    float logits[TRIAL_HEADS * TRIAL_LOGITS * TRIAL_KEYS];
+    float dq[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
+    float dk[TRIAL_KEYS * TRIAL_DIM], dv[TRIAL_KEYS * TRIAL_COLUMNS];
+    float dbias[TRIAL_KEYS], dsinks[TRIAL_HEADS], dslopes[TRIAL_HEADS];
+} trial_results;
+
+/* What the device has a copy of. */
+typedef struct trial_arrays {
+    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
+    float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
+    float dout[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], bias[TRIAL_KEYS];
+    float slopes[TRIAL_HEADS], sinks[TRIAL_HEADS];
+    trial_results out;
+} trial_arrays;
+
+typedef struct trial {
+    attn_opencl_call how;
+    attn_opencl_buffer named;
+    attn_backend backend;
+    device_limits limits;
+    attn_params p;
+    int gradients; /* nonzero: a trial of attn_backward */
+    attn_gradients g;
+    int64_t key_base;
+    trial_arrays arrays;
+    trial_results device;
+} trial;
+
+/* n numbers of -most..most, as they are stored. */
+static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
+        if (dtype == ATTN_F32)
+            ((float *)to)[i] = x;
+        else
+            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+    }
+}
+
+/* A problem whose plan is the variant: sizes are no multiples of its tiles'. */
+static void describe_trial(attn_params *p, const variant *v)
+{
+    p->batch = p->num_heads_kv = p->num_workers = 1;
+    p->num_heads_q = TRIAL_HEADS;
+    p->seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS;
+    p->seq_len_kv = TRIAL_KEYS;
+    p->head_dim = TRIAL_DIM;
+    p->head_dim_v = v->columns - 4;
+    p->k.dtype = v->kv_type == MIXED ? ATTN_F16 : v->kv_type;
+    p->v.dtype = v->kv_type == MIXED ? ATTN_F32 : v->kv_type;
+    p->causal = 1;
+    p->window = ATTN_WINDOW;
+    p->window_left = TRIAL_KEYS - 25; /* some rows see all of the first chunk */
+    p->window_right = -1;
+    if (v->pairs) {
+        p->softcap = 5;
+        p->dropout_p = 0.25f;
+    }
+}
+
+static void fill_problem(trial *t, const variant *v, int part)
+{
+    trial_arrays *a = &t->arrays;
+    attn_params *p = &t->p;
+    describe_trial(p, v);
+    fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
+    fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
+    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
+                COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
+    fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
+    fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
+    t->key_base = TRIAL_BASE;
+    p->key_base = &t->key_base;
+    p->q.data = a->q;
+    p->k.data = a->k;
+    p->v.data = a->v;
+    p->o.data = a->out.o;
+    p->lse.data = a->out.lse;
+    p->alibi_slopes = v->pairs ? a->slopes : NULL;
+    p->impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    if (part == PART_ROWS) {
+        p->logits.stage = ATTN_LOGITS_SOFTMAX;
+        p->logits.num_rows = TRIAL_LOGITS;
+        p->logits.data = a->out.logits;
+    }
+    t->limits.divide = part == PART_ROWS;
+}
+
+/* Gradients of all that there is a kernel for; so small that sums of them are up to 10. */
+static void fill_gradients(trial *t, const variant *v)
+{
+    trial_arrays *a = &t->arrays;
+    attn_params *p = &t->p;
+    attn_gradients *g = &t->g;
+    fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
+    fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
+    fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
+    p->sinks = a->sinks;
+    g->gemms = 7;
+    g->dout.data = a->dout;
+    g->dq.data = a->out.dq;
+    g->dk.data = a->out.dk;
+    g->dv.data = a->out.dv;
+    g->dsinks = a->out.dsinks;
+    if (!v->pairs)
+        return;
+    p->bias.data = a->bias;
+    p->bias.stride_batch = p->bias.stride_head = p->bias.stride_q = ATTN_STRIDE_BROADCAST;
+    p->bias.stride_kv = 1;
+    g->dbias.data = a->out.dbias;
+    g->dslopes = a->out.dslopes;
+}
+
+static int trial_supports(const attn_backend *self, const attn_problem *pr, char *why,
+                          size_t why_bytes)
+{
+    (void)self;
+    (void)pr;
+    (void)why;
+    (void)why_bytes;
+    return 1;
+}
+
+static attn_status trial_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
+{
+    (void)self;
+    (void)pr;
+    *bytes = TRIAL_WORKSPACE;
+    return ATTN_OK;
+}
+
+static attn_status trial_run(const attn_backend *self, const attn_problem *pr, void *workspace,
+                             size_t bytes)
+{
+    const trial *t = (const trial *)self->user;
+    return run_within(&t->limits, &t->how, pr, workspace, bytes);
+}
+
+static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
+                                    const attn_gradient_call *g, char *why, size_t why_bytes)
+{
+    (void)g;
+    return trial_supports(self, pr, why, why_bytes);
+}
+
+static attn_status trial_gradients_size(const attn_backend *self, const attn_problem *pr,
+                                        const attn_gradient_call *g, size_t *bytes)
+{
+    (void)g;
+    return trial_workspace(self, pr, bytes);
+}
+
+static attn_status trial_run_gradients(const attn_backend *self, const attn_problem *pr,
+                                       const attn_gradient_call *g, void *workspace, size_t bytes)
+{
+    const trial *t = (const trial *)self->user;
+    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
+}
+
+/* All but the problem. */
+static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
+{
+    memset(t, 0, sizeof *t);
+    t->how.gpu = gpu;
+    t->how.queue = queue;
+    t->how.num_buffers = 1;
+    t->how.buffers = &t->named;
+    t->named.address = &t->arrays;
+    t->named.bytes = sizeof t->arrays;
+    t->limits = limits_of(&gpu->info, gpu->exact);
+    t->backend.abi = ATTN_KERNEL_ABI;
+    t->backend.name = "opencl";
+    t->backend.user = t;
+    t->backend.supports = trial_supports;
+    t->backend.workspace_size = trial_workspace;
+    t->backend.run = trial_run;
+    t->backend.supports_gradients = trial_supports_gradients;
+    t->backend.gradients_size = trial_gradients_size;
+    t->backend.run_gradients = trial_run_gradients;
+}
+
+/* Whether the device's results will do; by how much they are off at most. */
+static int is_near(const trial *t, float *off)
+{
+    const float *right = t->arrays.out.o, *got = t->device.o;
+    const int count = (int)(sizeof t->device / sizeof *got);
+    int i, near = 1;
+    *off = 0;
+    for (i = 0; i < count; i++) {
+        const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
+        if (bits_of(right[i]) == bits_of(got[i]))
+            continue;
+        if (d > *off || is_nan(d))
+            *off = d;
+        near = near && !t->limits.exact && d <= TRIAL_BOUND;
+    }
+    return near;
+}
+
+static attn_status call_trial(trial *t)
+{
+    return t->gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
+                        : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+}
+
+/* The problem on the CPU and on the device; why not, if not. */
+static int run_trial(trial *t, text *why)
+{
+    const attn_opencl *gpu = t->how.gpu;
+    cl_int error = CL_SUCCESS;
+    attn_status status = ATTN_OK;
+    float off = 0;
+    if (t->gradients)
+        status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE); /* they read o and lse */
+    t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
+                                          sizeof t->arrays, &t->arrays, &error);
+    if (error) {
+        explain_error(why, "its arrays", error);
+        return 0;
+    }
+    if (!status)
+        status = call_trial(t);
+    t->p.backend = &t->backend;
+    if (!status)
+        status = call_trial(t);
+    if (!status)
+        error =
+            gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1, offsetof(trial_arrays, out),
+                                        sizeof t->device, &t->device, 0, NULL, NULL);
+    gpu->cl.clReleaseMemObject(t->named.mem);
+    if (status || error) {
+        put(why, "it did not run");
+        return 0;
+    }
+    if (is_near(t, &off))
+        return 1;
+    put(why, "it is off by ");
+    put_float(why, off);
+    return 0;
+}
+
+/* On a queue of its own: the caller's may be waiting for the caller. UNTRIED where there is no
+ * memory for it now. */
+static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
+{
+    const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
+    cl_int error = CL_SUCCESS;
+    cl_handle memory = NULL, queue;
+    trial *t = NULL;
+    int found = UNTRIED;
+    queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
+    if (!error)
+        memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                        bytes, NULL, &error);
+    if (!error)
+        t = (trial *)gpu->cl.clEnqueueMapBuffer(queue, memory, 1, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                                bytes, 0, NULL, NULL, &error);
+    if (error) {
+        explain_error(why, "memory to try it in", error);
+    } else {
+        place_trial(t, gpu, queue);
+        fill_problem(t, v, part);
+        t->gradients = gradients;
+        if (gradients)
+            fill_gradients(t, v);
+        found = run_trial(t, why) ? TRUSTED : DROPPED;
+        gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
+        gpu->cl.clFinish(queue);
+    }
+    if (memory)
+        gpu->cl.clReleaseMemObject(memory);
+    if (queue)
+        gpu->cl.clReleaseCommandQueue(queue);
+    return found;
+}
+
+static const char *const distrusted[PART_COUNT] = {
+    "kernel forward failed its first check on this device",
+    "kernel merge_parts or logits failed its first check on this device",
+    "kernels naive failed their first check on this device",
+    NULL,
+    "kernels of gradients failed their first check on this device",
+};
+
+static const char untried[] = "a kernel could not be checked before its first use";
+
+/* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
+ * gradients: of attn_backward. */
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
+{
+    char sentence[200 + MOST_OPTIONS], figure[120];
+    text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
+    int volatile *verdict;
+    int before = UNTRIED, now;
+    variant v = *forward;
+    v.part = part;
+    verdict = &gpu->verdicts[variant_number(&v)];
+    now = LOAD(verdict);
+    if (now != UNTRIED)
+        return now;
+    now = try_program(gpu, forward, part, gradients, &why);
+    if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
+        return before;
+    if (now == TRUSTED)
+        return now;
+    put(&t, now == DROPPED ? distrusted[part] : untried);
+    put(&t, ": ");
+    put(&t, figure);
+    put(&t, "; ");
+    build_options(gpu, &v, t.at, t.left);
+    say(gpu, ATTN_LOG_WARNING, sentence);
+    return now;
+}
+
+/* Why the call must not use its programs, or NULL. */
+static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
+{
+    int part, found;
+    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
+        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, gradients) : TRUSTED;
+        if (found != TRUSTED)
+            return found == DROPPED ? distrusted[part] : untried;
+    }
+    return NULL;
+}

@@ -1,0 +1,328 @@
+/* src/plan.c - the plan: a pure function of problem and kernel set, shared by the workspace query and the run.
+ * SPDX-License-Identifier: MIT
+ *
+ * A run in too small a workspace takes the small plan, which needs least.
+ *
+ *     workspace = | alignment | call | shared by the workers | slot 0 | slot 1 | ...
+ *
+ * Shared are the logits of all heads (naive_whole), parts of the keys (split.c) or the states of a
+ * prefix (prefix.c).
+ *
+ * One slot belongs to one worker. Its size depends on head_dim and tile shape only: the merge tree is
+ * given room for 2^20 keys at least, so that memory is constant up to that length. But where row tiles
+ * share copies of K and V, memory follows their number and the actual length, within item_bytes of the
+ * tuning, 1 MiB.
+ */
+#pragma once
+
+#include "problem.c"
+#include "keys.c"
+
+#define TREE_KEYS ((int64_t)1 << 20)
+#define ITEM_TILES 12
+
+/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
+ * left, of which there is one a level at most; log2 of the number of chunks, one more where the
+ * first key lies inside the tree. */
+static int tree_slots(const problem *pr, int64_t keys)
+{
+    const int inside = begins_inside(&pr->p);
+    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + inside;
+    int slots = 1 + inside;
+    for (; chunks > 1; chunks = ceil_div(chunks, 2))
+        slots++;
+    return slots;
+}
+
+/* Rows of one item of the first list. */
+static int64_t item_rows(const plan *pl)
+{
+    return (int64_t)pl->rows * pl->item_tiles;
+}
+
+static void plan_items(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int varlen = p->cu_seqlens_q != NULL;
+    const int64_t group = pr->group;
+    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+        pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
+    else
+        pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
+    pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
+    if (pl->impl == ATTN_IMPL_NAIVE)
+        pl->items = times(p->batch, p->num_heads_q);
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
+        pl->items = 0;
+    pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
+    pl->logits_items = 0;
+    if (p->logits.data)
+        pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
+}
+
+static void plan_matrix(const problem *pr, plan *pl)
+{
+    const int64_t rows = times(ceil_div(pr->max_q_len, pl->rows), pl->rows);
+    pl->matrix_floats = 0;
+    if (pl->impl == ATTN_IMPL_NAIVE)
+        pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
+}
+
+/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
+ * cache, which costs up to 20 % of the speed. */
+static int row_aliases(const attn_tensor *x, int64_t dim)
+{
+    return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
+}
+
+/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
+ * the other. Rows of the copy are an odd number of cache lines apart. */
+static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
+{
+    pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
+    pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
+}
+
+static void plan_copies(const problem *pr, plan *pl)
+{
+    plan_copy(&pr->p, pl, KEYS, &pr->p.k, pr->p.head_dim);
+    plan_copy(&pr->p, pl, VALUES, &pr->p.v, pr->p.head_dim_v);
+}
+
+static int has_copies(const plan *pl)
+{
+    return pl->pitch[KEYS] || pl->pitch[VALUES];
+}
+
+static void plan_row_tile(const problem *pr, plan *pl)
+{
+    int64_t at = 0;
+    pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
+    place(&at, 1, sizeof(tile));
+    pl->lanes = place(&at, pl->rows, sizeof(lane));
+    pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
+    pl->row_tile_bytes = at;
+}
+
+static void plan_slot(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
+    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
+    const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
+    int64_t at = 0;
+    place(&at, 1, sizeof(key_tile));
+    pl->stage = place(&at, times(rows, dim), sizeof(float));
+    pl->row_in = place(&at, rows, sizeof(const float *));
+    pl->row_out = place(&at, rows, sizeof(float *));
+    pl->s = place(&at, rows * keys, sizeof(float));
+    pl->x = place(&at, rows * keys, sizeof(float));
+    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
+    pl->lane_keys = place(&at, 2 * rows, sizeof(int));
+    pl->alpha = place(&at, rows * blocks, sizeof(float));
+    pl->blocks = place(&at, blocks, sizeof(block));
+    pl->alive = place(&at, rows * keys, sizeof(uint8_t));
+    pl->operand_runs = place(&at, run_count, sizeof(const char *));
+    pl->ahead_runs = place(&at, run_count, sizeof(const char *));
+    pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
+    pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
+    pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
+    pl->row_tiles = at;
+    pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
+}
+
+/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
+ * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
+ * worth ITEM_TILES of them. */
+static int most_item_tiles(const plan *pl, int64_t rows)
+{
+    const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
+    const int64_t wanted = has_copies(pl) ? ITEM_TILES : min64(ITEM_TILES, shared);
+    return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
+}
+
+/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
+ * 2^20 keys; but where copies want many row tiles, the actual ones. */
+static int64_t tree_keys(const problem *pr, const plan *pl)
+{
+    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
+    return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
+}
+
+/* ---- dividing the keys of a row tile */
+
+#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
+#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
+#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
+#define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
+
+/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
+ * elements of K and V, 2048 keys of 128, two workers with a pool of their own took longer than one
+ * (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+static int wants_split(const problem *pr, const plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int alike = pl->tiles == 1 && !has_batch_arrays(p);
+    const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
+           !p->part.continued && pl->items > 0 &&
+           pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
+           !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
+}
+
+/* The memory of a chunk that is divided. */
+static void plan_chunk(plan *pl)
+{
+    split *sp = &pl->split;
+    int64_t at = 0;
+    sp->s = place(&at, (int64_t)ATTN_CHUNK * pl->rows, sizeof(float));
+    sp->alpha = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
+    sp->high = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
+    sp->blocks = place(&at, CHUNK_BLOCKS, sizeof(block));
+    sp->counts = place(&at, CHUNK_BLOCKS, sizeof(int));
+    sp->chunk_bytes = at;
+}
+
+/* Row tiles in all. */
+static int64_t split_rows(const plan *pl)
+{
+    return pl->items * pl->item_tiles;
+}
+
+/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
+ * the last one if it is cut short. 0 where they need more than so many bytes. */
+static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
+{
+    const int64_t workers = pr->p.num_workers;
+    int64_t n = pr->max_kv_len % ATTN_CHUNK != 0;
+    while (n < chunks && pl->items * (chunks - n) % workers)
+        n++;
+    return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
+}
+
+/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+static void plan_inside(const problem *pr, plan *pl)
+{
+    split *sp = &pl->split;
+    const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
+    const int64_t chunks = split_rows(pl) * sp->inside, dim = pr->p.head_dim_v;
+    while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
+        pl->keys /= 2;
+    sp->tiles = ATTN_CHUNK / pl->keys;
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
+    sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
+}
+
+/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
+ * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
+ * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
+{
+    const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
+    const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
+    const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
+    if (pl->item_tiles > 1 || state <= LARGE_STATE)
+        return usual;
+    return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
+}
+
+/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
+static void plan_split(const problem *pr, plan *pl)
+{
+    split *sp = &pl->split;
+    const int moved = begins_inside(&pr->p);
+    const int64_t chunks = ceil_div(pr->max_kv_len, ATTN_CHUNK) + moved;
+    const int64_t state = aligned(times(pl->state_floats, sizeof(float)));
+    const int64_t bytes = pr->p.num_workers * split_bytes(pr, pl, state);
+    int64_t parts = chunks, room;
+    memset(sp, 0, sizeof *sp);
+    pl->shared_bytes = 0;
+    if (!wants_split(pr, pl))
+        return;
+    room = bytes / split_rows(pl);
+    while (times(parts, state) > room && parts > 1 + moved)
+        parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
+    plan_chunk(pl);
+    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+        sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
+    if (times(parts, state) > room || (parts == 1 && !sp->inside))
+        return;
+    pl->shared_bytes = bytes; /* so that shorter calls find it, too */
+    sp->parts = (int)parts;
+    sp->states_bytes = times(parts, state);
+    sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
+    if (sp->inside)
+        plan_inside(pr, pl);
+    sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
+}
+
+/* Of the longest list of a call that divides keys. */
+static int64_t split_items(const plan *pl)
+{
+    const split *sp = &pl->split;
+    return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
+}
+
+/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
+ * each of several workers, if need be by dividing their keys. */
+static void plan_sharing(const problem *pr, plan *pl)
+{
+    const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
+    pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
+    for (;; pl->item_tiles--) {
+        pl->keys = pr->p.tile_keys;
+        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        plan_row_tile(pr, pl);
+        plan_items(pr, pl);
+        plan_slot(pr, pl);
+        plan_split(pr, pl);
+        if (pl->item_tiles == 1 ||
+            (pl->slot_bytes + pl->shared_bytes / workers <= pl->worker_bytes &&
+             max64(pl->items, pl->split.items) >= least))
+            return;
+    }
+}
+
+/* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
+ * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
+ * rows). Else it costs 1 to 2 %. */
+static int wants_ahead(const problem *pr, const plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->k.dtype)),
+                               times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype)));
+    return pl->tuning.ahead &&
+           (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
+}
+
+/* What does not depend on how rows and keys are divided. */
+static void begin_plan(const problem *pr, plan *pl, int small)
+{
+    const attn_params *p = &pr->p;
+    pl->small = small;
+    pl->kernels = p->kernels;
+    pl->tuning = tuning_of(p, p->kernels);
+    pl->impl = pr->impl;
+    pl->rows = p->kernels->rows;
+    pl->prefix_items = pl->prefix_keys = 0;
+    pl->prefix_why = NULL;
+    plan_copies(pr, pl);
+    plan_matrix(pr, pl);
+}
+
+/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+static void divide_plan(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    int64_t most;
+    plan_sharing(pr, pl);
+    pl->ahead = wants_ahead(pr, pl);
+    if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
+        pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
+    most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
+    pl->workers = (int)max64(1, min64(p->num_workers, most));
+}

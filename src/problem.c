@@ -1,0 +1,291 @@
+/* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "sizes.c"
+#include "select.c"
+#include "tuning.c"
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Number of a row among raw states: that of a packed lse. */
+static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
+{
+    const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
+    return (entry + head) * rows_held(p) + s->q_row + i;
+}
+
+static inline float sink_of(const attn_params *p, int64_t head)
+{
+    if (p->softmax1)
+        return 0.0f;
+    return p->sinks ? p->sinks[head] : NEG_INF;
+}
+
+static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
+{
+    attn_pair pair;
+    pair.batch = s->b;
+    pair.head = at->head;
+    pair.i = at->i;
+    pair.j = j;
+    pair.pos = s->key_base + at->pos;
+    pair.n = s->key_base + j;
+    return pair;
+}
+
+/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
+ * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
+#define NARROW_TILE_KEYS 256
+
+static int64_t q_capacity(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_q ? (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b] : p->seq_len_q;
+}
+
+static int64_t kv_capacity(const attn_params *p, int64_t b)
+{
+    return p->cu_seqlens_kv ? (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]
+                            : p->seq_len_kv;
+}
+
+/* Narrows *from..*to-1 to `count` from `begin` on. */
+static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
+{
+    *from = max64(*from, min64(begin, *to));
+    *to = max64(*from, min64(begin + count, *to));
+}
+
+static sequence sequence_of(const attn_params *p, int64_t b)
+{
+    sequence s;
+    s.b = b;
+    s.column = entry32(p->kv_begin, b, 0);
+    s.q_row = entry32(p->cu_seqlens_q, b, 0);
+    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
+    s.q_len = entry32(p->q_len, b, q_capacity(p, b));
+    s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
+    s.row_from = 0;
+    s.row_to = s.q_len;
+    s.key_from = 0;
+    s.key_to = s.kv_len;
+    if (p->part.rows) {
+        s.q_row -= p->part.row_begin;
+        take_part_of(p->part.row_begin, p->part.row_count, &s.row_from, &s.row_to);
+    }
+    if (p->part.keys) {
+        s.kv_row -= p->part.key_begin;
+        take_part_of(p->part.key_begin - s.column, p->part.key_count, &s.key_from, &s.key_to);
+    }
+    s.key_base = p->key_base ? p->key_base[b] : 0;
+    s.prefix = entry32(p->prefix, b, 0);
+    s.offset = 0;
+    if (p->alignment == ATTN_ALIGN_BOTTOM_RIGHT)
+        s.offset = s.kv_len - s.q_len;
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        s.offset = p->q_offset[b];
+    return s;
+}
+
+/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+static float score_factor(float scale)
+{
+    float low = scale * LOG2E_LO;
+    return fma32(FMA_BASE, scale, LOG2E_HI, low);
+}
+
+static void resolve_sizes(attn_params *p)
+{
+    if (p->num_heads_kv == 0)
+        p->num_heads_kv = p->num_heads_q;
+    if (p->head_dim_v == 0)
+        p->head_dim_v = p->head_dim;
+    if (p->scale == 0.0f && p->head_dim > 0)
+        p->scale = inv_sqrt_nearest((uint64_t)p->head_dim);
+    if (p->window && p->window_left > TOO_BIG)
+        p->window_left = -1;
+    if (p->window && p->window_right > TOO_BIG)
+        p->window_right = -1;
+    if (p->num_workers == 0 && !p->parallel_for)
+        p->num_workers = OPENMP_THREADS;
+    if (p->num_workers == 0)
+        p->num_workers = 1;
+}
+
+/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+static void settle_workers(attn_params *p)
+{
+    if (!p->parallel_for && OPENMP_THREADS == 0)
+        p->num_workers = 1;
+}
+
+/* Where 0 means broadcast, its long name does, too. */
+static void resolve_broadcast(ptrdiff_t *stride)
+{
+    if (*stride == ATTN_STRIDE_BROADCAST)
+        *stride = 0;
+}
+
+static void resolve_mask_strides(attn_mask *m)
+{
+    resolve_broadcast(&m->stride_batch);
+    resolve_broadcast(&m->stride_head);
+    resolve_broadcast(&m->stride_q);
+    resolve_broadcast(&m->stride_kv);
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static void resolve_rows(attn_params *p)
+{
+    attn_rows *rows = &p->kv_rows;
+    if (rows->page_size)
+        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
+}
+
+static void resolve_layouts(attn_params *p)
+{
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
+    const attn_block_mask *blocks = &p->block_mask;
+    resolve_rows(p);
+    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
+    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
+    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
+    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
+    if (varlen)
+        p->lse.stride_batch = 0;
+    resolve_broadcast(&p->bias.stride_batch);
+    resolve_broadcast(&p->bias.stride_head);
+    resolve_broadcast(&p->bias.stride_q);
+    resolve_broadcast(&p->bias.stride_kv);
+    resolve_mask_strides(&p->bool_mask);
+    resolve_mask_strides(&p->bit_mask);
+    resolve_broadcast(&p->block_mask.stride_batch);
+    resolve_broadcast(&p->block_mask.stride_head);
+    resolve_broadcast(&p->block_mask.csr_stride_batch);
+    resolve_broadcast(&p->block_mask.csr_stride_head);
+    resolve_broadcast(&p->alibi_stride);
+    if (p->q_segments_stride == 0)
+        p->q_segments_stride = to_stride(p->seq_len_q);
+    if (p->kv_segments_stride == 0)
+        p->kv_segments_stride = to_stride(p->seq_len_kv);
+    if (p->tree_stride == 0)
+        p->tree_stride = to_stride(p->seq_len_q);
+    resolve_broadcast(&p->q_segments_stride);
+    resolve_broadcast(&p->kv_segments_stride);
+    resolve_broadcast(&p->tree_stride);
+    if (blocks->block_k > 0 && blocks->stride_row == 0)
+        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    if (p->logits.num_rows == 0 && p->logits.rows == NULL)
+        p->logits.num_rows = p->seq_len_q;
+}
+
+/* Whether sequences differ in length or position; else the first stands for all. */
+static int has_batch_arrays(const attn_params *p)
+{
+    return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
+           p->prefix;
+}
+
+static int choose_impl(const attn_params *p)
+{
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
+        return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+}
+
+/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
+{
+    const int64_t cell = p->block_mask.block_k;
+    const tuning t = tuning_of(p, kernels);
+    int keys;
+    if (p->tile_keys || t.tile_keys)
+        return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
+    keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
+    if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
+        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+    return keys;
+}
+
+/* The kernel set and the sizes that the caller leaves open. */
+static void resolve_kernels(problem *pr)
+{
+    attn_params *p = &pr->p;
+    const int64_t rows = times(pr->max_q_len, pr->group);
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch));
+    pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
+    if (p->kernels == NULL)
+        p->kernels = best_kernels(rows);
+    p->tile_keys = tile_keys_of(p, p->kernels);
+    if (p->auto_naive_keys == 0)
+        p->auto_naive_keys = tuning_of(p, p->kernels).auto_naive_keys;
+    pr->impl = choose_impl(p);
+}
+
+static void resolve_numbers(problem *pr)
+{
+    attn_params *p = &pr->p;
+    float keep = 1.0f - p->dropout_p;
+    int64_t b;
+    const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
+    pr->group = p->num_heads_q / p->num_heads_kv;
+    pr->factor = score_factor(p->scale);
+    pr->cap2 = p->softcap * LOG2E_HI;
+    pr->icap2 = p->softcap > 0 ? 1.0f / pr->cap2 : 0.0f;
+    pr->keep_factor = 1.0f / keep;
+    pr->drop_below = (uint32_t)((double)p->dropout_p * 4294967296.0);
+    pr->max_q_len = pr->max_kv_len = 0;
+    for (b = 0; b < kinds; b++) {
+        const sequence s = sequence_of(p, b);
+        pr->max_q_len = max64(pr->max_q_len, s.row_to - s.row_from);
+        pr->max_kv_len = max64(pr->max_kv_len, s.key_to - s.key_from);
+    }
+    resolve_kernels(pr);
+}
+
+/* What has to be computed. */
+static int wants_values(const attn_params *p)
+{
+    return p->partial || p->o.data;
+}
+
+static int wants_rows(const attn_params *p)
+{
+    return wants_values(p) || p->lse.data;
+}
+
+static int is_empty(const attn_params *p)
+{
+    return p->batch == 0 || rows_held(p) == 0;
+}
+
+/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+static int begins_inside(const attn_params *p)
+{
+    return p->key_base || p->part.keys;
+}

@@ -1,0 +1,488 @@
+/* src/resume.c - attention in steps, over keys that come tile by tile.
+ * SPDX-License-Identifier: MIT
+ *
+ * A tile is a call of attn_forward for a part of the keys (p.part) that continues the state of its
+ * chunk; chunks merge in the tree of docs/canon.md, kept as a binary counter.
+ */
+#pragma once
+
+#include "api/resume.h"
+#include "forward.c"
+#include "merge.c"
+
+#define MOST_TILE_KEYS 128
+#define USUAL_TILE_BYTES ((int64_t)1 << 18)
+
+/* Offsets into the memory, from its first aligned byte on. */
+typedef struct resume_layout {
+    int64_t tile_keys, entry_rows, rows, slots;
+    int64_t q_len, m, l, o, pending, k, v, workspace;
+} resume_layout;
+
+static int64_t tile_bytes(const attn_params *p, int64_t keys)
+{
+    const int64_t k = times(p->head_dim, (int64_t)bytes_of(p->k.dtype));
+    const int64_t v = times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype));
+    return times(times(p->num_heads_kv, keys), plus(k, v));
+}
+
+/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+static int64_t most_pending(int64_t keys)
+{
+    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
+    for (; chunks > 1; chunks = ceil_div(chunks, 2))
+        slots++;
+    return slots;
+}
+
+/* p: resolved. */
+static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
+{
+    int64_t at = 0;
+    lay->tile_keys = tile_keys ? tile_keys : MOST_TILE_KEYS;
+    while (!tile_keys && lay->tile_keys > ATTN_BLOCK &&
+           tile_bytes(p, lay->tile_keys) > USUAL_TILE_BYTES)
+        lay->tile_keys /= 2;
+    lay->entry_rows = times(p->num_heads_q, rows_held(p));
+    lay->rows = times(p->batch, lay->entry_rows);
+    lay->slots = most_pending(p->seq_len_kv);
+    lay->q_len = place(&at, p->batch, sizeof(int32_t));
+    lay->m = place(&at, lay->rows, sizeof(float));
+    lay->l = place(&at, lay->rows, sizeof(float));
+    lay->o = place(&at, times(lay->rows, p->head_dim_v), sizeof(float));
+    lay->pending = place(&at, times(times(lay->slots, lay->entry_rows), plus(p->head_dim_v, 2)),
+                         sizeof(float));
+    lay->k = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim),
+                   bytes_of(p->k.dtype));
+    lay->v = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim_v),
+                   bytes_of(p->v.dtype));
+    lay->workspace = at;
+}
+
+/* ---- validation */
+
+static attn_status check_request(const attn_params *p, int64_t tile_keys, text *why)
+{
+    if (tile_keys &&
+        (tile_keys < ATTN_BLOCK || tile_keys > ATTN_CHUNK || (tile_keys & (tile_keys - 1))))
+        return bad_field(why, ATTN_ERR_ARG, "tile_keys", tile_keys,
+                         " must be 0 or a power of two from 16 to 1024");
+    if (!p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": attn_resume gives o and lse");
+    if (p->part.keys)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
+                         ": attn_resume divides the keys itself");
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_rows: attn_resume fetches keys, wherever they lie");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
+    return ATTN_OK;
+}
+
+/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
+ * or nowhere. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    one->partial = 1;
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
+    one->k.stride_seq = to_stride(resolved->head_dim);
+    one->v.stride_seq = to_stride(resolved->head_dim_v);
+    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
+    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
+    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
+    if (!base)
+        return;
+    one->k.data = base + lay->k;
+    one->v.data = base + lay->v;
+    one->state.m = (float *)(void *)(base + lay->m);
+    one->state.l = (float *)(void *)(base + lay->l);
+    one->state.o = (float *)(void *)(base + lay->o);
+}
+
+/* Bytes before the workspace of attn_forward. */
+static int64_t fixed_bytes(const resume_layout *lay)
+{
+    return plus(ALIGNMENT - 1, lay->workspace);
+}
+
+static void share_keys(attn_tensor *x)
+{
+    x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
+/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
+                                     resume_layout *lay, attn_params *one, text *why)
+{
+    problem pr;
+    attn_status status = check_request(p, tile_keys, why);
+    if (status)
+        return status;
+    *one = *p;
+    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->v);
+    status = validate(one, &pr, 0, why);
+    if (status)
+        return status;
+    if (p->seq_len_q > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
+                         " must be below 2^31 for attn_resume");
+    lay_out(&pr.p, tile_keys, lay);
+    if (fixed_bytes(lay) >= ADDRESS_LIMIT)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
+                         ": the states of all rows exceed the address space");
+    open_tile_call(one, &pr.p, lay, base);
+    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->kv_begin = one->kv_len = NULL;
+    return ATTN_OK;
+}
+
+/* What the caller's o and lse must be: attn_forward never sees them. */
+static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
+{
+    if (!fetch)
+        return bad(why, ATTN_ERR_ARG, "fetch is NULL");
+    if (!p->o.data && !p->lse.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
+    return ATTN_OK;
+}
+
+static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
+                               const void *memory, size_t bytes, resume_layout *lay,
+                               attn_params *one, text *why)
+{
+    char *base = memory ? align_memory(memory) : NULL;
+    size_t room = memory ? bytes : 0, fixed, need = 0;
+    text none = text_in(NULL, 0);
+    attn_status status = prepare(p, tile_keys, base, lay, one, why);
+    if (!status)
+        status = check_outputs_given(p, fetch, why);
+    if (status)
+        return status;
+    if (attn_workspace_size(one, &need))
+        return check_call(one, NULL, 0, why);
+    fixed = (size_t)fixed_bytes(lay);
+    status = room < fixed ? ATTN_ERR_WORKSPACE
+                          : check_call(one, base + lay->workspace, room - fixed, &none);
+    if (status != ATTN_ERR_WORKSPACE)
+        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+    put_field(why, "memory_bytes", (int64_t)room);
+    put(why, " is too small: attn_resume_memory says ");
+    put_int(why, (int64_t)(fixed + need));
+    return status;
+}
+
+/* ---- states */
+
+/* State number `slot` of the entry under way. */
+static attn_state pending_state(const attn_resumable *r, int slot)
+{
+    attn_state s;
+    s.num_rows = r->entry_rows;
+    s.head_dim_v = r->head_dim_v;
+    s.m = r->pending + slot * r->entry_rows * (r->head_dim_v + 2);
+    s.l = s.m + r->entry_rows;
+    s.o = s.l + r->entry_rows;
+    return s;
+}
+
+/* The states of the chunk under way. */
+static attn_state entry_state(const attn_resumable *r)
+{
+    attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
+    s.num_rows = r->entry_rows;
+    s.head_dim_v = r->head_dim_v;
+    return s;
+}
+
+static void empty_state(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+}
+
+static void move_state(const attn_state *to, const attn_state *from)
+{
+    memcpy(to->m, from->m, (size_t)to->num_rows * sizeof *to->m);
+    memcpy(to->l, from->l, (size_t)to->num_rows * sizeof *to->l);
+    memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
+}
+
+/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+static void merge_level(attn_resumable *r, int level)
+{
+    attn_state now = entry_state(r), lower;
+    if (!r->slot_of[level])
+        return;
+    lower = pending_state(r, r->slot_of[level] - 1);
+    attn_state_merge(&lower, &now, &now);
+    r->slot_of[level] = 0;
+}
+
+static int free_slot(const attn_resumable *r)
+{
+    int slot = 0, level;
+    for (level = 0; level < COUNT_OF(r->slot_of); level++)
+        if (r->slot_of[level] == slot + 1) {
+            slot++;
+            level = -1;
+        }
+    return slot;
+}
+
+/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
+ * levels at which a lower half waits. */
+static void end_of_chunk(attn_resumable *r, int64_t i)
+{
+    const attn_state now = entry_state(r);
+    attn_state place_of;
+    int level = 0, slot;
+    for (; i & 1; i >>= 1)
+        merge_level(r, level++);
+    slot = free_slot(r);
+    place_of = pending_state(r, slot);
+    move_state(&place_of, &now);
+    empty_state(&now);
+    r->slot_of[level] = (unsigned char)(slot + 1);
+}
+
+/* The root of the entry under way: keys that never came are empty. */
+static void end_of_entry(attn_resumable *r)
+{
+    int level;
+    for (level = 0; level < COUNT_OF(r->slot_of); level++)
+        merge_level(r, level);
+}
+
+/* ---- tiles */
+
+/* Keys that some row of an entry sees. */
+static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
+{
+    int64_t i, lo, hi;
+    *s = sequence_of(p, b);
+    *from = *to = 0;
+    for (i = s->row_from; i < s->row_to; i++) {
+        visible_range(p, s, i + s->offset, &lo, &hi);
+        if (lo >= hi)
+            continue;
+        *from = *from < *to ? min64(*from, lo) : lo;
+        *to = max64(*to, hi);
+    }
+}
+
+/* Where the tile of key j ends. */
+static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
+{
+    const int64_t n = s->key_base + j;
+    return min64(r->end, (n / r->tile_keys + 1) * r->tile_keys - s->key_base);
+}
+
+static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
+{
+    int64_t b, from, to, tiles = 0;
+    sequence s;
+    for (b = 0; b < p->batch; b++) {
+        keys_of_entry(p, b, &s, &from, &to);
+        if (from < to)
+            tiles += (s.key_base + to - 1) / tile_keys - (s.key_base + from) / tile_keys + 1;
+    }
+    return tiles;
+}
+
+/* Only entry b has rows for the call of a tile. */
+static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
+{
+    int64_t i;
+    for (i = 0; i < r->p.batch; i++)
+        r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
+}
+
+/* The next entry with keys begins. */
+static void next_entry(attn_resumable *r, sequence *s)
+{
+    for (;;) {
+        r->entry++;
+        keys_of_entry(&r->p, r->entry, s, &r->next, &r->end);
+        if (r->next < r->end)
+            break;
+    }
+    choose_entry(r, r->entry, s);
+}
+
+static int fetch_tile(attn_resumable *r)
+{
+    attn_fetch want;
+    int64_t head;
+    want.batch = r->entry;
+    want.first = r->tile.part.key_begin;
+    want.count = r->tile.part.key_count;
+    for (head = 0; head < r->kv_heads; head++) {
+        const size_t k = (size_t)(head * r->tile_keys * r->head_dim) * bytes_of(r->p.k.dtype);
+        const size_t v = (size_t)(head * r->tile_keys * r->head_dim_v) * bytes_of(r->p.v.dtype);
+        want.kv_head = head;
+        want.k = r->k + k;
+        want.v = r->v + v;
+        if (r->fetch(r->user, &want))
+            return 0;
+    }
+    r->fetched += want.count * r->kv_heads;
+    return 1;
+}
+
+/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
+ * failed. */
+OWN_FRAME static int want_tile(attn_resumable *r)
+{
+    sequence s;
+    int64_t end;
+    if (r->next == r->end)
+        next_entry(r, &s);
+    else
+        s = sequence_of(&r->p, r->entry);
+    end = tile_end(r, &s, r->next);
+    r->tile.part.key_begin = s.column + r->next;
+    r->tile.part.key_count = end - r->next;
+    return fetch_tile(r);
+}
+
+/* The tile is in the states. */
+OWN_FRAME static void take_in_tile(attn_resumable *r)
+{
+    const sequence s = sequence_of(&r->p, r->entry);
+    r->next += r->tile.part.key_count;
+    r->done++;
+    if ((s.key_base + r->next) % ATTN_CHUNK == 0)
+        end_of_chunk(r, (s.key_base + r->next) / ATTN_CHUNK - 1);
+    if (r->next == r->end)
+        end_of_entry(r);
+}
+
+/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+static attn_status take_tile(attn_resumable *r)
+{
+    attn_status status;
+    if (!want_tile(r))
+        return ATTN_ERR_CALLBACK;
+    status = attn_forward(&r->tile, r->workspace, r->workspace_bytes);
+    if (status)
+        r->status = status;
+    else
+        take_in_tile(r);
+    return status;
+}
+
+/* ---- public functions */
+
+ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    resume_layout lay;
+    attn_params one;
+    size_t workspace = 0;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    *bytes = 0;
+    status = prepare(p, tile_keys, NULL, &lay, &one, &why);
+    if (!status)
+        status = attn_workspace_size(&one, &workspace);
+    if (!status)
+        *bytes = (size_t)fixed_bytes(&lay) + workspace;
+    return status;
+}
+
+ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
+                                       const void *memory, size_t memory_bytes, char *buffer,
+                                       size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    resume_layout lay;
+    attn_params one;
+    const attn_status status =
+        check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &one, &why);
+    if (!status)
+        put(&why, "ok");
+    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+}
+
+ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
+                                       attn_fetch_fn fetch, void *user, void *memory,
+                                       size_t memory_bytes)
+{
+    text why = text_in(NULL, 0);
+    resume_layout lay;
+    char *base;
+    attn_status status;
+    if (!r)
+        return ATTN_ERR_ARG;
+    memset(r, 0, sizeof *r);
+    status = check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &r->tile, &why);
+    r->status = status;
+    if (status)
+        return status;
+    base = align_memory(memory);
+    r->p = *p;
+    r->tile.key_base = p->key_base;
+    r->tile.kv_begin = p->kv_begin;
+    r->tile.kv_len = p->kv_len;
+    r->tile.q_len = r->q_len = (int32_t *)(void *)(base + lay.q_len);
+    r->k = base + lay.k;
+    r->v = base + lay.v;
+    r->fetch = fetch;
+    r->user = user;
+    r->tile_keys = lay.tile_keys;
+    r->kv_heads = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    r->head_dim = p->head_dim;
+    r->head_dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    r->entry = -1;
+    r->entry_rows = lay.entry_rows;
+    r->states = r->tile.state;
+    r->states.num_rows = lay.rows;
+    r->states.head_dim_v = r->head_dim_v;
+    r->pending = (float *)(void *)(base + lay.pending);
+    r->workspace = base + lay.workspace;
+    r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
+    empty_state(&r->states);
+    r->total = count_tiles(p, r->tile_keys);
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles)
+{
+    attn_status status = ATTN_OK;
+    if (!r || tiles < 0)
+        return ATTN_ERR_ARG;
+    if (r->status)
+        return r->status;
+    for (; tiles > 0 && r->done < r->total && !status; tiles--)
+        status = take_tile(r);
+    return status;
+}
+
+ATTN_API attn_status attn_resume_end(attn_resumable *r)
+{
+    if (!r)
+        return ATTN_ERR_ARG;
+    if (r->status)
+        return r->status;
+    if (r->done < r->total)
+        return ATTN_ERR_ARG;
+    return attn_state_finish(&r->p, &r->states);
+}

@@ -1,0 +1,152 @@
+/* src/ring/agree.c - agreement of the ranks: before anything is sent, with each exchange, before outputs are written.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "plan.c"
+
+static double ring_seconds(const attn_transport *t)
+{
+    return t->seconds ? t->seconds(t->user) : 0;
+}
+
+/* The status of the lowest rank that has one: it gives the largest number. */
+static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
+                                   attn_status status)
+{
+    const double from = ring_seconds(t);
+    const int worst = t->agree(t->user, status ? (t->size - t->rank) * 16 + (int)status : 0);
+    stats->seconds += ring_seconds(t) - from;
+    if (worst > 0) {
+        stats->failed_rank = t->size - worst / 16;
+        return (attn_status)(worst % 16);
+    }
+    if (status || worst < 0)
+        stats->failed_rank = t->rank;
+    return worst < 0 ? ATTN_ERR_CALLBACK : status;
+}
+
+static uint32_t mix_in(uint32_t hash, int64_t value)
+{
+    const uint64_t u = (uint64_t)value * 0x9e3779b97f4a7c15u;
+    return (hash ^ (uint32_t)(u >> 32) ^ (uint32_t)u) * 0x01000193u + 1;
+}
+
+static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
+{
+    const int custom = ring->layout == ATTN_RING_CUSTOM;
+    int64_t i;
+    hash = mix_in(hash, ring->layout);
+    hash = mix_in(hash, ring->gather != 0);
+    hash = mix_in(hash, ring->arrival != 0);
+    hash = mix_in(hash, ring->shard);
+    for (i = custom ? ring->first_range[0] : 0; custom && i < ring->first_range[ranks]; i++) {
+        hash = mix_in(hash, ring->ranges[i].begin);
+        hash = mix_in(hash, ring->ranges[i].count);
+    }
+    return hash;
+}
+
+/* What has to be the same on every rank, or messages would not fit or results mean nothing. */
+static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
+{
+    const int64_t numbers[] = { gradients,
+                                p->batch,
+                                p->num_heads_q,
+                                p->num_heads_kv,
+                                p->seq_len_kv,
+                                p->head_dim,
+                                p->head_dim_v,
+                                p->k.dtype,
+                                p->v.dtype,
+                                p->causal,
+                                p->alignment,
+                                p->window,
+                                p->window_left,
+                                p->window_right,
+                                p->chunk_size,
+                                bits_of(p->scale),
+                                bits_of(p->softcap),
+                                bits_of(p->dropout_p),
+                                (int64_t)p->dropout_seed,
+                                p->softmax1,
+                                p->prefix != NULL,
+                                p->q_segments != NULL,
+                                p->sinks != NULL,
+                                p->tree_parents != NULL,
+                                p->alibi_slopes != NULL,
+                                p->bias.data != NULL,
+                                p->bool_mask.data != NULL,
+                                p->bit_mask.data != NULL,
+                                p->block_mask.bitmap != NULL,
+                                p->block_mask.row_offsets != NULL,
+                                p->mask != NULL,
+                                p->score != NULL };
+    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
+    int64_t b;
+    int i;
+    for (i = 0; i < COUNT_OF(numbers); i++)
+        hash = mix_in(hash, numbers[i]);
+    for (b = 0; b < p->batch; b++) {
+        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
+        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
+        hash = mix_in(hash, shift_of(p, b));
+        hash = mix_in(hash, entry32(p->prefix, b, 0));
+        hash = mix_in(hash, entry32(p->q_offset, b, 0));
+    }
+    for (i = 0; i < p->num_heads_q; i++) {
+        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
+        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    }
+    return hash;
+}
+
+/* All numbers are the same if the largest and the smallest are. */
+static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
+{
+    const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
+    const int high = t->agree(t->user, own), low = t->agree(t->user, most - own);
+    stats->failed_rank = -1;
+    if (high < 0 || low < 0)
+        return ATTN_ERR_CALLBACK;
+    return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
+}
+
+/* A message, from the beginning of a buffer on. */
+typedef struct ring_message {
+    const char *send;
+    char *receive;
+    int64_t send_bytes, receive_bytes;
+} ring_message;
+
+/* Begins an exchange if no rank has failed; returns what they agree on. */
+static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
+{
+    const attn_transport *t = c->t;
+    const double from = ring_seconds(t);
+    int begun = 0;
+    if (!status) {
+        begun = t->begin(t->user, m->send, (size_t)m->send_bytes, m->receive,
+                         (size_t)m->receive_bytes) == 0;
+        status = begun ? ATTN_OK : ATTN_ERR_CALLBACK;
+    }
+    c->stats->seconds += ring_seconds(t) - from;
+    status = agree_on_status(t, c->stats, status);
+    if (status && begun)
+        t->cancel(t->user);
+    if (status)
+        return status;
+    c->stats->exchanges++;
+    c->stats->bytes_sent += (double)m->send_bytes;
+    c->stats->bytes_received += (double)m->receive_bytes;
+    return ATTN_OK;
+}
+
+/* Ends it, whatever this rank's status is. */
+static attn_status end_exchange(ring_call *c, attn_status status)
+{
+    const double from = ring_seconds(c->t);
+    const int failed = c->t->end(c->t->user);
+    c->stats->seconds += ring_seconds(c->t) - from;
+    return status ? status : failed ? ATTN_ERR_CALLBACK : ATTN_OK;
+}

@@ -1,0 +1,195 @@
+/* src/ring/backward.c - the ring, backward: keys and values travel, and their gradients travel behind them.
+ * SPDX-License-Identifier: MIT
+ *
+ * Message t holds the keys and values of step t, up to the last that a rank lacks, and behind them the
+ * gradients of the keys of step t - 1, to which each rank has added its rows' share. After message R,
+ * where R is the number of ranks, the gradients are home.
+ */
+#pragma once
+
+#include "agree.c"
+#include "parts.c"
+
+/* Where gradients lie in the buffer of message t. */
+static int64_t gift_at(const ring_call *c, int t)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    if (t >= cuts->ranks)
+        return 0;
+    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+}
+
+static int64_t gift_bytes(const ring_call *c, int step)
+{
+    const int64_t length =
+        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
+    return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
+}
+
+static ring_message backward_message(const ring_call *c, int t)
+{
+    const int keys = t <= c->pl.cuts.ranks - 2, gifts = t > 0;
+    ring_message m;
+    m.send = c->base + c->pl.buffer[t % 2] + (keys ? 0 : gift_at(c, t));
+    m.receive = c->base + c->pl.buffer[(t + 1) % 2];
+    m.send_bytes = (keys ? gift_at(c, t) : 0) + (gifts ? gift_bytes(c, t - 1) : 0);
+    m.receive_bytes = (keys ? gift_at(c, t + 1) : 0) + (gifts ? gift_bytes(c, t) : 0);
+    return m;
+}
+
+static void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
+/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
+                     int64_t entries, int64_t dim)
+{
+    int64_t e;
+    for (e = 0; e < entries; e++)
+        add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
+}
+
+static float *floats_at(const ring_call *c, int64_t offset)
+{
+    return (float *)(void *)(c->base + offset);
+}
+
+/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+static void set_part_gradients(ring_call *c)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
+    memset(c->base + c->pl.part_dq, 0, (size_t)(s->entries_q * rows * s->dim) * sizeof(float));
+    memset(c->base + c->pl.part_dk, 0, (size_t)(s->entries_kv * keys * s->dim) * sizeof(float));
+    memset(c->base + c->pl.part_dv, 0, (size_t)(s->entries_kv * keys * s->dim_v) * sizeof(float));
+    memset(&c->g.dq, 0, sizeof c->g.dq);
+    c->g.dk = c->g.dv = c->g.dq;
+    c->g.dq.data = c->base + c->pl.part_dq;
+    c->g.dk.data = c->base + c->pl.part_dk;
+    c->g.dv.data = c->base + c->pl.part_dv;
+}
+
+/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
+{
+    const ring_shape *s = &c->pl.shape;
+    float *gift = floats_at(c, c->pl.gift);
+    const int64_t keys = c->p.part.key_count;
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, row = 0;
+    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
+        set_part_rows(c, &range, row);
+        if (!has_pairs(c))
+            continue;
+        set_part_gradients(c);
+        status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+        add_rows(floats_at(c, c->pl.dq), c->pl.length, row, floats_at(c, c->pl.part_dq),
+                 range.count, s->entries_q, s->dim);
+        add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
+        add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
+                 s->entries_kv, s->dim_v);
+    }
+    return status;
+}
+
+/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+static attn_status backward_shard(ring_call *c, int source, const char *shard)
+{
+    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
+    attn_ring_range range;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at = 0;
+    memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
+    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
+        set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
+        status = backward_range(c, length, at);
+    }
+    return status;
+}
+
+/* A row of f32 to an output's row `x` of this rank. */
+static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
+                      int64_t dim)
+{
+    char *at = (char *)output_at(to, x);
+    at += (ptrdiff_t)bytes_of(to->dtype) *
+          ((ptrdiff_t)b * to->stride_batch + (ptrdiff_t)h * to->stride_head);
+    attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
+}
+
+/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
+                           int64_t b, int64_t first, int64_t end, const float *from)
+{
+    int64_t h, x;
+    for (h = 0; to->data && h < heads; h++)
+        for (x = first; x < end; x++)
+            store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
+}
+
+/* Of the rows and keys in use: `home` holds dk and dv. */
+static void write_gradients(ring_call *c, const float *home)
+{
+    const ring_shape *s = &c->pl.shape;
+    const attn_gradients *g = &c->own_g;
+    attn_ring_range range;
+    int64_t cursor = 0, at = 0, b;
+    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
+        set_part_rows(c, &range, at);
+        set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
+        for (b = 0; b < c->p.batch; b++) {
+            const sequence q = sequence_of(&c->p, b);
+            const int64_t row = at - range.begin, key = row + q.column;
+            const int64_t heads_kv = s->entries_kv / c->p.batch;
+            store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
+                           floats_at(c, c->pl.dq));
+            store_gradient(c, &g->dk, heads_kv, s->dim, b, key + q.key_from, key + q.key_to, home);
+            store_gradient(c, &g->dv, heads_kv, s->dim_v, b, key + q.key_from, key + q.key_to,
+                           home + dv_at(s, c->pl.length));
+        }
+    }
+}
+
+/* What this rank adds joins what came with message t. */
+static void join_gifts(ring_call *c, int t)
+{
+    float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));
+    const float *own = floats_at(c, c->pl.gift);
+    if (t == 0)
+        memcpy(to, own, (size_t)gift_bytes(c, t));
+    else
+        add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
+}
+
+static attn_status ring_gradients(ring_call *c)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    const int exchanges = cuts->ranks > 1;
+    attn_status status = load_own(c);
+    int t;
+    memset(c->base + c->pl.dq, 0,
+           (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
+    for (t = 0; t < cuts->ranks + exchanges; t++) {
+        const ring_message m = backward_message(c, t);
+        if (exchanges)
+            status = begin_exchange(c, &m, status);
+        if (exchanges && status)
+            return status;
+        if (!status && t < cuts->ranks)
+            status =
+                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
+        if (exchanges)
+            status = end_exchange(c, status);
+        if (!status && t < cuts->ranks)
+            join_gifts(c, t);
+    }
+    status = agree_on_status(c->t, c->stats, status);
+    if (!status)
+        write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    return status;
+}

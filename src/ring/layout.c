@@ -1,0 +1,164 @@
+/* src/ring/layout.c - which rank holds which positions: every layout but CUSTOM deals runs of units to the ranks.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../api/ring.h"
+#include "../sizes.c"
+#include "../seam.h"
+
+#define RING_MOST_RANKS 4096
+#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+
+typedef struct ring_cut {
+    const attn_ring *ring;
+    int ranks;
+    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    int64_t length, unit, units, runs;
+    int64_t shift;  /* n of position x: x + shift, in every sequence */
+    int64_t chunks; /* that the root of the tree covers */
+} ring_cut;
+
+static int64_t run_begin(const ring_cut *c, int64_t run)
+{
+    const int64_t each = c->units / c->runs, rest = c->units % c->runs;
+    return min64(c->length, (run * each + run * rest / c->runs) * c->unit);
+}
+
+static int owner_of_run(const ring_cut *c, int64_t run)
+{
+    if (c->ring->layout == ATTN_RING_STRIPED)
+        return (int)(run % c->ranks);
+    return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
+}
+
+/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
+{
+    const attn_ring *ring = c->ring;
+    int64_t run = rank + at * c->ranks;
+    if (ring->layout == ATTN_RING_CUSTOM) {
+        if (at >= ring->first_range[rank + 1] - ring->first_range[rank])
+            return 0;
+        *range = ring->ranges[ring->first_range[rank] + at];
+        return 1;
+    }
+    if (ring->layout == ATTN_RING_ZIGZAG && at == 1)
+        run = 2 * (int64_t)c->ranks - 1 - rank;
+    if (run >= c->runs)
+        return 0;
+    range->begin = run_begin(c, run);
+    range->count = run_begin(c, run + 1) - range->begin;
+    return 1;
+}
+
+/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
+{
+    attn_ring_range more;
+    while (dealt_range(c, rank, *at, range) && range->count == 0)
+        ++*at;
+    if (!dealt_range(c, rank, *at, range))
+        return 0;
+    while (dealt_range(c, rank, ++*at, &more) &&
+           (more.count == 0 || more.begin == range->begin + range->count))
+        range->count += more.count;
+    return 1;
+}
+
+/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
+{
+    attn_ring_range range;
+    int64_t at = 0, sum = 0, count = 0, most = 0;
+    while (next_range(c, rank, &at, &range)) {
+        sum += range.count;
+        most = max64(most, range.count);
+        count++;
+    }
+    if (ranges)
+        *ranges = count;
+    if (longest)
+        *longest = most;
+    return sum;
+}
+
+/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
+{
+    int64_t i;
+    for (*owner = 0; *owner < ranks; ++*owner)
+        for (i = ring->first_range[*owner]; i < ring->first_range[*owner + 1]; i++)
+            if (ring->ranges[i].begin == x && ring->ranges[i].count > 0)
+                return x + ring->ranges[i].count;
+    return -1;
+}
+
+/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
+ * begins as 0, as *x does. */
+static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
+{
+    int owner = 0;
+    if (c->ring->layout == ATTN_RING_CUSTOM) {
+        *x = custom_end(c->ring, c->ranks, *x, &owner);
+        return owner;
+    }
+    while (run_begin(c, *run + 1) == *x)
+        ++*run;
+    owner = owner_of_run(c, *run);
+    *x = run_begin(c, ++*run);
+    return owner;
+}
+
+/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+static int64_t shift_of(const attn_params *p, int64_t b)
+{
+    const int64_t base = p->key_base ? p->key_base[b] : 0;
+    return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
+}
+
+/* Whether every cut lies between two chunks of every sequence. */
+static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
+{
+    attn_ring_range range;
+    int64_t at, b;
+    int rank;
+    for (b = 0; (p->key_base || p->kv_begin) && b < p->batch; b++)
+        if (shift_of(p, b) != shift_of(p, 0) || shift_of(p, b) < 0 || shift_of(p, b) % ATTN_CHUNK)
+            return 0;
+    for (rank = 0; rank < c->ranks; rank++)
+        for (at = 0; next_range(c, rank, &at, &range);)
+            if (range.begin % ATTN_CHUNK)
+                return 0;
+    return 1;
+}
+
+static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
+{
+    ring_cut c;
+    c.ring = ring;
+    c.ranks = ranks;
+    c.length = p->seq_len_kv;
+    c.unit = ring->shard ? ring->shard : ATTN_CHUNK;
+    c.units = ceil_div(c.length, c.unit);
+    c.runs = ring->layout == ATTN_RING_ZIGZAG ? 2 * (int64_t)ranks : ranks;
+    if (ring->layout == ATTN_RING_STRIPED)
+        c.runs = max64(c.units, 1);
+    c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
+    c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
+    for (c.chunks = 1; c.chunks * ATTN_CHUNK < c.length + c.shift;)
+        c.chunks *= 2;
+    return c;
+}
+
+/* Whether the bits are those of one process: also where one rank holds everything. */
+static int is_canonical(const ring_cut *c)
+{
+    attn_ring_range range;
+    int64_t at;
+    int rank, whole = c->length == 0;
+    for (rank = 0; rank < c->ranks && !whole; rank++)
+        for (at = 0; next_range(c, rank, &at, &range);)
+            whole |= range.count == c->length;
+    return c->along_tree || c->ring->gather || whole;
+}

@@ -1,0 +1,137 @@
+/* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "plan.c"
+
+/* 0 would mean packed. */
+static void name_broadcast(attn_tensor *t)
+{
+    if (t->stride_batch == 0)
+        t->stride_batch = ATTN_STRIDE_BROADCAST;
+    if (t->stride_head == 0)
+        t->stride_head = ATTN_STRIDE_BROADCAST;
+    if (t->stride_seq == 0)
+        t->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
+/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static void resolve_own(attn_params *p, int64_t length)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
+    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    name_broadcast(&p->q);
+    if (p->window && p->window_left > TOO_BIG) /* as attn_forward takes them */
+        p->window_left = -1;
+    if (p->window && p->window_right > TOO_BIG)
+        p->window_right = -1;
+}
+
+static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
+    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    name_broadcast(&g->dout);
+    name_broadcast(&g->dlse);
+}
+
+static const void *input_at(const attn_tensor *t, int64_t at)
+{
+    const ptrdiff_t step = t->stride_seq == ATTN_STRIDE_BROADCAST ? 0 : t->stride_seq;
+    return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
+                   : NULL;
+}
+
+static void *output_at(const attn_output *t, int64_t at)
+{
+    return t->data ? (char *)t->data + (ptrdiff_t)at * t->stride_seq * (ptrdiff_t)bytes_of(t->dtype)
+                   : NULL;
+}
+
+/* The part's rows: a range, which begins at row `at` of this rank's. */
+static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
+{
+    attn_params *p = &c->p;
+    p->part.rows = 1;
+    p->part.row_begin = range->begin;
+    p->part.row_count = range->count;
+    p->q.data = input_at(&c->own.q, at);
+    p->o.data = output_at(&c->own.o, at);
+    p->lse.data = output_at(&c->own.lse, at);
+    c->g.dout.data = input_at(&c->own_g.dout, at);
+    c->g.dlse.data = input_at(&c->own_g.dlse, at);
+}
+
+/* Keys that lie packed among `length` ones. */
+static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
+{
+    t->stride_seq = (ptrdiff_t)dim;
+    t->stride_head = (ptrdiff_t)(length * dim);
+    t->stride_batch = (ptrdiff_t)(heads * length * dim);
+}
+
+/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
+                          int64_t begin, int64_t end)
+{
+    attn_params *p = &c->p;
+    const ring_shape *s = &c->pl.shape;
+    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0;
+    p->part.keys = 1;
+    p->part.key_begin = begin;
+    p->part.key_count = end - begin;
+    p->k.data = shard + at * s->dim * (int64_t)bytes_of(p->k.dtype);
+    p->v.data = shard + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    set_key_strides(&p->k, heads, length, s->dim);
+    set_key_strides(&p->v, heads, length, s->dim_v);
+}
+
+/* One tensor of the rank's own keys or values, packed. */
+static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
+{
+    const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
+    const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
+    int64_t b, h, x;
+    for (b = 0; b < batch; b++)
+        for (h = 0; h < heads; h++)
+            for (x = 0; x < length; x++, to += bytes)
+                memcpy(to,
+                       (const char *)t->data +
+                           (ptrdiff_t)bytes_of(t->dtype) *
+                               ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
+                                (ptrdiff_t)x * t->stride_seq),
+                       (size_t)bytes);
+}
+
+/* The rank's own shard into the first buffer. */
+static attn_status load_own(ring_call *c)
+{
+    const attn_ring *ring = c->pl.cuts.ring;
+    char *k = c->base + c->pl.buffer[0], *v = k + values_at(&c->pl.shape, c->pl.length);
+    if (ring->fetch)
+        return ring->fetch(ring->fetch_user, k, v) ? ATTN_ERR_CALLBACK : ATTN_OK;
+    pack_own(c, &c->own.k, c->pl.shape.dim, k);
+    pack_own(c, &c->own.v, c->pl.shape.dim_v, v);
+    return ATTN_OK;
+}
+
+/* Whether the part has a pair that may be visible; counts. */
+static int has_pairs(ring_call *c)
+{
+    const double pairs = visible_pairs(&c->p);
+    c->stats->pairs += pairs;
+    c->stats->calls += pairs > 0;
+    c->stats->skipped += !(pairs > 0);
+    return pairs > 0;
+}

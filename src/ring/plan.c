@@ -1,0 +1,289 @@
+/* src/ring/plan.c - the plan of a rank: a pure function of parameters, layout and rank.
+ * SPDX-License-Identifier: MIT
+ *
+ *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
+ */
+#pragma once
+
+#include "nodes.c"
+#include "validate.c"
+
+/* Sizes of one position of a shard. */
+typedef struct ring_shape {
+    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t dim, dim_v;
+    int64_t k_bytes, v_bytes; /* of a position of all entries */
+} ring_shape;
+
+typedef struct ring_plan {
+    ring_cut cuts;
+    ring_shape shape;
+    int rank;
+    int64_t length, longest;          /* positions of this rank; of the rank that has most */
+    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
+    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    int64_t entries, entry_count, used;
+    int64_t buffer[2], states, gathered;
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t work, work_bytes, bytes;
+} ring_plan;
+
+typedef struct ring_entry {
+    int64_t index;
+    int level, slot; /* slot: -1 = an empty state */
+} ring_entry;
+
+/* One call on one rank, at the beginning of its workspace. */
+typedef struct ring_call {
+    attn_params p; /* of the part that is computed */
+    attn_gradients g;
+    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_gradients own_g;
+    ring_plan pl;
+    const attn_transport *t;
+    attn_ring_stats *stats;
+    char *base; /* what the plan's offsets count from */
+    ring_entry *entries;
+    int64_t entry_count;
+} ring_call;
+
+#define RING_HEAD aligned((int64_t)sizeof(ring_call))
+
+static ring_shape shape_of(const attn_params *p)
+{
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    ring_shape s;
+    s.dim = p->head_dim;
+    s.dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    s.entries_q = times(p->batch, p->num_heads_q);
+    s.entries_kv = times(p->batch, heads_kv);
+    s.k_bytes = times(times(s.entries_kv, s.dim), (int64_t)bytes_of(p->k.dtype));
+    s.v_bytes = times(times(s.entries_kv, s.dim_v), (int64_t)bytes_of(p->v.dtype));
+    return s;
+}
+
+/* Of a shard: values lie behind keys; dk and dv likewise. */
+static int64_t values_at(const ring_shape *s, int64_t length)
+{
+    return aligned(times(s->k_bytes, length));
+}
+
+static int64_t shard_bytes(const ring_shape *s, int64_t length)
+{
+    return plus(values_at(s, length), aligned(times(s->v_bytes, length)));
+}
+
+static int64_t dv_at(const ring_shape *s, int64_t length)
+{
+    return times(times(s->entries_kv, s->dim), length);
+}
+
+static int64_t gift_floats(const ring_shape *s, int64_t length)
+{
+    return whole_lines(plus(dv_at(s, length), times(times(s->entries_kv, s->dim_v), length)));
+}
+
+static void plan_lengths(ring_plan *pl)
+{
+    int64_t longest, nodes = 0;
+    int rank;
+    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
+    pl->longest = pl->key_range = 0;
+    for (rank = 0; rank < pl->cuts.ranks; rank++) {
+        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
+        pl->key_range = max64(pl->key_range, longest);
+        nodes += nodes_of_rank(&pl->cuts, rank);
+    }
+    pl->entry_count = nodes;
+}
+
+/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
+ * the first keys are as many as any others. */
+OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
+                                                size_t *bytes)
+{
+    attn_params part = *p;
+    int64_t longest;
+    int r;
+    part.part.rows = 1;
+    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.keys = !c->ring->gather;
+    for (r = 0; part.part.keys && r < c->ranks; r++) {
+        held_by(c, r, NULL, &longest);
+        part.part.key_count = max64(part.part.key_count, longest);
+    }
+    part.partial = 1;
+    part.kv_begin = NULL;
+    return attn_workspace_size(&part, bytes);
+}
+
+/* Every part gives all three gradients, in f32. */
+static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g, size_t *bytes)
+{
+    attn_gradients all;
+    size_t need;
+    attn_status status;
+    memset(&all, 0, sizeof all);
+    all.gemms = g->gemms;
+    all.dlse.data = g->dlse.data;
+    all.score_derivative = g->score_derivative;
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    status = attn_backward_workspace_size(p, &all, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
+}
+
+/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
+{
+    attn_ring_range keys;
+    for (; *rank < c->ranks; ++*rank, *at = 0)
+        if (next_range(c, *rank, at, &keys)) {
+            part->key_begin = keys.begin;
+            part->key_count = keys.count;
+            return 1;
+        }
+    return 0;
+}
+
+/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
+ * lengths those of the same counts need the same. */
+OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
+                                                 const ring_cut *c, int own, size_t *bytes)
+{
+    const int lengths = p->q_len || p->kv_len || p->kv_begin;
+    attn_params part = *p;
+    attn_ring_range rows;
+    attn_status status = ATTN_OK;
+    int64_t cursor = 0, at, row_count = -1, key_count = -1;
+    int rank;
+    part.part.rows = part.part.keys = 1;
+    while (!status && next_range(c, own, &cursor, &rows)) {
+        part.part.row_begin = rows.begin;
+        part.part.row_count = rows.count;
+        rank = 0;
+        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
+            if (!lengths && rows.count == row_count && part.part.key_count == key_count)
+                continue;
+            status = gradients_bytes(&part, g, bytes);
+            row_count = rows.count;
+            key_count = part.part.key_count;
+        }
+    }
+    return status;
+}
+
+static void plan_ring_forward(ring_plan *pl)
+{
+    const ring_shape *s = &pl->shape;
+    pl->rows = times(s->entries_q, pl->length);
+    pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
+    pl->slots = states_at_once(&pl->cuts, pl->rank);
+    pl->entries = place(&pl->bytes, pl->entry_count, sizeof(ring_entry));
+    pl->used = place(&pl->bytes, pl->slots, 1);
+    pl->buffer[0] = place(&pl->bytes, shard_bytes(s, pl->longest), 1);
+    pl->buffer[1] = place(&pl->bytes, pl->cuts.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
+    pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
+    pl->gathered =
+        place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+}
+
+static void plan_ring_backward(ring_plan *pl)
+{
+    const ring_shape *s = &pl->shape;
+    const int64_t gift = gift_floats(s, pl->longest);
+    const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int64_t row_floats = times(s->entries_q, s->dim);
+    pl->buffer[0] = place(&pl->bytes, both, 1);
+    pl->buffer[1] = place(&pl->bytes, both, 1);
+    pl->gift = place(&pl->bytes, gift, sizeof(float));
+    pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
+    pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
+    pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
+    pl->part_dv =
+        place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+}
+
+/* Workspace of the parts. */
+static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
+                                 const attn_ring *ring, size_t *bytes)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    *bytes = 0;
+    return g ? backward_part_bytes(p, g, &c, ring->transport->rank, bytes)
+             : forward_part_bytes(p, &c, ring->transport->rank, bytes);
+}
+
+/* With so many bytes for the parts. */
+static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
+                      ring_plan *pl)
+{
+    memset(pl, 0, sizeof *pl);
+    pl->rank = ring->transport->rank;
+    pl->cuts = cut_of(p, ring, ring->transport->size);
+    pl->shape = shape_of(p);
+    plan_lengths(pl);
+    pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
+    pl->bytes = RING_HEAD;
+    if (gradients)
+        plan_ring_backward(pl);
+    else
+        plan_ring_forward(pl);
+    pl->work = place(&pl->bytes, pl->work_bytes, 1);
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+}
+
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
+                                       size_t work)
+{
+    ring_plan pl;
+    plan_ring(p, gradients, ring, work, &pl);
+    return pl.bytes;
+}
+
+/* Bytes of workspace that a call needs. */
+static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
+                              int64_t *bytes)
+{
+    size_t work;
+    const attn_status status = size_of_parts(p, g, ring, &work);
+    *bytes = status ? 0 : planned_bytes(p, g != NULL, ring, work);
+    return !status && *bytes >= ADDRESS_LIMIT ? ATTN_ERR_OVERFLOW : status;
+}
+
+OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    return held_by(&c, ring->transport->rank, NULL, NULL);
+}
+
+/* Everything that can be wrong on one rank. */
+OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
+                                        int gradients, const attn_ring *ring, const void *workspace,
+                                        size_t bytes, text *why)
+{
+    int64_t need;
+    attn_status status = check_transport(ring, why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, why);
+    if (!status && gradients && !g)
+        status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, why);
+    if (status)
+        return status;
+    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
+    if (!status)
+        status = ring_bytes(p, g, ring, &need);
+    if (status == ATTN_ERR_OVERFLOW && why->left)
+        bad_field(why, status, "seq_len_kv", p->seq_len_kv,
+                  ": the workspace of a ring would exceed the address space");
+    if (status || (workspace && bytes >= (size_t)need))
+        return status;
+    put(why, "workspace_bytes (");
+    put_int(why, workspace ? (int64_t)bytes : 0);
+    put(why, ") must be at least ");
+    put_int(why, need);
+    return bad(why, ATTN_ERR_WORKSPACE,
+               "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
+}

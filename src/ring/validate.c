@@ -1,0 +1,198 @@
+/* src/ring/validate.c - context parallelism: every sentence about bad input.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../backward/backward.c"
+#include "layout.c"
+
+static attn_status check_layout(const attn_ring *ring, text *why)
+{
+    static const size_rule rules[] = {
+        { "ring.layout", offsetof(attn_ring, layout), 0, ATTN_RING_CUSTOM },
+    };
+    static const size_rule counts[] = {
+        { "ring.shard", offsetof(attn_ring, shard), 0, RING_MOST_LENGTH },
+    };
+    const int custom = ring->layout == ATTN_RING_CUSTOM;
+    attn_status status = check_enums(ring, rules, COUNT_OF(rules), why);
+    if (!status)
+        status = check_counts(ring, counts, COUNT_OF(counts), why);
+    if (status)
+        return status;
+    if (custom && ring->shard)
+        return bad_field(why, ATTN_ERR_ARG, "ring.shard", ring->shard,
+                         " is set, but ring.layout is ATTN_RING_CUSTOM");
+    if (custom && (!ring->ranges || !ring->first_range))
+        return bad(why, ATTN_ERR_ARG,
+                   "ring.layout is ATTN_RING_CUSTOM, but ring.ranges or first_range is NULL");
+    if (!custom && (ring->ranges || ring->first_range))
+        return bad_field(why, ATTN_ERR_ARG, "ring.layout", ring->layout,
+                         " must be ATTN_RING_CUSTOM (3) when ring.ranges is given");
+    return ATTN_OK;
+}
+
+static attn_status check_first_ranges(const attn_ring *ring, int ranks, text *why)
+{
+    int rank;
+    if (ring->first_range[0] < 0)
+        return bad_entry(why, "ring.first_range", 0, ring->first_range[0], " must be at least 0");
+    for (rank = 1; rank <= ranks; rank++)
+        if (ring->first_range[rank] < ring->first_range[rank - 1])
+            return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
+                             " is below the entry before it");
+    return ATTN_OK;
+}
+
+static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t length, text *why)
+{
+    int64_t i, end = 0;
+    for (i = ring->first_range[rank]; i < ring->first_range[rank + 1]; i++) {
+        const attn_ring_range *range = &ring->ranges[i];
+        if (range->count < 0 || range->count > length)
+            return bad_entry(why, "ring.ranges.count", i, range->count,
+                             " must be from 0 to seq_len_kv");
+        if (range->begin < end || range->begin > length - range->count)
+            return bad_entry(why, "ring.ranges.begin", i, range->begin,
+                             " must follow the range before it, and end within seq_len_kv");
+        end = range->begin + range->count;
+    }
+    return ATTN_OK;
+}
+
+/* Every position is in one range of a CUSTOM layout. */
+static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
+{
+    attn_status status = check_first_ranges(ring, ranks, why);
+    int64_t x = 0, end, i, visited = 0, filled = 0;
+    int rank;
+    for (rank = 0; rank < ranks && !status; rank++)
+        status = check_ranges_of(ring, rank, length, why);
+    if (status)
+        return status;
+    for (i = ring->first_range[0]; i < ring->first_range[ranks]; i++)
+        filled += ring->ranges[i].count > 0;
+    for (; x < length; x = end, visited++) {
+        end = custom_end(ring, ranks, x, &rank);
+        if (end < 0)
+            return bad_field(why, ATTN_ERR_ARG, "ring.ranges: position", x,
+                             " is in no range, or inside one that begins in another");
+    }
+    if (visited != filled)
+        return bad_field(why, ATTN_ERR_ARG, "ring.ranges: number", filled,
+                         " of ranges that are not empty: some positions are in two");
+    return ATTN_OK;
+}
+
+/* What a ring does not take. */
+static attn_status check_ring_params(const attn_params *p, text *why)
+{
+    static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
+    const attn_part *part = &p->part;
+    const attn_status status = check_counts(p, &batch, 1, why);
+    if (status)
+        return status;
+    if (p->seq_len_q != p->seq_len_kv) {
+        put_field(why, "seq_len_q", p->seq_len_q);
+        put(why, " must be ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
+    }
+    if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
+                         " must be from 0 to 2^45 for a ring");
+    if (p->cu_seqlens_q || p->cu_seqlens_kv)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": a ring writes o and lse");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
+    if (part->rows || part->keys)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
+    if (p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive): a ring is built for ATTN_IMPL_TILED");
+    return ATTN_OK;
+}
+
+/* Parameters and layout for so many ranks; not the tensors. */
+static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
+{
+    attn_status status = ATTN_OK;
+    if (!p)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    if (ranks < 1 || ranks > RING_MOST_RANKS)
+        return bad_field(why, ATTN_ERR_ARG, "transport.size", ranks, " must be from 1 to 4096");
+    status = check_ring_params(p, why);
+    if (!status)
+        status = check_layout(ring, why);
+    if (!status && ring->layout == ATTN_RING_CUSTOM)
+        status = check_custom(ring, ranks, p->seq_len_kv, why);
+    return status;
+}
+
+/* Without this no agreement is possible. */
+static attn_status check_transport(const attn_ring *ring, text *why)
+{
+    const attn_transport *t = ring ? ring->transport : NULL;
+    if (!ring)
+        return bad(why, ATTN_ERR_ARG, "ring is NULL");
+    if (!t)
+        return bad(why, ATTN_ERR_ARG, "ring.transport is NULL");
+    if (!t->agree || !t->begin || !t->end || !t->cancel)
+        return bad(why, ATTN_ERR_ARG, "transport.agree, begin, end or cancel is NULL");
+    if (t->size < 1 || t->size > RING_MOST_RANKS)
+        return bad_field(why, ATTN_ERR_ARG, "transport.size", t->size, " must be from 1 to 4096");
+    if (t->rank < 0 || t->rank >= t->size)
+        return bad_field(why, ATTN_ERR_ARG, "transport.rank", t->rank,
+                         " must be from 0 to size - 1");
+    return ATTN_OK;
+}
+
+static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
+                                        const attn_ring *ring, text *why)
+{
+    if (g->dbias.data || g->dsinks || g->dslopes)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
+    if (ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
+                         " has no gradients: the same layout without it does");
+    if (!p->o.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
+    return ATTN_OK;
+}
+
+/* The call as one of this rank's tensors: a part, packed as they are. */
+static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
+                       int64_t length)
+{
+    *local = *p;
+    local->backend = NULL; /* only the arguments are looked at */
+    local->part.rows = local->part.keys = 1;
+    local->part.row_count = local->part.key_count = length;
+    if (ring->fetch)
+        local->k.data = local->v.data = ring; /* not read */
+}
+
+/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
+ * is all that is missing. */
+OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
+                                                const attn_ring *ring, int64_t length, text *why)
+{
+    attn_params local;
+    attn_status status;
+    take_local(&local, p, ring, length);
+    status = g ? attn_backward(&local, g, NULL, 0) : attn_forward(&local, NULL, 0);
+    if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
+        return ATTN_OK;
+    if (g && why->left)
+        attn_backward_check(&local, g, NULL, 0, why->at, why->left);
+    else if (why->left)
+        attn_check(&local, NULL, 0, why->at, why->left);
+    return status;
+}

@@ -1,0 +1,197 @@
+/* src/rope/rows.c - the rows that are turned, a block of pairs at a time.
+ * SPDX-License-Identifier: MIT
+ *
+ * A block computes its frequencies once, then for each row its cosines and sines, which serve all
+ * heads.
+ */
+#pragma once
+
+#include "frequencies.c"
+#include "turn.c"
+
+#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+
+typedef struct rope_block {
+    int64_t first; /* pair */
+    int n;
+    uint64_t frequencies[ROPE_BLOCK];
+    float c[ROPE_BLOCK], s[ROPE_BLOCK];
+} rope_block;
+
+/* Where angles come from: computed, or from the table. */
+typedef struct rope_source {
+    int64_t pairs;
+    rope_ladder angles;
+    const float *cos, *sin; /* NULL = computed */
+    int64_t table_stride;
+} rope_source;
+
+static rope_source source_of(const attn_rope *r, int64_t dim)
+{
+    rope_source from;
+    memset(&from, 0, sizeof from);
+    from.pairs = dim / 2;
+    from.cos = r->cos;
+    from.sin = r->sin;
+    from.table_stride = stride_or(r->table_stride, from.pairs);
+    if (!r->cos)
+        from.angles = ladder_of(r, dim);
+    return from;
+}
+
+static void begin_block(rope_block *k, const rope_source *from, int64_t first)
+{
+    int i;
+    k->first = first;
+    k->n = (int)min64(from->pairs - first, ROPE_BLOCK);
+    memset(k->c, 0, sizeof k->c);
+    memset(k->s, 0, sizeof k->s);
+    for (i = 0; i < k->n && !from->cos; i++)
+        k->frequencies[i] = frequency(&from->angles, first + i);
+}
+
+static void set_angles(rope_block *k, const rope_source *from, int64_t position)
+{
+    const float times_both = from->angles.attention;
+    int i;
+    if (from->cos) {
+        const int64_t at = position * from->table_stride + k->first;
+        memcpy(k->c, from->cos + at, (size_t)k->n * sizeof *k->c);
+        memcpy(k->s, from->sin + at, (size_t)k->n * sizeof *k->s);
+        return;
+    }
+    for (i = 0; i < k->n; i++) {
+        cos_sin((uint64_t)position * k->frequencies[i], &k->c[i], &k->s[i]);
+        k->c[i] = k->c[i] * times_both;
+        k->s[i] = k->s[i] * times_both;
+    }
+}
+
+/* ---- storage types */
+
+typedef struct rope_job {
+    const attn_rope *rope;
+    attn_rope_rows rows; /* strides resolved */
+    int64_t dim;
+    const attn_kernels *kernels;
+    rope_turn_fn turn;
+} rope_job;
+
+static void widen(const rope_job *j, float *to, const char *from, int64_t n)
+{
+    const int dtype = j->rows.x.dtype;
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? j->kernels->widen_f16
+                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+}
+
+static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
+{
+    const int dtype = j->rows.y.dtype;
+    int64_t k;
+    for (k = 0; dtype == ATTN_F32 && k < n; k++)
+        ((float *)(void *)to)[k] = finished(from[k]);
+    if (dtype != ATTN_F32)
+        (dtype == ATTN_F16 ? j->kernels->narrow_f16
+                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+}
+
+/* One head's row of a block through f32, both halves read before one is written. */
+static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
+{
+    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    const int64_t half = j->dim / 2, pair = k->first;
+    float z[2 * ROPE_BLOCK];
+    if (j->rope->interleaved) {
+        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
+        j->turn(z, z, 1, k->c, k->s, k->n);
+        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
+    } else {
+        widen(j, z, x + (size_t)pair * x_bytes, k->n);
+        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
+        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
+        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
+        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
+    }
+}
+
+static void turn_head(const rope_job *j, const rope_block *k, char *y, const char *x)
+{
+    const int interleaved = j->rope->interleaved != 0;
+    const int64_t first = interleaved ? 2 * k->first : k->first;
+    if (j->rows.x.dtype == ATTN_F32 && j->rows.y.dtype == ATTN_F32)
+        j->turn((float *)(void *)y + first, (const float *)(const void *)x + first,
+                interleaved ? 1 : j->dim / 2, k->c, k->s, k->n);
+    else
+        turn_through(j, k, y, x);
+}
+
+/* The elements that do not turn. */
+static void pass_head(const rope_job *j, char *y, const char *x)
+{
+    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    float z[2 * ROPE_BLOCK];
+    int64_t at = j->dim, n;
+    if (j->rows.x.dtype == j->rows.y.dtype) {
+        if (x != y)
+            memcpy(y + (size_t)at * y_bytes, x + (size_t)at * x_bytes,
+                   (size_t)(j->rows.head_dim - at) * x_bytes);
+        return;
+    }
+    for (; at < j->rows.head_dim; at += n) {
+        n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
+        widen(j, z, x + (size_t)at * x_bytes, n);
+        narrow(j, y + (size_t)at * y_bytes, z, n);
+    }
+}
+
+/* ---- rows */
+
+static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
+{
+    if (r->positions)
+        return r->positions[b * r->positions_stride + i];
+    return (r->first ? r->first[b] : 0) + i;
+}
+
+/* k = NULL: what does not turn. */
+static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
+{
+    const attn_tensor *from = &j->rows.x;
+    const attn_output *to = &j->rows.y;
+    const ptrdiff_t x_bytes = (ptrdiff_t)bytes_of(from->dtype);
+    const ptrdiff_t y_bytes = (ptrdiff_t)bytes_of(to->dtype);
+    const char *x = from->data;
+    char *y = to->data;
+    int64_t h;
+    x += (b * from->stride_batch + i * from->stride_seq) * x_bytes;
+    y += (b * to->stride_batch + i * to->stride_seq) * y_bytes;
+    for (h = 0; h < j->rows.num_heads; h++) {
+        if (k)
+            turn_head(j, k, y, x);
+        else
+            pass_head(j, y, x);
+        x += from->stride_head * x_bytes;
+        y += to->stride_head * y_bytes;
+    }
+}
+
+static void run_rows(const rope_job *j)
+{
+    const rope_source from = source_of(j->rope, j->dim);
+    rope_block k;
+    int64_t pair, b, i;
+    for (pair = 0; pair < from.pairs; pair += ROPE_BLOCK) {
+        begin_block(&k, &from, pair);
+        for (b = 0; b < j->rows.batch; b++)
+            for (i = 0; i < j->rows.seq_len; i++) {
+                set_angles(&k, &from, position_of(&j->rows, b, i));
+                run_row(j, &k, b, i);
+            }
+    }
+    for (b = 0; b < j->rows.batch && j->dim < j->rows.head_dim; b++)
+        for (i = 0; i < j->rows.seq_len; i++)
+            run_row(j, NULL, b, i);
+}

@@ -1,0 +1,157 @@
+/* src/select.c - which kernel sets this CPU can run, and which of them is best.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "text.c"
+#include "kernels.c"
+
+#define CPU_KNOWN 1u /* the word has been written */
+
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#ifdef __i386__
+#define SWAP_EBX "xchgl %%ebx, %k1\n\t"
+#else
+#define SWAP_EBX "xchgq %%rbx, %q1\n\t"
+#endif
+
+/* ebx may hold the GOT pointer of 32-bit position-independent code: it is saved by hand. */
+static void cpuid(unsigned leaf, unsigned out[4])
+{
+    __asm__ volatile(SWAP_EBX "cpuid\n\t" SWAP_EBX
+                     : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
+                     : "0"(leaf), "2"(0));
+}
+
+/* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
+ * AVX, 5 to 7 for AVX-512. */
+static unsigned detect_cpu(void)
+{
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    unsigned r[4], low, high, found = CPU_KNOWN;
+    cpuid(0, r);
+    if (r[0] < 7)
+        return found;
+    cpuid(1, r);
+    if ((r[2] & basis) != basis)
+        return found;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    cpuid(7, r);
+    if ((low & 0x06) == 0x06 && (r[1] & avx2))
+        found |= ATTN_CPU_AVX2;
+    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
+        found |= ATTN_CPU_AVX512;
+    return found;
+}
+#else
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN;
+}
+#endif
+
+static unsigned cpu_features; /* the only writable word of the library */
+
+ATTN_API unsigned attn_cpu_features(void)
+{
+    unsigned features = LOAD_WORD(&cpu_features);
+    if (!features) {
+        features = detect_cpu();
+        STORE_WORD(&cpu_features, features);
+    }
+    return features;
+}
+
+#ifdef FMA_SECOND_BUILD
+static const attn_kernels *get_portable_fma(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_portable_fma : NULL;
+}
+#endif
+
+static const attn_kernels *get_portable(void)
+{
+    return &kernels_portable;
+}
+
+/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+static const struct kernel_source {
+    const char *name;
+    const attn_kernels *(*get)(void);
+    int narrow; /* of the set before it, for few rows */
+} kernel_sources[] = {
+#ifdef ATTN_SIMD_AVX512
+    { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
+#endif
+#ifdef ATTN_SIMD_AVX2
+    { "avx2", attn_kernels_avx2, 0 },        { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
+#endif
+#ifdef ATTN_SIMD_NEON
+    { "neon", attn_kernels_neon, 0 },        { "neon_narrow", attn_kernels_neon_narrow, 1 },
+#endif
+#ifdef FMA_SECOND_BUILD
+    { "portable_fma", get_portable_fma, 0 },
+#endif
+#ifdef ATTN_SIMD_SSE2
+    { "sse2", attn_kernels_sse2, 0 },        { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
+#endif
+    { "portable", get_portable, 0 },
+};
+
+ATTN_API const attn_kernels *attn_kernels_get(int index)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (kernels && index-- == 0)
+            return kernels;
+    }
+    return NULL;
+}
+
+/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+static const attn_kernels *best_kernels(int64_t rows)
+{
+    const attn_kernels *best = NULL;
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (!kernels)
+            continue;
+        if (!best)
+            best = kernels;
+        else if (kernel_sources[i].narrow && rows <= kernels->rows)
+            return kernels;
+        else
+            break;
+    }
+    return best;
+}
+
+/* Sets that are linked in, but cannot run here. */
+static void put_missing_kernels(text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (!kernel_sources[i].get()) {
+            put(why, "; kernels ");
+            put(why, kernel_sources[i].name);
+            put(why, ": this CPU or its operating system cannot run them");
+        }
+}
+
+ATTN_API const attn_kernels *attn_kernels_find(const char *name)
+{
+    int i;
+    const attn_kernels *kernels;
+    for (i = 0; name && (kernels = attn_kernels_get(i)) != NULL; i++)
+        if (same_word(kernels->name, name, strlen(name)))
+            return kernels;
+    return NULL;
+}
+
+ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
+{
+    return kernels ? kernels->name : "none";
+}

@@ -1,0 +1,146 @@
+/* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "config.h"
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
+ * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+#define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
+
+static inline int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static inline ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The first aligned byte of a caller's memory. */
+static inline char *align_memory(const void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
+}
+
+/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* Floats of whole cache lines. */
+static inline int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
+/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+static inline int64_t pitch_of(int64_t dim)
+{
+    return times(ceil_div(dim, LINE) | 1, LINE);
+}
+
+/* A stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
+/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
+ * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
+ * stride. */
+static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                                   int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Bytes of one element. */
+static inline size_t bytes_of(int dtype)
+{
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+}

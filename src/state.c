@@ -1,0 +1,227 @@
+/* src/state.c - the state (m, l, o) of a tile's rows, stored as [m rows][l rows][o head_dim_v x rows], the merge
+ * SPDX-License-Identifier: MIT
+ * tree over chunks of keys, the sink, and the result.
+ */
+#pragma once
+
+#include "problem.c"
+
+static float *state_l(const tile *t, float *state)
+{
+    return state + t->pl->rows;
+}
+
+static float *state_o(const tile *t, float *state)
+{
+    return state + 2 * t->pl->rows;
+}
+
+static float *take_state(tile *t)
+{
+    ATTN_ASSERT(t->free_count > 0);
+    return t->free_states[--t->free_count];
+}
+
+static void give_state(tile *t, float *state)
+{
+    t->free_states[t->free_count++] = state;
+}
+
+static float *begin_state(tile *t)
+{
+    float *state = take_state(t);
+    const int64_t rows = t->pl->rows;
+    int64_t k;
+    memset(state, 0, (size_t)t->pl->state_floats * sizeof *state);
+    for (k = 0; k < rows; k++)
+        state[k] = NEG_INF;
+    return state;
+}
+
+/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
+ * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
+ * of one higher level, and what is left is the tree above.) */
+static void end_chunk(tile *t, int64_t i)
+{
+    float *state = t->state;
+    int level = 0;
+    t->state = NULL;
+    for (; i & 1; i >>= 1, level++) {
+        float *lower = t->pending[level];
+        t->pending[level] = NULL;
+        if (lower && state) {
+            t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
+            give_state(t, lower);
+        } else if (lower) {
+            state = lower;
+        }
+    }
+    ATTN_ASSERT(t->pending[level] == NULL);
+    t->pending[level] = state;
+}
+
+/* The root: keys and chunks that never came are empty, so the state of the current chunk and the
+ * pending ones fold upwards. */
+static float *take_root(tile *t)
+{
+    float *root = t->state;
+    int level;
+    t->state = NULL;
+    for (level = 0; level < MAX_LEVELS; level++) {
+        float *lower = t->pending[level];
+        t->pending[level] = NULL;
+        if (lower && root) {
+            t->pl->kernels->merge(lower, root, t->pr->p.head_dim_v);
+            give_state(t, lower);
+        } else if (lower) {
+            root = lower;
+        }
+    }
+    return root ? root : begin_state(t);
+}
+
+/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
+static int needs_redo(const tile *t, float *state)
+{
+    const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
+    return t->pr->p.force_redo ||
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
+}
+
+/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
+ * factor on o, which scale_values applies. */
+static float merge_sink(float sink, float *m, float *l)
+{
+    const float sink2 = sink * LOG2E_HI;
+    const float top = *m > sink2 ? *m : sink2;
+    float w = *m - top, w_sink = sink2 - top;
+    w = exp2_canon(w);
+    w_sink = exp2_canon(w_sink);
+    *m = top;
+    *l = *l * w;
+    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    return w;
+}
+
+static void scale_values(float *o, int64_t step, int64_t n, float w)
+{
+    int64_t d;
+    for (d = 0; d < n; d++) {
+        o[d * step] = o[d * step] * w;
+        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+    }
+}
+
+/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+static float row_lse(float m, float l, int empty, float sink)
+{
+    float lse = sink;
+    if (!empty) {
+        lse = log2_canon(l);
+        lse = m + lse;
+        lse = lse * LN2;
+    }
+    return lse + 0.0f;
+}
+
+/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
+static void finish_lanes(tile *t, float *state, float *lse)
+{
+    const int rows = t->pl->rows;
+    float *l = state_l(t, state);
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
+        const int empty = l[r] == 0.0f;
+        if (!is_neg_inf(sink) && !empty) {
+            const float w = merge_sink(sink, &state[r], &l[r]);
+            scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
+        }
+        if (lse)
+            lse[r] = row_lse(state[r], l[r], empty, sink);
+    }
+}
+
+/* The chunk that part.continued goes on with, as write_partial left it. */
+static void continue_state(tile *t)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int64_t d;
+    int r;
+    if (!p->part.continued)
+        return;
+    t->state = begin_state(t);
+    for (r = 0; r < rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = at->used ? state_row(p, &t->s, at->head, at->i) : 0;
+        if (!at->used)
+            continue;
+        t->state[r] = p->state.m[row];
+        state_l(t, t->state)[r] = p->state.l[row];
+        for (d = 0; d < p->head_dim_v; d++)
+            state_o(t, t->state)[d * rows + r] = p->state.o[row * p->head_dim_v + d];
+    }
+}
+
+static void write_partial(const tile *t, float *state)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = at->used ? state_row(p, &t->s, at->head, at->i) : 0;
+        if (!at->used)
+            continue;
+        p->state.m[row] = state[r] + 0.0f;
+        p->state.l[row] = state_l(t, state)[r];
+        for (d = 0; d < p->head_dim_v; d++)
+            p->state.o[row * p->head_dim_v + d] = state_o(t, state)[d * rows + r] + 0.0f;
+    }
+}
+
+/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
+ * once where they belong, others by way of t->stage. */
+static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
+                        float factor)
+{
+    const int in_place = to->dtype == ATTN_F32;
+    float **out = t->row_out;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *at = &t->lanes[r];
+        out[r] = t->stage + r * dim;
+        if (at->used && in_place)
+            out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
+    }
+    t->pl->kernels->result(out, x, l, factor, dim);
+    for (r = 0; r < t->pl->rows && !in_place; r++) {
+        const lane *at = &t->lanes[r];
+        if (at->used)
+            store_run(t->pl->kernels, to->dtype, to->data,
+                      ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i), out[r], dim);
+    }
+}
+
+/* The root state of a tile becomes rows of the outputs. */
+static void write_rows(tile *t, float *state)
+{
+    const attn_params *p = &t->pr->p;
+    int r;
+    if (p->partial) {
+        write_partial(t, state);
+        return;
+    }
+    finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
+    if (p->o.data)
+        write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
+                    t->pr->keep_factor);
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *at = &t->lanes[r];
+        if (at->used && p->lse.data)
+            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, t->s.q_row + at->i),
+                      t->lane_values[r]);
+    }
+}

@@ -1,0 +1,158 @@
+/* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "numbers.c"
+
+typedef struct text {
+    char *at;
+    size_t left; /* bytes that still fit, with the terminator */
+} text;
+
+static inline text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+static inline void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+static inline void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+static inline void put_float(text *t, float value)
+{
+    char digits[8];
+    double rest = value < 0 ? -(double)value : (double)value;
+    int64_t millionths;
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        return;
+    }
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* rounded up to the next power of ten */
+        millionths = 1000000;
+        exponent++;
+    }
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
+}
+
+/* "name (value)" */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put(t, " (");
+    put_int(t, value);
+    put(t, ")");
+}
+
+static inline void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = word[i];
+        put(t, letter);
+    }
+}
+
+/* Whether the string a is the b_length letters at b. */
+static inline int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static inline int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+static inline attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+/* "name (value) rest" */
+static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                    const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* "name[index] (value) rest" */
+static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                    const char *rest)
+{
+    put(why, name);
+    put(why, "[");
+    put_int(why, index);
+    put(why, "] (");
+    put_int(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}

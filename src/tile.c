@@ -1,0 +1,302 @@
+/* src/tile.c - a tile: up to `rows` query rows that share one kv head, and the keys that they read.
+ * SPDX-License-Identifier: MIT
+ *
+ * Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group, so
+ * that a GQA group fills the lanes also when there is one query (decode).
+ */
+#pragma once
+
+#include "keys.c"
+#include "masks.c"
+
+/* What the row tiles of a slot share. */
+static void set_scratch(tile *t, char *slot)
+{
+    const plan *pl = t->pl;
+    t->keys = (key_tile *)(void *)slot;
+    t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
+    t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
+    t->stage = (float *)(void *)(slot + pl->stage);
+    t->row_in = (const float **)(void *)(slot + pl->row_in);
+    t->row_out = (float **)(void *)(slot + pl->row_out);
+    t->s_tile = (float *)(void *)(slot + pl->s);
+    t->x_tile = (float *)(void *)(slot + pl->x);
+    t->lane_values = (float *)(void *)(slot + pl->lane_values);
+    t->lane_keys = (int *)(void *)(slot + pl->lane_keys);
+    t->alpha = (float *)(void *)(slot + pl->alpha);
+    t->blocks = (block *)(void *)(slot + pl->blocks);
+    t->alive = (uint8_t *)(slot + pl->alive);
+    t->matrix = (float *)(void *)(slot + pl->matrix);
+    t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
+    t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
+}
+
+static tile *row_tile(const plan *pl, char *slot, int index)
+{
+    return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
+}
+
+/* A row tile at `own`. */
+static tile *open_tile_at(const call *c, char *slot, char *own)
+{
+    const plan *pl = &c->pl;
+    tile *t = (tile *)(void *)own;
+    int i;
+    memset(t, 0, sizeof *t);
+    t->pr = &c->pr;
+    t->pl = pl;
+    set_scratch(t, slot);
+    t->lanes = (lane *)(void *)(own + pl->lanes);
+    t->qt = (float *)(void *)(own + pl->qt);
+    for (i = 0; i < pl->state_slots; i++)
+        t->free_states[t->free_count++] =
+            (float *)(void *)(own + pl->states) + i * pl->state_floats;
+    return t;
+}
+
+/* Row tile number `index` of a slot. */
+static tile *open_tile(const call *c, char *slot, int index)
+{
+    return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
+}
+
+/* The lane of row c and head number `head` of the choice. */
+static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
+{
+    const attn_params *p = &t->pr->p;
+    l->used = 0;
+    l->lo = l->hi = 0;
+    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+        return;
+    if (t->entry_rows) {
+        t->s = sequence_of(p, c / t->entry_rows);
+        c %= t->entry_rows;
+    }
+    l->choice = c;
+    l->head = choice->head0 + head;
+    l->i = choice->list ? choice->list[c] : c;
+    l->used = l->i < t->s.q_len;
+    l->pos = l->i + t->s.offset;
+    if (l->used)
+        visible_range(p, &t->s, l->pos, &l->lo, &l->hi);
+}
+
+static void widen_lanes(attn_lanes *lanes, int r)
+{
+    if (lanes->begin == lanes->end)
+        lanes->begin = r;
+    lanes->end = r + 1;
+}
+
+static void widen_hull(tile *t, const lane *l)
+{
+    const hull one = { l->head, l->head + 1, l->i, l->i + 1 };
+    hull *h = &t->hull;
+    if (t->used++ == 0)
+        *h = one;
+    h->head_begin = min64(h->head_begin, one.head_begin);
+    h->head_end = max64(h->head_end, one.head_end);
+    h->i_begin = min64(h->i_begin, one.i_begin);
+    h->i_end = max64(h->i_end, one.i_end);
+    t->all_from = max64(t->all_from, l->lo);
+    t->all_to = min64(t->all_to, l->hi);
+    if (l->lo < l->hi && t->lo == t->hi) {
+        t->lo = l->lo;
+        t->hi = l->hi;
+    } else if (l->lo < l->hi) {
+        t->lo = min64(t->lo, l->lo);
+        t->hi = max64(t->hi, l->hi);
+    }
+}
+
+/* Query row `at` as f32: where it lies, or widened into `space`. */
+static const float *query_row(const tile *t, int64_t at, float *space)
+{
+    const attn_tensor *q = &t->pr->p.q;
+    if (q->dtype == ATTN_F32)
+        return (const float *)q->data + at;
+    load_run(t->pl->kernels, q->dtype, space, q->data, at, t->pr->p.head_dim);
+    return space;
+}
+
+/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+static int set_rows(tile *t, const row_choice *choice)
+{
+    const problem *pr = t->pr;
+    const attn_params *p = &pr->p;
+    const float **q = t->row_in;
+    int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
+    int r;
+    if (head < 0) { /* rounded towards 0 */
+        c--;
+        head += choice->heads;
+    }
+    t->used = 0;
+    t->span.begin = t->span.end = 0;
+    t->lo = t->hi = t->all_from = 0;
+    t->all_to = INT64_MAX;
+    t->dead = 0.0f;
+    t->column = 0;
+    t->columns = p->head_dim_v;
+    for (r = 0; r < t->pl->rows; r++) {
+        lane *l = &t->lanes[r];
+        float *space = t->stage + r * p->head_dim;
+        set_lane(t, l, choice, c, head);
+        if (++head == choice->heads) {
+            head = 0;
+            c++;
+        }
+        if (l->used) {
+            widen_hull(t, l);
+            widen_lanes(&t->span, r);
+            q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
+        } else {
+            q[r] = memset(space, 0, (size_t)p->head_dim * sizeof(float));
+        }
+    }
+    if (t->used)
+        t->pl->kernels->pack(t->qt, q, p->head_dim, pr->factor);
+    return t->used;
+}
+
+static void open_keys(tile *t, int64_t j0, int n)
+{
+    t->keys->j0 = j0;
+    t->keys->n = n;
+    t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
+}
+
+/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+static int are_few(const attn_kernels *kernels, attn_lanes lanes)
+{
+    return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
+}
+
+static const attn_tensor *key_tensor(const tile *t, int which)
+{
+    return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+}
+
+/* That row of K or of the columns of V. */
+static const char *row_of(const tile *t, int which, const key_place *at)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
+                            at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
+    return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
+}
+
+/* Elements of such a row. */
+static int64_t row_dim(const tile *t, int which)
+{
+    return which == KEYS ? t->pr->p.head_dim : t->columns;
+}
+
+/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+static void copy_rows(tile *t, int which, int64_t j)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
+    const int64_t stride = x->stride_seq * (int64_t)bytes_of(x->dtype);
+    key_tile *keys = t->keys;
+    const int from = (int)(j - keys->j0), end = keys->copied_from[which];
+    key_place at = key_at(&t->pr->p, &t->s, j);
+    const char *row = row_of(t, which, &at);
+    int64_t left = at.left;
+    int r;
+    for (r = from; r < end; r++, row += stride, left--) {
+        if (left == 0) {
+            next_place(&t->pr->p, &t->s, &at);
+            row = row_of(t, which, &at);
+            left = at.left;
+        }
+        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
+    }
+    keys->copied_from[which] = from < end ? from : end;
+}
+
+/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+static void copy_key_tile(tile *t, int64_t j0, int n)
+{
+    open_keys(t, j0, n);
+    copy_rows(t, KEYS, j0);
+    copy_rows(t, VALUES, j0);
+}
+
+/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
+ * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
+ * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
+static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
+                             ptrdiff_t *stride)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
+    const key_place at = key_at(&t->pr->p, &t->s, j);
+    *stride = x->stride_seq;
+    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[which] || few_values))
+        return (const float *)(const void *)row_of(t, which, &at);
+    copy_rows(t, which, j);
+    *stride = (ptrdiff_t)t->pl->pitch[which];
+    return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
+}
+
+/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
+ * page: the last page of a ring may be short. */
+static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
+                     attn_runs *runs)
+{
+    const attn_params *p = &t->pr->p;
+    const attn_tensor *x = key_tensor(t, which);
+    key_place at = key_at(p, &t->s, j);
+    int64_t run = min64(n, at.left), left, count = 0;
+    int even = 1;
+    runs->dtype = x->dtype;
+    runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
+    runs->run = list;
+    runs->first = run;
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    list[count++] = row_of(t, which, &at);
+    for (left = n - run; left > 0; left -= run) {
+        next_place(p, &t->s, &at);
+        run = min64(left, at.left);
+        even &= run == min64(left, runs->each);
+        list[count++] = row_of(t, which, &at);
+    }
+    list[count] = list[count - 1];
+    return even;
+}
+
+/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
+ * those that key_rows would have to copy. */
+static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
+{
+    const plan *pl = t->pl;
+    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+        return 0;
+    if (which == VALUES)
+        return list_runs(t, which, j, n, t->operand_runs, runs);
+    if (n % ATTN_BLOCK || (floats && !pl->in_place[which]))
+        return 0;
+    return list_runs(t, which, j, n, t->operand_runs, runs) &&
+           (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
+}
+
+/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
+ * call for this slot. */
+static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
+{
+    attn_ahead a;
+    attn_runs runs;
+    memset(&a, 0, sizeof a);
+    if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
+        return a;
+    a.run = runs.run;
+    a.row = *runs.run;
+    a.stride = runs.stride;
+    a.left = runs.first;
+    a.each_run = runs.each;
+    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
+    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
+    return a;
+}

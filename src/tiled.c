@@ -1,0 +1,354 @@
+/* src/tiled.c - tiled items: the online softmax over tiles of keys.
+ * SPDX-License-Identifier: MIT
+ *
+ * Milakov, Gimelshein 2018 (arXiv 1805.02867), tiled as in Dao et al. 2022 (arXiv 2205.14135), in
+ * chunks of 1024 keys that a binary tree merges.
+ */
+#pragma once
+
+#include "plan.c"
+#include "dropout.c"
+#include "modifiers.c"
+#include "state.c"
+
+/* p of n keys times V into o. */
+static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
+                         attn_lanes lanes, attn_ahead *ahead)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const int64_t dim = t->columns;
+    attn_runs runs;
+    const float *v;
+    ptrdiff_t stride;
+    if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
+        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
+        return;
+    }
+    v = key_rows(t, VALUES, j0, n, lanes, &stride);
+    if (is_dead(t->dead))
+        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+    else
+        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+}
+
+/* Where the keys of block i begin in the tile. */
+static int block_begin(const tile *t, int i)
+{
+    return i ? t->blocks[i - 1].end : 0;
+}
+
+static int is_whole(const tile *t, int i)
+{
+    return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
+}
+
+/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
+ * ones that have the same ones, so that the kernel may read K in its own order. */
+static int end_of_step(const tile *t, int first)
+{
+    const attn_lanes lanes = t->blocks[first].lanes;
+    const int more = are_few(t->pl->kernels, lanes) && is_whole(t, first);
+    const int most = more ? t->block_count : first + 1;
+    int end = first + 1;
+    while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
+           t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
+        end++;
+    return end;
+}
+
+/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+typedef struct key_step {
+    int first, next; /* blocks */
+    int begin, end;  /* their keys, counted in the tile */
+    attn_lanes lanes;
+} key_step;
+
+/* The next step that has lanes; 0 = there is none. */
+static int take_step(const tile *t, key_step *st)
+{
+    do {
+        if (st->next == t->block_count)
+            return 0;
+        st->first = st->next;
+        st->next = end_of_step(t, st->first);
+        st->begin = st->end;
+        st->end = t->blocks[st->next - 1].end;
+        st->lanes = t->blocks[st->first].lanes;
+    } while (st->lanes.begin == st->lanes.end);
+    return 1;
+}
+
+/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
+ * to be computed, with the sum l. */
+static attn_exp decide_block(tile *t, int i, float *m, float *l)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, i);
+    block *b = &t->blocks[i];
+    attn_exp e;
+    int found;
+    e.s = t->s_tile + begin * rows;
+    e.n = b->end - begin;
+    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
+    b->raised = found & ATTN_RAISED;
+    e.m = m;
+    e.l = l;
+    e.lanes = b->lanes;
+    e.calm = found & ATTN_IS_CALM;
+    return e;
+}
+
+/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
+ * this one: its exponentials are to be computed. */
+static void enter_block(tile *t, int i, attn_exp *ready)
+{
+    *ready = decide_block(t, i, t->state, state_l(t, t->state));
+    if (is_dead(t->dead)) {
+        t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
+        ready->n = 0;
+    }
+}
+
+/* The exponentials that *ready is about, if any. */
+static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
+{
+    if (ready->n)
+        kernels->exp_block(ready);
+    ready->n = 0;
+}
+
+/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
+ * exponentials of the last block of a step run beside the logits of the next step. */
+static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
+    const int64_t lines = ahead->lines;
+    const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
+    key_step st = { 0, 0, 0, 0, { 0, 0 } };
+    int i;
+    while (take_step(t, &st)) {
+        ahead->lines = lines * (st.end - st.begin) / keys;
+        tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
+        ready.n = 0;
+        for (i = st.first; i < st.next; i++) {
+            finish_ready(kernels, &ready);
+            enter_block(t, i, &ready);
+        }
+    }
+    finish_ready(kernels, &ready);
+}
+
+/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
+ * between them in one step. */
+static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
+{
+    const int rows = t->pl->rows;
+    const int64_t lines = ahead->lines;
+    int begin = 0, i = 0;
+    while (i < t->block_count) {
+        const attn_lanes lanes = t->blocks[i].lanes;
+        int end = t->blocks[i].end;
+        if (t->blocks[i].raised)
+            t->pl->kernels->rescale(o, t->alpha + i * rows, t->columns);
+        for (i++; i < t->block_count && !t->blocks[i].raised &&
+                  t->blocks[i].lanes.begin == lanes.begin && t->blocks[i].lanes.end == lanes.end;
+             i++)
+            end = t->blocks[i].end;
+        ahead->lines = lines * (end - begin) / t->blocks[t->block_count - 1].end;
+        if (lanes.begin < lanes.end)
+            add_products(t, o, t->s_tile + begin * rows, j0 + begin, end - begin, lanes, ahead);
+        begin = end;
+    }
+}
+
+/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
+ * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
+ * memory never rests, and what is asked for fits into L2. */
+static void add_keys(tile *t, int64_t j0, int n, int values)
+{
+    const int class = tile_class(t, j0, n);
+    const int leads = t->pl->ahead && t->keys->asked < j0 + n;
+    const int64_t next = j0 + n;
+    const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
+    attn_ahead ahead;
+    if (class == ATTN_TILE_EMPTY)
+        return;
+    t->keys->asked = max64(t->keys->asked, next);
+    if (!t->state)
+        t->state = begin_state(t);
+    set_blocks(t, j0, n);
+    ahead = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    add_blocks(t, j0, class, &ahead);
+    if (!values)
+        return;
+    if (t->pr->drop_below)
+        drop_keys(t, t->s_tile, j0, n);
+    ahead = rows_ahead(t, KEYS, next, end);
+    add_values(t, state_o(t, t->state), j0, &ahead);
+}
+
+/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
+{
+    int g;
+    open_keys(tiles[0], j0, (int)(end - j0));
+    for (g = 0; g < count; g++) {
+        const int64_t from = max64(j0, tiles[g]->lo), to = min64(end, tiles[g]->hi);
+        if (from < to)
+            add_keys(tiles[g], from, (int)(to - from), values);
+    }
+}
+
+/* The first of keys j..end-1 that a row tile may see, or end. */
+static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
+{
+    int g, m;
+    for (g = 0; g < count && j < end; g++) {
+        const tile *t = tiles[g];
+        const attn_params *p = &t->pr->p;
+        int64_t at = max64(j, t->lo);
+        for (m = 0; m < COUNT_OF(mask_rules) && at < min64(end, t->hi); m++)
+            if (mask_rules[m].next && mask_rules[m].active(p))
+                at = mask_rules[m].next(p, &t->s, &t->hull, at, min64(end, t->hi));
+        if (at < t->hi)
+            end = min64(end, at);
+    }
+    return end;
+}
+
+/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
+ * its end for each tile of the others. */
+static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
+{
+    int64_t reach = tiles[0]->pl->keys;
+    while (tiles[0]->pl->by_pair && j < hi) {
+        const int64_t end = j + min64(reach, hi - j), next = first_key(tiles, count, j, end);
+        if (next < end)
+            return next;
+        j = end;
+        reach = min64(2 * reach, INT32_MAX);
+    }
+    return j;
+}
+
+/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
+ * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
+static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
+{
+    const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
+    int64_t j = tiles[0]->lo, hi = tiles[0]->hi, next;
+    int g;
+    tiles[0]->keys->asked = 0;
+    for (g = 1; g < count; g++)
+        if (tiles[g]->lo < tiles[g]->hi) {
+            j = j < hi ? min64(j, tiles[g]->lo) : tiles[g]->lo;
+            hi = max64(hi, tiles[g]->hi);
+        }
+    j = max64(j, from);
+    hi = min64(hi, to);
+    next = next_key(tiles, count, j, hi);
+    while (j < hi) {
+        const int64_t chunk = (base + j) / ATTN_CHUNK;
+        const int64_t chunk_end = min64(hi, (chunk + 1) * ATTN_CHUNK - base);
+        while (next < chunk_end) {
+            const int64_t end = min64(chunk_end, ((base + next) / keys + 1) * keys - base);
+            add_key_tile(tiles, count, next, end, values);
+            next = next_key(tiles, count, end, hi);
+        }
+        j = chunk_end;
+        for (g = 0; g < count && (base + j) % ATTN_CHUNK == 0; g++)
+            end_chunk(tiles[g], chunk);
+    }
+}
+
+/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
+static float *tiled_state(tile *t, int values)
+{
+    float *root = take_root(t);
+    if (values && needs_redo(t, root)) {
+        give_state(t, root);
+        t->dead = ATTN_DEAD;
+        continue_state(t);
+        tiled_pass(&t, 1, 0, INT64_MAX, values);
+        root = take_root(t);
+    }
+    return root;
+}
+
+/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
+                               int64_t *kv_head)
+{
+    const attn_params *p = &pr->p;
+    const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
+    row_choice choice;
+    choice.list = NULL;
+    choice.heads = pr->group;
+    index /= pl->tiles;
+    if (p->cu_seqlens_q) {
+        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        int64_t lo = 0, hi = p->batch;
+        while (hi - lo > 1) {
+            const int64_t middle = lo + (hi - lo) / 2;
+            if (p->cu_seqlens_q[middle] * pr->group / unit + middle <= slot)
+                lo = middle;
+            else
+                hi = middle;
+        }
+        *b = lo;
+        *kv_head = index;
+        choice.first = (slot - (p->cu_seqlens_q[lo] * pr->group / unit + lo)) * unit;
+    } else {
+        *b = index / p->num_heads_kv;
+        *kv_head = index % p->num_heads_kv;
+        choice.first = slot * unit;
+    }
+    choice.head0 = *kv_head * pr->group;
+    choice.count = 0;
+    return choice;
+}
+
+/* Row tile number g of item `index`, its rows chosen and packed. */
+static tile *open_rows(const call *c, char *slot, int64_t index, int g)
+{
+    tile *t = open_tile(c, slot, g);
+    int64_t b;
+    row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
+    t->s = sequence_of(&c->pr.p, b);
+    choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
+    choice.count = t->s.row_to;
+    set_rows(t, &choice);
+    return t;
+}
+
+/* Opens the row tiles of item `index` and returns how many have rows. */
+static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
+{
+    int count = 0, g;
+    for (g = 0; g < c->pl.item_tiles; g++) {
+        tiles[count] = open_rows(c, slot, index, g);
+        count += tiles[count]->used > 0;
+    }
+    return count;
+}
+
+/* The keys from key `from` on enter the states of an item's row tiles, which are then written. */
+static void finish_item(tile *const *tiles, int count, int64_t from)
+{
+    int g;
+    if (count)
+        tiled_pass(tiles, count, from, INT64_MAX, wants_values(&tiles[0]->pr->p));
+    for (g = 0; g < count; g++)
+        write_rows(tiles[g], tiled_state(tiles[g], wants_values(&tiles[g]->pr->p)));
+}
+
+static void tiled_item(const call *c, char *slot, int64_t index)
+{
+    tile *tiles[ITEM_TILES];
+    const int count = open_item(c, slot, index, tiles);
+    int g;
+    for (g = 0; g < count; g++)
+        continue_state(tiles[g]);
+    finish_item(tiles, count, 0);
+}

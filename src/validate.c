@@ -1,0 +1,580 @@
+/* src/validate.c - validation: every rule about the parameters and its sentence.
+ * SPDX-License-Identifier: MIT
+ *
+ * Each check returns ATTN_OK or the status whose reason it has put into *why. Behind validation
+ * nothing checks arguments.
+ */
+#pragma once
+
+#include "rules.c"
+#include "problem.c"
+#include "keys.c"
+
+#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
+#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
+
+/* int64_t fields */
+static const size_rule size_rules[] = {
+    { SIZE_RULE(batch, 0, MOST) },
+    { SIZE_RULE(num_heads_q, 1, MOST) },
+    { SIZE_RULE(num_heads_kv, 0, MOST) },
+    { SIZE_RULE(seq_len_q, 0, MOST) },
+    { SIZE_RULE(seq_len_kv, 0, MOST) },
+    { SIZE_RULE(head_dim, 1, MOST) },
+    { SIZE_RULE(head_dim_v, 0, MOST) },
+    { SIZE_RULE(shared_keys, 0, MOST) },
+    { SIZE_RULE(chunk_size, 0, MOST) },
+    { SIZE_RULE(block_mask.block_q, 0, MOST) },
+    { SIZE_RULE(block_mask.block_k, 0, MOST) },
+    { SIZE_RULE(logits.num_rows, 0, MOST) },
+    { SIZE_RULE(kv_rows.ring, 0, MOST) },
+    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
+    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
+    { SIZE_RULE(part.row_begin, 0, MOST) },
+    { SIZE_RULE(part.row_count, 0, MOST) },
+    { SIZE_RULE(part.key_begin, 0, MOST) },
+    { SIZE_RULE(part.key_count, 0, MOST) },
+    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
+};
+
+/* int fields */
+static const size_rule enum_rules[] = {
+    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(lse.dtype, 0, 0) },
+    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
+    { SIZE_RULE(window, 0, ATTN_WINDOW) },
+    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
+    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
+    { SIZE_RULE(num_workers, 0, 65536) },
+};
+
+static attn_status check_sizes(const attn_params *p, text *why)
+{
+    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
+    if (!status)
+        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    if (status)
+        return status;
+    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
+        put_field(why, "num_heads_q", p->num_heads_q);
+        put(why, " must be a multiple of ");
+        put_field(why, "num_heads_kv", p->num_heads_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->tile_keys &&
+        (p->tile_keys < 16 || p->tile_keys > 1024 || (p->tile_keys & (p->tile_keys - 1))))
+        return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
+                         " must be 0 or a power of two from 16 to 1024");
+    return ATTN_OK;
+}
+
+static attn_status check_numbers(const attn_params *p, text *why)
+{
+    if (!is_finite(p->scale))
+        return bad_number(why, "scale", p->scale, " must be finite");
+    if (!is_finite(p->softcap) || p->softcap < 0)
+        return bad_number(why, "softcap", p->softcap, " must be finite and at least 0");
+    if (p->softcap > 0 && !(p->softcap > 1e-30f && p->softcap < 1e30f))
+        return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
+    if (!(p->dropout_p >= 0 && p->dropout_p < 1))
+        return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
+    if (p->sinks && p->softmax1)
+        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
+                         " is a sink of 0 and excludes sinks: set one of them");
+    return ATTN_OK;
+}
+
+/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
+ * means something: what it shows is visible anyway. */
+static attn_status check_pairs_of_fields(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
+        return bad(why, ATTN_ERR_ARG,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (!p->q_segments != !p->kv_segments)
+        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
+    if (p->shared_keys > p->seq_len_kv) {
+        put_field(why, "shared_keys", p->shared_keys);
+        put(why, " must be at most ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    if (!p->window && p->window_left)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (!p->window && p->window_right)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (p->window_left < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " must be -1 (unbounded) or more");
+    if (p->window_right < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " must be -1 (unbounded) or more");
+    if (p->mask_tile && !p->mask)
+        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
+    if (m->bitmap && m->row_offsets)
+        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
+    if (!m->row_offsets != !m->columns)
+        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
+    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
+    return ATTN_OK;
+}
+
+static attn_status check_rows(const attn_params *p, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    if (p->cu_seqlens_kv &&
+        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
+        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
+    if (rows->begin && !rows->ring)
+        return bad(why, ATTN_ERR_ARG,
+                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
+    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                         " is set, but kv_rows.table is NULL");
+    if (!rows->page_size && rows->table)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
+                         " must be at least 1 when kv_rows.table is given");
+    if (!rows->page_size && rows->table_stride)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
+                         " is set, but kv_rows.page_size is 0");
+    if (!rows->page_size && rows->num_pages)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
+                         " is set, but kv_rows.page_size is 0");
+    return ATTN_OK;
+}
+
+/* Rows or keys of a part: its three fields and the one that bounds them. */
+typedef struct part_rule {
+    const char *flag, *begin_name, *count_name, *whole_name;
+    int on;
+    int64_t begin, count, whole;
+} part_rule;
+
+static attn_status check_part_rule(const part_rule *rule, text *why)
+{
+    if (!rule->on && (rule->begin || rule->count)) {
+        put_field(why, rule->begin ? rule->begin_name : rule->count_name,
+                  rule->begin ? rule->begin : rule->count);
+        put(why, " is set, but ");
+        put(why, rule->flag);
+        return bad(why, ATTN_ERR_ARG, " is 0");
+    }
+    if (!rule->on || rule->begin + rule->count <= rule->whole)
+        return ATTN_OK;
+    put_field(why, rule->begin_name, rule->begin);
+    put(why, " + ");
+    put_field(why, rule->count_name, rule->count);
+    put(why, " must be at most ");
+    put_field(why, rule->whole_name, rule->whole);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_part(const attn_params *p, text *why)
+{
+    const attn_part *part = &p->part;
+    const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
+                             part->rows,  part->row_begin,  part->row_count,  p->seq_len_q };
+    const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
+                             part->keys,  part->key_begin,  part->key_count,  p->seq_len_kv };
+    attn_status status = check_part_rule(&rows, why);
+    if (!status)
+        status = check_part_rule(&keys, why);
+    if (!status && part->continued && !(part->keys && p->partial))
+        return bad_field(why, ATTN_ERR_ARG, "part.continued", part->continued,
+                         " needs part.keys and partial");
+    if (status || (!part->rows && !part->keys))
+        return status;
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
+    if (p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive) takes no part of a call");
+    return ATTN_OK;
+}
+
+/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+static attn_status check_continued(const attn_params *p, text *why)
+{
+    int64_t b;
+    for (b = 0; p->part.continued && b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
+        if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
+            continue;
+        put(why, "part.continued: keys ");
+        put_field(why, "n", first);
+        put(why, " to ");
+        put_int(why, end - 1);
+        put(why, " of sequence ");
+        put_field(why, "b", b);
+        return bad(why, ATTN_ERR_ARG, " must lie in one chunk, between two multiples of 1024");
+    }
+    return ATTN_OK;
+}
+
+typedef struct entry_rule {
+    const char *name;
+    const int32_t *array;
+    int64_t most;
+} entry_rule;
+
+static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
+{
+    const int64_t value = entry32(rule->array, b, 0);
+    if (value >= 0 && value <= rule->most)
+        return ATTN_OK;
+    bad_entry(why, rule->name, b, value, " must be from 0 to ");
+    put_int(why, rule->most);
+    return ATTN_ERR_ARG;
+}
+
+static attn_status check_lengths(const attn_params *p, text *why)
+{
+    attn_status status;
+    int64_t b;
+    int r;
+    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    if (!status)
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
+        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                     { "kv_begin", p->kv_begin, keys },
+                                     { "kv_len", p->kv_len, keys - begin },
+                                     { "prefix", p->prefix, INT32_MAX } };
+        for (r = 0; r < COUNT_OF(rules) && !status; r++)
+            status = check_entry(&rules[r], b, why);
+        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    }
+    return status;
+}
+
+/* The pages that hold the keys in use of one sequence are there. */
+static attn_status check_table(const attn_params *p, const sequence *s, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    key_place at = key_at(p, s, 0);
+    int64_t j = at.left;
+    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->kv_len) {
+        next_place(p, s, &at);
+        j += at.left;
+    }
+    if (at.entry >= 0 && at.entry < rows->num_pages)
+        return ATTN_OK;
+    bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
+    put_field(why, "num_pages", rows->num_pages);
+    put(why, " - 1");
+    return ATTN_ERR_ARG;
+}
+
+/* The rows of one sequence lie inside the ring and in pages that exist. */
+static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const int64_t begin = entry32(rows->begin, s->b, 0);
+    if (begin < 0 || (rows->ring && begin >= rows->ring))
+        return bad_entry(why, "kv_rows.begin", s->b, begin,
+                         " must be at least 0 and below kv_rows.ring");
+    if (rows->ring && s->column + s->kv_len > rows->ring) {
+        put_field(why, "kv_rows.ring", rows->ring);
+        put(why, " is below kv_begin + kv_len of sequence ");
+        put_field(why, "b", s->b);
+        put(why, ", ");
+        put_int(why, s->column + s->kv_len);
+        return ATTN_ERR_ARG;
+    }
+    return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
+}
+
+static attn_status check_sequences(const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int64_t b;
+    for (b = 0; is_scattered(p) && b < p->batch && !status; b++) {
+        const sequence s = sequence_of(p, b);
+        status = check_sequence_rows(p, &s, why);
+    }
+    return status;
+}
+
+static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
+                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
+{
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
+    if (needed && !t->data) {
+        put(why, name);
+        return bad(why, ATTN_ERR_ARG, ".data is NULL");
+    }
+    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
+                        why);
+}
+
+/* The resolved tensors fit into memory and are there. */
+static attn_status check_tensors(const attn_params *p, int need_data, text *why)
+{
+    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
+    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
+    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
+    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
+    const int need_keys = need_data && keys_held(p) > 0;
+    const int need_values = need_keys && wants_values(p);
+    attn_status status;
+    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
+    if (!status)
+        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
+    if (!status)
+        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
+    if (!status)
+        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
+    if (!status)
+        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
+    return status;
+}
+
+/* An optional array over (batch, head, row, column), of `bytes` each; rows and columns 1 where it
+ * has no such axis. */
+static attn_status check_array(const char *name, const void *data, int64_t bytes,
+                               const attn_params *p, int64_t rows, int64_t columns,
+                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
+                               ptrdiff_t stride_column, text *why)
+{
+    ptrdiff_t stride[4];
+    stride[0] = stride_batch;
+    stride[1] = stride_head;
+    stride[2] = stride_row;
+    stride[3] = stride_column;
+    if (!data)
+        return ATTN_OK;
+    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
+}
+
+static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
+{
+    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
+                       m->stride_head, m->stride_q, m->stride_kv, why);
+}
+
+static attn_status check_block_mask(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    attn_status status;
+    if (!m->block_q || !m->block_k)
+        return ATTN_OK;
+    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
+                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
+                         m->stride_row, 1, why);
+    if (!status)
+        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
+                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
+                             m->csr_stride_head, 1, 0, why);
+    return status;
+}
+
+/* Every strided array but the tensors. */
+static attn_status check_arrays(const attn_params *p, text *why)
+{
+    const attn_bias *bias = &p->bias;
+    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
+                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
+                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
+    if (!status)
+        status = check_mask("bool_mask", &p->bool_mask, p, why);
+    if (!status)
+        status = check_mask("bit_mask", &p->bit_mask, p, why);
+    if (!status)
+        status = check_block_mask(p, why);
+    if (!status)
+        status =
+            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
+    if (!status)
+        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
+                             p->q_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
+                             p->kv_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
+                             0, 1, 0, why);
+    if (!status && p->kv_rows.page_size)
+        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
+                             p->kv_rows.table_stride, 0, 0, 1, why);
+    return status;
+}
+
+static attn_status check_output_sizes(const attn_params *p, text *why)
+{
+    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
+    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
+    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
+    attn_status status = ATTN_OK;
+    if (p->partial)
+        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
+    if (!status && p->logits.data)
+        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
+    return status;
+}
+
+static attn_status check_outputs(const attn_params *p, text *why)
+{
+    int64_t r;
+    if (p->partial && !(p->state.m && p->state.l && p->state.o))
+        return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
+    if (!wants_rows(p) && !p->logits.data)
+        return bad(why, ATTN_ERR_ARG,
+                   "o.data is NULL, and neither lse, partial nor logits is asked for");
+    for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
+        if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
+            return bad_entry(why, "logits.rows", r, p->logits.rows[r],
+                             " must be a row from 0 to seq_len_q - 1");
+    if (p->logits.data && !p->logits.rows && p->logits.num_rows > p->seq_len_q)
+        return bad_field(why, ATTN_ERR_ARG, "logits.num_rows", p->logits.num_rows,
+                         " exceeds seq_len_q, and logits.rows is NULL");
+    return ATTN_OK;
+}
+
+static attn_status check_tree(const attn_params *p, text *why)
+{
+    int64_t b, i;
+    for (b = 0; p->tree_parents && b < p->batch; b++) {
+        const sequence s = sequence_of(p, b);
+        const int64_t at = p->cu_seqlens_q ? s.q_row : b * p->tree_stride;
+        for (i = 0; i < s.q_len; i++) {
+            const int32_t parent = p->tree_parents[at + i];
+            if (parent < -1 || parent >= i)
+                return bad_entry(why, "tree_parents", at + i, parent,
+                                 " must be -1 or an earlier node of its tree");
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q_len, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t rows = q_len > 0 ? (q_len - 1) / m->block_q + 1 : 0;
+    const int64_t columns = p->seq_len_kv ? (p->seq_len_kv - 1) / m->block_k + 1 : 0;
+    int64_t r, c;
+    for (r = first; r < first + rows; r++) {
+        const int64_t begin = m->row_offsets[r], end = m->row_offsets[r + 1];
+        if (begin < 0 || end < begin)
+            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
+                             " must not be below the entry before it");
+        for (c = begin; c < end; c++) {
+            if (m->columns[c] < 0 || m->columns[c] >= columns)
+                return bad_entry(why, "block_mask.columns", c, m->columns[c],
+                                 " is no block of seq_len_kv");
+            if (c > begin && m->columns[c] <= m->columns[c - 1])
+                return bad_entry(why, "block_mask.columns", c, m->columns[c],
+                                 " must be above the entry before it");
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_csr(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    attn_status status = ATTN_OK;
+    int64_t b, h, longest = 0;
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+        longest = max64(longest, q_capacity(p, b));
+    for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
+        for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
+            status =
+                check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
+    return status;
+}
+
+static attn_status check_interfaces(const attn_params *p, text *why)
+{
+    if (p->kernels && p->kernels->abi != ATTN_KERNEL_ABI)
+        return bad_field(why, ATTN_ERR_ARG, "kernels->abi", p->kernels->abi,
+                         " is not that of this library (ATTN_KERNEL_ABI)");
+    if (p->kernels &&
+        (p->kernels->rows < 4 || p->kernels->rows > ATTN_KERNEL_MAX_ROWS || p->kernels->rows % 4))
+        return bad_field(why, ATTN_ERR_ARG, "kernels->rows", p->kernels->rows,
+                         " must be a multiple of 4 from 4 to 64");
+    if (p->backend && p->backend->abi != ATTN_KERNEL_ABI)
+        return bad_field(why, ATTN_ERR_ARG, "backend->abi", p->backend->abi,
+                         " is not that of this library (ATTN_KERNEL_ABI)");
+    return ATTN_OK;
+}
+
+/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
+{
+    attn_status status;
+    if (!in)
+        return bad(why, ATTN_ERR_ARG, "params is NULL");
+    pr->p = *in;
+    pr->size_query = 0;
+    status = check_sizes(&pr->p, why);
+    if (!status)
+        status = check_numbers(&pr->p, why);
+    if (!status)
+        status = check_interfaces(&pr->p, why);
+    if (!status)
+        status = check_pairs_of_fields(&pr->p, why);
+    if (!status)
+        status = check_rows(&pr->p, why);
+    if (!status)
+        status = check_part(&pr->p, why);
+    if (!status)
+        status = check_output_strides("o", &pr->p.o, why);
+    if (!status)
+        status = check_output_strides("lse", &pr->p.lse, why);
+    if (status)
+        return status;
+    resolve_sizes(&pr->p);
+    resolve_layouts(&pr->p);
+    need_data = need_data && !is_empty(&pr->p);
+    status = check_tensors(&pr->p, need_data, why);
+    if (!status)
+        status = check_arrays(&pr->p, why);
+    if (!status)
+        status = check_output_sizes(&pr->p, why);
+    if (!status)
+        status = check_lengths(&pr->p, why);
+    if (!status)
+        status = check_continued(&pr->p, why);
+    if (!status && need_data)
+        status = check_sequences(&pr->p, why);
+    if (!status && need_data)
+        status = check_outputs(&pr->p, why);
+    if (!status && need_data)
+        status = check_tree(&pr->p, why);
+    if (!status && need_data && pr->p.block_mask.row_offsets)
+        status = check_csr(&pr->p, why);
+    if (!status)
+        resolve_numbers(pr);
+    return status;
+}
