@@ -1,5 +1,5 @@
 #!/bin/sh
-# performance_test.sh - performance.sh on measurements made up for it: verdicts, kept regions.
+# performance_test.sh - tests performance.sh on made-up measurements: verdicts, kept regions.
 # SPDX-License-Identifier: MIT
 set -u
 tools=$(cd "$(dirname "$0")" && pwd)
