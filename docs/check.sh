@@ -4,8 +4,8 @@
 # has every preset, command and column of it.
 # SPDX-License-Identifier: MIT
 # The script takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each
-# #error and of the table of status names, and looks for it word by word. RUN names an emulator for
-# BENCH.
+# row that pairs or refuses fields, of each #error and of the table of status names, and looks for
+# it word by word. RUN names an emulator for BENCH.
 set -u
 top=$(dirname "$0")/..
 doc=$top/docs/troubleshooting.md
@@ -35,6 +35,8 @@ cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
 grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
+grep -oE '(ALONE|TOGETHER)\([^"]*"[^"]*"|instead = "[^"]*"|" does not take it"' "$work/statements" |
+    sed 's/.*"\([^"]*\)"$/\1/' >> "$work/sentences"
 grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
     sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
 
