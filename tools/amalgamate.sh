@@ -7,18 +7,18 @@
 #     sh tools/amalgamate.sh --single FILE          attn.c and all vector kernels in one file
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
-# DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
+# Without an argument DIR is the root of the repository. The levels are rooms of src/attn.c: forward
 # explain options merge rope cache backward resume patterns dilated ring.
 #
-# A room is put in once, where the first room that includes it stands, behind the rooms that it
-# includes itself. Files outside src/ stay included by their names, and so does attn.h, which is made
-# from src/api/: of its levels a smaller pair has those whose rooms it has. The macros by which
-# ATTN_PREFIX renames functions are made from their declarations.
+# A room goes in once: where the first room that includes it stands, behind the rooms that it
+# includes itself. Includes of files outside src/ stay as they are, and so does that of attn.h,
+# which is made from src/api/. A smaller pair declares only the levels whose rooms it has. The
+# macros by which ATTN_PREFIX renames functions are made from their declarations.
 set -eu
 cd "$(dirname "$0")/.."
 
-# amalgamate ROOT [HEADER...]: the text of a room and of all that it includes. With headers, includes
-# of other headers of src/api/ are left out.
+# amalgamate ROOT [HEADER...]: the text of a room and of all that it includes. With headers,
+# includes of other headers of src/api/ are left out.
 amalgamate() {
     awk -v root="$1" -v wanted=" ${2-} " '
     function resolve(from, name,    path) {
