@@ -107,6 +107,9 @@ $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
 
+# No object while a header is being made.
+$(MAIN_OBJECTS) $(PIC_OBJECTS): | $(MADE)
+
 $(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<")
@@ -160,7 +163,7 @@ $(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 	$(Q)$(AR) rcs $@ $^
 
 # One file for projects that prefer one, with the headers beside it for their programs.
-$(BUILD)/attn_single.c: tools/amalgamate.sh attn_simd.h $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
+$(BUILD)/attn_single.c: tools/amalgamate.sh $(HEADERS) $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
 	$(Q)sh tools/amalgamate.sh --single $@ $(SIMD_SOURCES)
 	$(Q)cp $(HEADERS) $(BUILD)

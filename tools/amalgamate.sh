@@ -4,7 +4,7 @@
 #
 #     sh tools/amalgamate.sh [DIR]                  attn.h attn.c attn_simd.h attn_opencl.c in DIR
 #     LEVELS='forward cache' sh tools/amalgamate.sh DIR       a smaller attn.h and attn.c
-#     sh tools/amalgamate.sh --single FILE          attn.c and all vector kernels in one file
+#     sh tools/amalgamate.sh --single FILE [SIMD_FILE...]     attn.c and vector kernels in one file
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
 # DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
@@ -173,7 +173,65 @@ write_all() { # write_all DIR
     amalgamate src/opencl/attn_opencl.c > "$1/attn_opencl.c"
 }
 
+# single NAME SIMD_FILE...: one file of that name, which includes itself where the SIMD files include
+# the vector kernels. After attn.c and each of them their macros are forgotten, so that the next one
+# can define its own; those that begin with ATTN_ belong to the user.
+single() {
+    awk '
+    function forget(file,    line) {
+        while ((getline line < file) > 0)
+            if (match(line, /^#define [A-Za-z0-9_]+/)) {
+                line = substr(line, 9, RLENGTH - 8)
+                if (line !~ /^ATTN_/ && !forgotten[file, line]++)
+                    print "#undef " line
+            }
+        close(file)
+    }
+    function copy(file, header,    line) {
+        while ((getline line < file) > 0)
+            if (line == "#include \"attn_simd.h\"")
+                print "#include \"" ARGV[1] "\""
+            else if (line != "#include \"attn.h\"")
+                print line
+            else if (header != "")
+                copy(header)
+        close(file)
+    }
+    BEGIN {
+        print "/* " ARGV[1] " - attn in one file, made by tools/amalgamate.sh. Compile it, with no"
+        print " * flags, instead of the files that it holds; programs include attn.h. Keep its name:"
+        print " * it includes itself."
+        print " * SPDX-License-Identifier: MIT */"
+        print "#ifdef ATTN_SINGLE /* within itself: the kernels of the instruction set chosen there */"
+        copy("attn_simd.h")
+        print "#else"
+        print "#define ATTN_SINGLE"
+        for (i = 2; i < ARGC; i++) {
+            set = toupper(ARGV[i])
+            sub(/[.]C$/, "", set)
+            printf "#ifndef %s\n#define %s\n#endif\n", set, set
+        }
+        copy("attn.c", "attn.h")
+        forget("attn.c")
+        for (i = 2; i < ARGC; i++) {
+            copy(ARGV[i])
+            forget(ARGV[i])
+            print "#undef ATTN_SIMD_H /* the next inclusion is a first one again */"
+        }
+        print "#undef ATTN_SINGLE"
+        print "#endif"
+    }' "$@"
+}
+
 case ${1-} in
+--single)
+    file=$2
+    shift 2
+    for source in attn.h attn.c attn_simd.h "$@"; do
+        [ -r "$source" ] || { echo "amalgamate.sh: no file $source" >&2; exit 1; }
+    done
+    single "$(basename "$file")" "$@" > "$file"
+    ;;
 --check)
     fresh=$(mktemp -d)
     trap 'rm -rf "$fresh"' EXIT
