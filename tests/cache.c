@@ -1,4 +1,4 @@
-/* cache.c - attn_cache.h: random operations against a plain model, roll-backs of rings. The group
+/* cache.c - caches: random operations against a plain model, roll-backs of rings. The group
  * goes on in cache_bits.c and cache_misuse.c.
  * SPDX-License-Identifier: MIT
  *

@@ -8,7 +8,8 @@
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
 # DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
-# explain options merge rope cache backward resume patterns dilated ring.
+# explain options merge rope cache backward resume patterns dilated ring. With it come forward, which
+# every attn.h declares, and the levels that its header includes. Another room comes alone.
 #
 # A room is put in once, where the first room that includes it stands, behind the rooms that it
 # includes itself. Files outside src/ stay included by their names, and so does attn.h, which is made
@@ -17,10 +18,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# amalgamate ROOT [HEADER...]: the text of a room and of all that it includes. With headers, includes
-# of other headers of src/api/ are left out.
+# amalgamate ROOT [HEADERS [ROOMS]]: the text of a room and of all that it includes. With headers,
+# includes of others of src/api/ are left out; with rooms, the root includes these instead of its own.
 amalgamate() {
-    awk -v root="$1" -v wanted=" ${2-} " '
+    awk -v root="$1" -v wanted=" ${2-} " -v rooms="${3-}" '
     function resolve(from, name,    path) {
         path = from
         sub(/[^\/]*$/, "", path)
@@ -66,9 +67,23 @@ amalgamate() {
                 renames(path)
         close(command)
     }
-    function room(path,    line, top, text, i, n) {
+    function chosen(text, n,    count, i) {
+        text[++n] = "#if defined __GNUC__ /* whole rooms are here; some functions serve other levels */"
+        text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-function\""
+        text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-const-variable\""
+        text[++n] = "#endif"
+        for (i = 1; i <= split(rooms, name, " "); i++)
+            text[++n] = "#include \"" substr(name[i], 5) "\""
+        rooms = ""
+        return n
+    }
+    function room(path,    line, top, text, i, n, own) {
+        own = path != root || rooms == ""
         while ((getline line < path) > 0)
-            text[++n] = line
+            if (own || line !~ /^#include/)
+                text[++n] = line
+            else if (rooms != "")
+                n = chosen(text, n)
         close(path)
         if (n == 0) {
             print "amalgamate.sh: no room " path > "/dev/stderr"
@@ -147,23 +162,18 @@ write_levels() { # write_levels DIR
     for level in $LEVELS; do
         rooms="$rooms $(room_of "$level")"
     done
-    # shellcheck disable=SC2086 # a list of words
+    # shellcheck disable=SC2086 # lists of words
     headers=$(files_of $rooms | grep '^src/api/' | tr '\n' ' ')
-    few=src/attn_levels.c
-    trap 'rm -f "$few"' EXIT
-    awk -v rooms="$rooms" '
-        !/^#include/ { print; next }
-        done++ { next }
-        {
-            print "#if defined __GNUC__ /* whole rooms are here; some functions serve other levels */"
-            print "#pragma GCC diagnostic ignored \"-Wunused-function\""
-            print "#endif"
-            n = split(rooms, room, " ")
-            for (i = 1; i <= n; i++)
-                print "#include \"" substr(room[i], 5) "\""
-        }' src/attn.c > "$few"
+    # shellcheck disable=SC2086
+    if grep -qF "$(printf '#include "%s"\n' $rooms | sed 's|"src/|"|')" src/attn.c; then
+        rooms="src/forward.c $rooms"
+        for header in $headers; do
+            level=$(basename "$header" .h)
+            case $level in attn | backend) ;; *) rooms="$rooms $(room_of "$level")" ;; esac
+        done
+    fi
     amalgamate src/api/attn.h "src/api/attn.h $headers" > "$1/attn.h"
-    amalgamate "$few" > "$1/attn.c"
+    amalgamate src/attn.c "" "$rooms" > "$1/attn.c"
 }
 
 write_all() { # write_all DIR

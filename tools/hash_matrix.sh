@@ -4,7 +4,7 @@
 #
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
-# Builds the library (attn.c, attn_*.c) and the files of the test groups with golden hashes in each
+# Builds the library (attn.c and attn_simd_*.c) and the files of the test groups with golden hashes in each
 # way of the table below, runs these groups (`bits`: each kernel set against tests/golden.h) and
 # prints one line a build. The rest of the test program is built once, plainly. A compiler or target
 # that is not there is skipped and said so. Fails when a build fails or differs. JOBS=N runs N builds
@@ -72,9 +72,7 @@ can_build() {
 library() {
     simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
     cannot_run_avx512 || simd="$simd -DATTN_SIMD_AVX512"
-    for file in attn*.c; do
-        [ "$file" = attn_opencl.c ] && continue # its arithmetic is the device's
-        [ "$file" = attn_mpi.c ] && continue    # needs an MPI, has no arithmetic
+    for file in attn.c attn_simd_*.c; do
         [ "$file" = attn_simd_avx512.c ] && cannot_run_avx512 && continue
         $1 $2 $simd -c "$file" -o "$3.${file%.c}.o" || return 1
     done
