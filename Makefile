@@ -53,25 +53,15 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
-TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c \
-           tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/parts.c tests/dropout.c \
-           tests/poison.c tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
-           tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
-           tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
-           tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
-           tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
-           tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
-           tests/finite_differences.c tests/backward.c tests/backward_poison.c \
-           tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
-           tests/opencl_plan.c tests/opencl_programs.c tests/resume.c \
-           tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c \
-           tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
+# The second implementation of docs/canon.md: nothing of the library in it.
+CANON   := tests/canon.c tests/canon_backward.c
+# Programs of their own in tests/: all else there is the test program.
+NOT_TESTS := $(CANON) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
+             tests/peak_rss.c tests/stack_use.c tests/every_function.c
+TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) examples/virtual_ranks.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c examples/virtual_ranks.c
-# The second implementation of docs/canon.md: nothing of the library in it.
-CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # For `make compare-peers`: a shared library that Python calls.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
@@ -94,7 +84,7 @@ CHECKS := check-werror check-canon check-bench check-math check-numerics check-s
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
-        list-test-objects $(CHECKS)
+        list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -143,6 +133,15 @@ $(BUILD)/kernels/attn.c: tools/amalgamate.sh $(ROOMS)
 $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
+
+# The groups that tests/ defines, for the table of test.c.
+$(BUILD)/groups.inc: $(TESTS)
+	@mkdir -p $(@D)
+	@sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort | cmp -s - $@ || \
+	  sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort > $@
+
+$(BUILD)/obj/test.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/test.o: $(BUILD)/groups.inc
 
 $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: $(BUILD)/revision
 
@@ -259,6 +258,9 @@ list-checks:
 
 list-test-objects:
 	@echo $(TEST_OBJECTS)
+
+list-tests:
+	@echo $(TESTS)
 
 # $(call submake,FOLDER,COMPILER,FLAGS,TARGETS): the same build elsewhere with other flags.
 submake = +$(MAKE) --no-print-directory BUILD=$(BUILD)/$(1) CC='$(2)' CFLAGS="$(3)" $(4)

@@ -824,7 +824,7 @@ static void test_rings(void)
                 tell(&ring_tales[i]);
 }
 
-void test_cache(void)
+TEST_GROUP(cache, RUN_ONCE, "caches: random operations, the bits of attention, every misuse")
 {
     test_cache_misuse();
     test_rings();

@@ -638,7 +638,7 @@ static void run_small(void)
     }
 }
 
-void test_dilated(void)
+TEST_GROUP(dilated, RUN_ONCE, "dilated attention and its gradients against two definitions")
 {
     run_definitions();
     run_whole();

@@ -43,13 +43,14 @@ clang|-Ofast -march=native -fno-fast-math|bits
 TABLE
 }
 
-# The other test groups are left out: empty functions by the names in the table of test.c.
+# The test program has these groups alone.
 make_harness() {
     mkdir -p "$out" || exit 1
+    for group in $groups; do
+        grep "^TEST_GROUP($group, " tests/*.c | sed 's/^[^:]*://'
+    done > "$out/groups.inc"
     {
         echo '#include "tests/test.h"'
-        sed -n 's/^    {"[a-z_]*", test_\([a-z0-9_]*\), .*/\1/p' test.c |
-            grep -vxE "$(echo "$groups" | tr ' ' '|')" | sed 's/.*/void test_&(void) { }/'
         echo 'int run_cases(const char *dir) { (void)dir; return 1; }'
         echo 'int device_open(const char *impl) { (void)impl; return 0; }'
         echo 'void device_close(void) { }'
@@ -58,7 +59,7 @@ make_harness() {
 
 # The plain part of the program, for one target ($1: empty or -m32).
 harness() {
-    cc $1 -std=c99 -O1 -ffp-contract=off -I. -o "$2" -r -nostdlib \
+    cc $1 -std=c99 -O1 -ffp-contract=off -I. -I"$out" -o "$2" -r -nostdlib \
         test.c tests/data.c tests/problem.c tests/oracle.c "$out/stubs.c"
 }
 
