@@ -211,12 +211,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
-	$(RUN) $(BUILD)/test
-	$(RUN) $(BUILD)/test --cases tests/cases
-	RUN='$(RUN)' sh tests/damaged_cases.sh $(BUILD)
-	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
-	RUN='$(RUN)' sh examples/check.sh $(BUILD)
-	sh docs/check.sh
+	$(Q)RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick

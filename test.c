@@ -2,14 +2,15 @@
  * SPDX-License-Identifier: MIT
  *
  *     build/test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]
- *                [--list] [--verbose] [--first] [--cases DIR...] [group...] [-- group's own
- *                arguments]
+ *                [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]
+ *                [-- group's own arguments]
  *
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
  * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
  * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so.
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once,
  * and those that take minutes on some devices only where they are named: TEST_GROUP says which.
+ * With --share I/N only each Nth of these runs, from the Ith on: N processes do all of it.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
  * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
  * What a group may use is in tests/test.h.
@@ -38,7 +39,8 @@ test_options T = { .seed = 1, .only_case = -1, .exact = 1 };
 
 static struct {
     int64_t passed, failed, skipped;
-    int64_t case_number; /* of the case open in this group; -1 = none yet */
+    int share, shares, turn; /* --share; runs of groups so far, this process's or not */
+    int64_t case_number;     /* of the case open in this group; -1 = none yet */
     const char *group;
     char case_name[400];
     int64_t shown; /* failures of the group running, printed in full up to MAX_SHOWN */
@@ -203,6 +205,8 @@ static void run_group(const test_group *group)
 {
     const int64_t passed = run.passed, failed = run.failed, skipped = run.skipped;
     const clock_t begin = clock();
+    if (run.shares > 0 && run.turn++ % run.shares != run.share - 1)
+        return;
     run.group = group->name;
     run.case_number = -1;
     run.case_name[0] = '\0';
@@ -296,7 +300,9 @@ static int set_value(const char *option, char *value)
         T.storage = ATTN_F16;
     else if (strcmp(option, "--storage") == 0 && strcmp(value, "bf16") == 0)
         T.storage = ATTN_BF16;
-    else
+    else if (strcmp(option, "--share") != 0 ||
+             sscanf(value, "%d/%d", &run.share, &run.shares) != 2 || run.share < 1 ||
+             run.share > run.shares)
         return refuse(option, value);
     if (T.only != NULL && attn_kernels_find(T.only) == NULL)
         return refuse("no such kernel set on this CPU:", T.only);
@@ -320,7 +326,8 @@ static int set_flag(const char *option, command_line *line)
 
 static int takes_value(const char *option)
 {
-    static const char *const options[] = { "--seed", "--case", "--kernels", "--impl", "--storage" };
+    static const char *const options[] = { "--seed", "--case",    "--kernels",
+                                           "--impl", "--storage", "--share" };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (strcmp(option, options[i]) == 0)
             return 1;

@@ -91,13 +91,9 @@ static void check_list(attn_opencl *gpu)
 /* Kernels as they are written: a CPU's compiler takes seconds to optimise one. */
 static void check_call(attn_opencl *gpu)
 {
-    const test_shape shape = { .batch = 1,
-                               .heads_q = 2,
-                               .heads_kv = 1,
-                               .seq_q = 20,
-                               .seq_kv = 70,
-                               .dim = 24,
-                               .dim_v = 24 };
+    const test_shape shape = {
+        .batch = 1, .heads_q = 2, .heads_kv = 1, .seq_q = 20, .seq_kv = 70, .dim = 24, .dim_v = 24
+    };
     attn_opencl_options o = { 0 };
     attn_backend backend;
     attn_info about = { 0 };
