@@ -78,7 +78,7 @@ MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(T
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
-CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
+CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
           check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
           check-hash check-mutants
 
@@ -270,6 +270,19 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
+
+check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/, every room of which compiles alone
+	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
+
+# What src/ makes keeps the style of its rooms. Set by hand: the examples; and src/simd.h, whose loops
+# begin with macros that clang-format takes for calls.
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(filter-out src/simd.h,$(ROOMS)) $(wildcard tests/*.[ch] tools/*.[ch]) \
+             $(wildcard bench/*.[ch] bench/*/*.[ch])
+check-format: ## clang-format changes nothing, where it is installed
+	@if command -v clang-format > /dev/null; then \
+	  clang-format --dry-run --Werror $(FORMATTED) && \
+	  echo "format: $(words $(FORMATTED)) files as clang-format sets them"; \
+	else echo "format: skipped, there is no clang-format"; fi
 
 check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon

@@ -5,6 +5,7 @@
 #     sh tools/amalgamate.sh [DIR]                  attn.h attn.c attn_simd.h attn_opencl.c in DIR
 #     LEVELS='forward cache' sh tools/amalgamate.sh DIR       a smaller attn.h and attn.c
 #     sh tools/amalgamate.sh --single FILE [SIMD_FILE...]     attn.c and vector kernels in one file
+#     sh tools/amalgamate.sh --room src/tile.c      what a room is with all that it includes, printed
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
 # DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
@@ -234,6 +235,9 @@ single() {
 }
 
 case ${1-} in
+--room)
+    amalgamate "$2"
+    ;;
 --single)
     file=$2
     shift 2
