@@ -64,7 +64,7 @@ static int read_cpuinfo(const char *const *keys, char *out, size_t bytes)
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #define ISA_IF(name)                                                                               \
     if (__builtin_cpu_supports(name))                                                              \
-        append_isa(out, name)
+    append_isa(out, name)
 
 static void append_isa(char *out, const char *name)
 {
