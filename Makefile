@@ -53,25 +53,15 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
-TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c \
-           tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/parts.c tests/dropout.c \
-           tests/poison.c tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
-           tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
-           tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
-           tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
-           tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
-           tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
-           tests/finite_differences.c tests/backward.c tests/backward_poison.c \
-           tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
-           tests/opencl_plan.c tests/opencl_programs.c tests/resume.c \
-           tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c \
-           tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
+# The second implementation of docs/canon.md contains nothing of the library.
+CANON   := tests/canon.c tests/canon_backward.c
+# These are programs of their own; everything else in tests/ is the test program.
+NOT_TESTS := $(CANON) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
+             tests/peak_rss.c tests/stack_use.c tests/every_function.c
+TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) examples/virtual_ranks.c
 # bench/suite.c is left out because it serves programs outside the bench: see MEASURE.
 BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
            $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c examples/virtual_ranks.c
-# The second implementation of docs/canon.md contains nothing of the library.
-CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
 # Python calls these from a shared library in `make compare-peers`.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
@@ -88,13 +78,13 @@ MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(T
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
-CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
+CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
           check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
           check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
-        list-test-objects $(CHECKS)
+        list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
@@ -106,6 +96,9 @@ $(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASS
 $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
+
+# No object while a header is being made.
+$(MAIN_OBJECTS) $(PIC_OBJECTS): | $(MADE)
 
 $(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -141,6 +134,15 @@ $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
 
+# The groups that tests/ defines, for the table of test.c.
+$(BUILD)/groups.inc: $(TESTS)
+	@mkdir -p $(@D)
+	@sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort | cmp -s - $@ || \
+	  sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort > $@
+
+$(BUILD)/obj/test.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/test.o: $(BUILD)/groups.inc
+
 $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: $(BUILD)/revision
 
 $(BUILD)/revision: force
@@ -160,7 +162,7 @@ $(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 	$(Q)$(AR) rcs $@ $^
 
 # Projects that prefer one file get it here, with the headers beside it for their programs.
-$(BUILD)/attn_single.c: tools/amalgamate.sh attn_simd.h $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
+$(BUILD)/attn_single.c: tools/amalgamate.sh $(HEADERS) $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
 	$(Q)sh tools/amalgamate.sh --single $@ $(SIMD_SOURCES)
 	$(Q)cp $(HEADERS) $(BUILD)
@@ -209,12 +211,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
-	$(RUN) $(BUILD)/test
-	$(RUN) $(BUILD)/test --cases tests/cases
-	RUN='$(RUN)' sh tests/damaged_cases.sh $(BUILD)
-	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
-	RUN='$(RUN)' sh examples/check.sh $(BUILD)
-	sh docs/check.sh
+	$(Q)RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
 
 bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
 	$(RUN) $(BUILD)/bench --quick
@@ -257,6 +254,9 @@ list-checks:
 list-test-objects:
 	@echo $(TEST_OBJECTS)
 
+list-tests:
+	@echo $(TESTS)
+
 # $(call submake,FOLDER,COMPILER,FLAGS,TARGETS): the same build elsewhere with other flags.
 submake = +$(MAKE) --no-print-directory BUILD=$(BUILD)/$(1) CC='$(2)' CFLAGS="$(3)" $(4)
 SANITIZE := -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -270,6 +270,19 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
+
+check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/, every room of which compiles alone
+	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
+
+# What src/ makes keeps the style of its rooms. Set by hand: the examples; and src/simd.h, whose loops
+# begin with macros that clang-format takes for calls.
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(filter-out src/simd.h,$(ROOMS)) $(wildcard tests/*.[ch] tools/*.[ch]) \
+             $(wildcard bench/*.[ch] bench/*/*.[ch])
+check-format: ## clang-format changes nothing, where it is installed
+	@if command -v clang-format > /dev/null; then \
+	  clang-format --dry-run --Werror $(FORMATTED) && \
+	  echo "format: $(words $(FORMATTED)) files as clang-format sets them"; \
+	else echo "format: skipped, there is no clang-format"; fi
 
 check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon

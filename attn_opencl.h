@@ -1,6 +1,5 @@
 /* attn_opencl.h - attn_forward and attn_backward on a GPU or any other OpenCL 1.2 device. Needs
- * attn.h, attn.c, attn_backward.h (attn_backward.c for gradients only), and kernels.cl as bytes
- * (kernels_cl.inc: see "Building").
+ * attn.h, attn.c and kernels.cl as bytes (kernels_cl.inc: see "Building").
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *

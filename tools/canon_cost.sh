@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tools"
-cp "$root/attn.c" "$work"
+cp "$root/attn.h" "$work"
 cp "$root/tools/canon_cost.c" "$work/tools"
 
 # The columns are block, chunk, threshold; the first line is the canon.
@@ -19,7 +19,7 @@ for v in $variants; do
     sed -e "s/^#define ATTN_BLOCK .*/#define ATTN_BLOCK $block/" \
         -e "s/^#define ATTN_CHUNK .*/#define ATTN_CHUNK ${rest%%:*}/" \
         -e "s/^#define ATTN_THRESHOLD .*/#define ATTN_THRESHOLD ${rest#*:}.0f/" \
-        "$root/attn.h" >"$work/attn.h"
+        "$root/attn.c" >"$work/attn.c"
     ${CC:-cc} -std=c99 -O2 "$work/tools/canon_cost.c" "$work/attn.c" -o "$work/run-$v"
 done
 for round in $(seq "${ROUNDS:-5}"); do

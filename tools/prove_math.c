@@ -12,7 +12,7 @@
  * References are libm's double functions. An error of even 4 ulp in double is 2^-27 ulp here.
  * An error is counted in ulp of the binade that holds the reference; an ulp is at least 2^-149.
  */
-#include "../attn.c"
+#include "../src/numbers.c"
 #if defined __SSE2__
 #include "../attn_simd_sse2.c"
 #define VECTOR_FMA(a, b, c) sse2_fma(0, a, b, c)
