@@ -68,8 +68,10 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c \
            tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
 # bench/suite.c is for programs of others: see MEASURE.
-BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
-           $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c examples/virtual_ranks.c
+BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
+           examples/virtual_ranks.c
+# The bench with faults on purpose.
+BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
 # The second implementation of docs/canon.md: nothing of the library in it.
 CANON   := tests/canon.c tests/canon_backward.c
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
@@ -78,12 +80,12 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
                 bench/machine/reading.c bench/stats.c bench/machine/machine.c bench/cases/data.c
 # The measuring core, usable without the rest.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
-MEASURE_TEST := bench/measure_test.c $(MEASURE)
+MEASURE_TEST := tests/bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
             train multi_expert opencl out_of_core longnet ring
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
+MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
   $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
@@ -175,14 +177,15 @@ $(wordlist 2,9,$(MADE)): $(firstword $(MADE))
 TEST_OBJECTS ?= $(call objects,$(TESTS))
 
 $(BUILD)/test: $(TEST_OBJECTS) $(LIB)
-$(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
+$(BUILD)/bench: $(call objects,bench.c $(BENCH)) $(LIB)
+$(BUILD)/bench_test: $(call objects,$(BENCH_TEST) $(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
 $(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(BUILD)/ring: $(call objects,examples/ring_rank.c examples/virtual_ranks.c)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
-PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
+PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_table $(BUILD)/measure_test \
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
@@ -279,9 +282,9 @@ check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a seco
 # Emulators and sanitizers reserve far more addresses than they use.
 LIMIT := $(if $(strip $(RUN) $(findstring -fsanitize,$(CFLAGS))),,ulimit -v 4000000 2> /dev/null;)
 
-check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
+check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/measure_test
-	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench selfcheck
+	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench_test selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
@@ -311,7 +314,7 @@ check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file:
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
 	  $(call objects,$(TESTS) $(DEVICES))
 
-check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## through OpenCL on PoCL, rusticl, Oclgrind, where they are installed
+check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## through OpenCL on PoCL, rusticl, Oclgrind, where they are installed
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' CASES='$(CASES)' sh tests/opencl.sh $(BUILD) \
 	  $(call objects,$(TESTS))
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' sh tests/cl_on_cuda.sh $(BUILD)

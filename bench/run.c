@@ -15,23 +15,12 @@
 
 #include "../attn.h"
 #include "../tests/oracle.h"
-#include "cases/append.h"
-#include "cases/dilated.h"
-#include "cases/gradients.h"
-#include "cases/keys.h"
-#include "cases/masks.h"
-#include "cases/model.h"
-#include "cases/on_device.h"
-#include "cases/paths.h"
-#include "cases/rings.h"
+#include "cases/jobs.h"
+#include "cases/cases.h"
 #include "clock.h"
-#include "commands/plant.h"
-#include "machine/large.h"
+#include "machine/machine.h"
 #include "machine/peak.h"
-#include "machine/reading.h"
-#include "machine/roof.h"
 #include "measure.h"
-#include "phases.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -46,28 +35,6 @@ enum { FEW_ROWS = 16 };
 /* Samples that are doubled until they last a time take up to four times as long in all. */
 #define DOUBLING 4
 
-typedef struct bench_run {
-    const bench_case *c;
-    const bench_path *path;
-    bench_model model;
-    attn_params p, plain; /* plain: k and v as they were before a cache took them */
-    mask_arrays mask;
-    keys_store keys;         /* empty: k and v are plain arrays */
-    append_job append;       /* of a case that appends */
-    gradients_job gradients; /* of a backward one */
-    dilated_job dilated;     /* of a dilated one */
-    rings_job rings;         /* of a path of ranks */
-    device_job device;       /* of a path of a device */
-    attn_info info;
-    void *q, *k, *v, *o, *workspace;
-    const struct bench_run *owner; /* whose tensors these are; NULL = its own */
-    int job, roof_job; /* index of its call and of its reading loop among the timed ones */
-    size_t workspace_bytes;
-    double bytes_before; /* that the runs before it in its group take */
-    reading roof;        /* of K and V; threads 0 = the case has many rows */
-    double running_before;
-} bench_run;
-
 static int skip(bench_result *r, const char *format, ...)
 {
     va_list args;
@@ -75,6 +42,12 @@ static int skip(bench_result *r, const char *format, ...)
     vsnprintf(r->skipped, sizeof r->skipped, format, args);
     va_end(args);
     return 0;
+}
+
+/* What checks of the bench do to the run at this stage. */
+static int watched(bench_context *x, run_stage stage, bench_run *run, bench_result *r)
+{
+    return !x->watch || x->watch(stage, run, r) || skip(r, "a call with a planted fault failed");
 }
 
 static int threads_of(const bench_context *x, const bench_case *c, const bench_path *path)
@@ -217,7 +190,7 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
 }
 
 /* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
-static int set_params(const bench_context *x, bench_run *run, bench_result *r)
+static int set_params(bench_context *x, bench_run *run, bench_result *r)
 {
     attn_params *const p = &run->p;
     const bench_case *const c = run->c;
@@ -239,9 +212,10 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     if (!mask_set(c, p, &run->mask))
         return skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
-    dilated_plant(&run->dilated, x->plant_branches);
     rings_describe(c, run->path, (int)r->threads, &run->rings);
     r->ranks = run->rings.num_ranks;
+    if (!watched(x, RUN_DESCRIBED, run, r))
+        return 0;
     run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
     if (c->backward)
         gradients_describe(c, p, &run->gradients, run->info.reasons);
@@ -489,13 +463,14 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
 }
 
 /* What the call reads: the plain arrays or the cache. */
-static int place_keys(const bench_context *x, bench_run *run, bench_result *r)
+static int place_keys(bench_context *x, bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
     char why[200];
     if (c->keys.kind == KEYS_PLAIN || c->appends)
         return 1;
-    keys_plant(&run->keys, x->plant_pages);
+    if (!watched(x, RUN_FILLED, run, r))
+        return 0;
     if (!keys_view(c, &run->keys, &run->p, why, sizeof why))
         return skip(r, "%s", why);
     return size_up(run, r);
@@ -526,15 +501,14 @@ static int place_on_device(bench_run *run)
     return on_device_place(&run->p, sizes, &run->device);
 }
 
-static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
-                        bench_result *r)
+static int make_buffers(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r))
         return 0;
     if (is_divided(run) && !rings_make(&run->rings, &run->p, gradients_of(run)))
         return no_memory(run, r);
-    if (is_divided(run) && x->plant_ranks)
-        rings_plant(&run->rings);
+    if (!watched(x, RUN_DIVIDED, run, r))
+        return 0;
     run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
     if (!run->workspace)
         return no_memory(run, r);
@@ -567,7 +541,7 @@ static int call_anew(bench_run *run)
     return failed;
 }
 
-static int call(void *argument)
+int run_call(void *argument)
 {
     bench_run *const run = argument;
     if (run->c->appends)
@@ -820,7 +794,7 @@ static int reads_memory(const bench_run *run)
 /* A run that borrows tensors is compared with the call of their owner. */
 static measure_job call_job(bench_run *run)
 {
-    const measure_job job = { .call = call,
+    const measure_job job = { .call = run_call,
                               .arg = run,
                               .cold = reads_memory(run),
                               .against = run->owner ? run->job - run->owner->job : 0 };
@@ -916,7 +890,7 @@ static double *pace_of(bench_context *x, const bench_run *run)
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
     const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
-    const double seconds = measure_once(call, run);
+    const double seconds = measure_once(run_call, run);
     r->cold_ms = 1e3 * seconds;
     if (x->alone)
         r->rss_growth_bytes = peak_rss() - before;
@@ -945,49 +919,6 @@ static int within_time(bench_context *x, const bench_run *run, bench_result *r)
                 share);
 }
 
-/* Adds 1 to the first number of a row of the result, counted from 1 as they lie in memory: far
- * beyond any tolerance. Row -1: changes its last bit, within every tolerance. */
-static void spoil(bench_run *run, int row)
-{
-    const int appends = run->c->appends;
-    if (row < 0) {
-        *(unsigned char *)run->o ^= 1; /* little-endian; else a bit that counts more */
-        return;
-    }
-    if (run->c->backward) {
-        gradients_spoil(&run->gradients, &run->p, row);
-        return;
-    }
-    const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
-    const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
-    char *const data = appends ? run->append.store.cache.k.data : run->o;
-    char *const place = data + (row - 1) * dim * case_width(dtype);
-    float first = 0;
-    attn_convert(&first, ATTN_F32, place, dtype, 1);
-    first += 1;
-    attn_convert(place, dtype, &first, ATTN_F32, 1);
-}
-
-/* Faults that the command line asks for; before the first call. */
-static void plant(const bench_context *x, bench_run *run)
-{
-    if (run->c->appends || run->path->device)
-        return;
-    const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
-    if (x->plant_wrong)
-        run->p.kernels = plant_wrong(right, x->plant_wrong);
-    else if (x->plant_slowdown > 0)
-        run->p.kernels = plant_slow(right);
-}
-
-/* How much slower the call is by the planted fault, if there is one. */
-static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
-{
-    if (x->plant_slowdown <= 0 || run->path->device)
-        return 1;
-    return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
-}
-
 /* All but the timing; what stands in the way is said in r->skipped. */
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
@@ -1005,14 +936,8 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
         return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r))
         return 0;
-    plant(x, run);
-    if (!make_buffers(x, first, run, r) || !cold_call(x, run, r))
-        return 0;
-    if (!calibrate(x, run, r))
-        return skip(r, "a call with a planted fault failed");
-    if (x->spoil)
-        spoil(run, x->spoil);
-    return verify(run, r);
+    return watched(x, RUN_SIZED, run, r) && make_buffers(x, first, run, r) &&
+           cold_call(x, run, r) && watched(x, RUN_CALLED, run, r) && verify(run, r);
 }
 
 /* Those that borrow tensors before their owner. */
@@ -1059,7 +984,7 @@ static void add_phases(bench_run *run, bench_result *r)
                            backward ? g->dq.data : run->o,
                            backward ? bytes.q : bytes.o };
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
-    if (call(run) || !phases_measure(set, &c, &t)) {
+    if (run_call(run) || !phases_measure(set, &c, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
         return;
     }
@@ -1076,7 +1001,7 @@ static void add_phases(bench_run *run, bench_result *r)
 static int add_device(bench_context *x, bench_run *run, bench_result *r)
 {
     const double share = x->min_time > 0 ? x->min_time : 1;
-    if (!on_device_split(call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
+    if (!on_device_split(run_call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
         return skip(r, "a call on the device failed");
     if (r->compute_ms > 0)
         r->compute_gflops = 1e-6 * run->model.flops / r->compute_ms;

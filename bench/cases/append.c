@@ -1,6 +1,6 @@
 /* append.c - cases that append keys and values to a cache: the call and its check.
  * SPDX-License-Identifier: MIT */
-#include "append.h"
+#include "jobs.h"
 
 #include <math.h>
 #include <stdio.h>

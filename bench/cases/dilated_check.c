@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "dilated.h"
+#include "jobs.h"
 
 static const double unit = 1.0 / 16777216.0;
 

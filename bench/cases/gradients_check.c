@@ -28,7 +28,7 @@
 #include <string.h>
 
 #include "../../tests/oracle.h"
-#include "gradients.h"
+#include "jobs.h"
 
 /* Pairs with a row or key that is sampled: each takes a microsecond or two at D = 64. */
 enum { MOST_SAMPLES = 12, LEAST_SAMPLES = 3, SAMPLED_PAIRS = 1 << 18 };

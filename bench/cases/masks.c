@@ -3,12 +3,10 @@
  *
  * For each kind two small functions: what it sets, and how many keys row i of batch entry b sees.
  * The patterns are fixed and uneven, so that batch entries, rows and tiles differ. */
-#include "masks.h"
+#include "cases.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "patterns.h"
 
 enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10 };
 

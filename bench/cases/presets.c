@@ -1,6 +1,6 @@
 /* presets.c - named lists of cases.
  * SPDX-License-Identifier: MIT */
-#include "presets.h"
+#include "cases.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "masks.h"
+#include "cases.h"
 #include "presets_list.h"
 
 enum { HEADS = 8, GROUPED_HEADS = 32, GROUPED_KV = 8, SAMPLES = 9 };

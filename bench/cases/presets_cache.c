@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "masks.h"
+#include "cases.h"
 #include "presets_list.h"
 
 enum { HEADS_Q = 32, HEADS_KV = 8, HEAD_DIM = 128 };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "masks.h"
+#include "cases.h"
 #include "presets_list.h"
 
 /* ---- masks: a family of masks and none, timed in turn on the same tensors */

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "dilated.h"
-#include "masks.h"
+#include "jobs.h"
+#include "cases.h"
 #include "presets_list.h"
 
 enum { BATCH = 2, HEADS = 8, HEAD_DIM = 64, TOKENS = 8192, QUICK_TOKENS = 2048, MOST_RANKS = 8 };

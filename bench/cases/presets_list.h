@@ -3,7 +3,7 @@
 #ifndef BENCH_PRESETS_LIST_H
 #define BENCH_PRESETS_LIST_H
 
-#include "presets.h"
+#include "cases.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 

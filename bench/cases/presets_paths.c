@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../../attn.h"
-#include "masks.h"
+#include "cases.h"
 #include "presets_list.h"
 
 static const char *const storage_suffix[] = { "", " f16", " bf16" };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "masks.h"
+#include "cases.h"
 #include "presets_list.h"
 
 /* ---- gemma: head_dim 256, [batch][seq][head][dim], 10 calls after 3 of warm-up. The naive path

@@ -13,7 +13,7 @@
  * While it is timed a kernel works on its own output of the call before: logits become p and p
  * logits, sums grow. No value becomes subnormal or moves a maximum, so that this is what most tiles
  * of a call cost. The arrays lie in L1 and L2. */
-#include "kernels.h"
+#include "commands.h"
 
 #include "../../attn_simd.h"
 
@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "../measure.h"
-#include "../report/output.h"
 #include "../report/report.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))

@@ -1,13 +1,13 @@
 /* tuning.c - texts for p.tuning: composed, read from a file, shown to the library.
  * SPDX-License-Identifier: MIT */
-#include "tuning.h"
+#include "commands.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../attn.h"
-#include "../cases/data.h"
+#include "../cases/cases.h"
 
 void tuning_add(tuning_list *list, const char *set, const char *name, int64_t value, double gain,
                 double noise)

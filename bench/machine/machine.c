@@ -76,7 +76,8 @@ static void append_isa(char *out, const char *name)
 static void describe_isa(char *out)
 {
     ISA_IF("sse2")
-    ISA_IF("sse4.1") ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2") ISA_IF("avx512f") ISA_IF("avx512bw")
+    ISA_IF("sse4.1")
+    ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2") ISA_IF("avx512f") ISA_IF("avx512bw")
         ISA_IF("avx512vl") ISA_IF("avx512vnni") ISA_IF("avx512bf16")
 }
 #else
