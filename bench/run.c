@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "../attn.h"
-#include "../tests/oracle.h"
+#include "../tests/sampled.h"
 #include "cases/jobs.h"
 #include "cases/cases.h"
 #include "clock.h"
@@ -29,8 +29,6 @@
 /* Share of the usable memory that one case may take. */
 #define MEMORY_SHARE 0.5
 
-/* Rows checked: the oracle takes about a microsecond for a key of a row of 64. */
-enum { SAMPLED_ROWS = 12, LEAST_SAMPLED_ROWS = 3, SAMPLED_KEYS = 1 << 22 };
 enum { FEW_ROWS = 16 };
 /* Samples that are doubled until they last a time take up to four times as long in all. */
 #define DOUBLING 4
@@ -553,91 +551,6 @@ int run_call(void *argument)
 
 /* ---- verification */
 
-/* Where the row of o begins. */
-static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i)
-{
-    const attn_tensor o = { p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
-                            NULL };
-    return oracle_row_offset(p, &o, p->head_dim_v, b, h, i);
-}
-
-/* Row `row` of all rows in use, heads before rows in either layout, against the oracle; NaN is
- * infinitely wrong. */
-static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
-                      bench_result *r)
-{
-    const attn_params *const p = &run->plain;
-    oracle_result want = { 0 };
-    int64_t b = 0;
-    while (row >= p->num_heads_q * oracle_rows(p, b))
-        row -= p->num_heads_q * oracle_rows(p, b++);
-    const int64_t h = row / oracle_rows(p, b), i = row % oracle_rows(p, b);
-    const ptrdiff_t start = row_start(p, b, h, i);
-    want.o = o;
-    want.o_tolerance = tolerance;
-    if (is_dilated(run) ? dilated_row(run->c, p, b, h, i, &want)
-                        : oracle_row_full(p, b, h, i, &want))
-        return 0;
-    for (int64_t d = 0; d < p->head_dim_v; d++) {
-        const double got = oracle_load(p->o.dtype, run->o, start + (ptrdiff_t)d);
-        const double allowed = tolerance[d] + oracle_storage_error(p->o.dtype, o[d]);
-        const double error = fabs(got - o[d]);
-        if (!(error <= r->max_err))
-            r->max_err = error == error ? error : INFINITY;
-        if (!(error <= r->err_tolerance * allowed))
-            r->err_tolerance = error == error ? error / allowed : INFINITY;
-    }
-    return 1;
-}
-
-/* Of all batch entries, over heads. */
-static int64_t rows_in_use(const attn_params *p)
-{
-    int64_t rows = 0;
-    for (int64_t b = 0; b < p->batch; b++)
-        rows += p->num_heads_q * oracle_rows(p, b);
-    return rows;
-}
-
-static int sampled_rows(const bench_case *c)
-{
-    const int64_t rows = SAMPLED_KEYS / c->seq_kv;
-    if (rows < LEAST_SAMPLED_ROWS)
-        return LEAST_SAMPLED_ROWS;
-    return rows < SAMPLED_ROWS ? (int)rows : SAMPLED_ROWS;
-}
-
-/* First and last row and some evenly between, which step through heads and batch entries. */
-static int verify_rows(const bench_run *run, bench_result *r)
-{
-    const int samples = sampled_rows(run->c);
-    const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
-    double *const o = malloc(bytes), *const tolerance = malloc(bytes);
-    const int64_t rows = rows_in_use(&run->plain);
-    int ok = o && tolerance;
-    for (int i = 0; ok && i < samples; i++) {
-        const int64_t row =
-            (rows - 1) / (samples - 1) * i + (rows - 1) % (samples - 1) * i / (samples - 1);
-        ok = verify_row(run, row, o, tolerance, r);
-    }
-    free(o);
-    free(tolerance);
-    return ok || skip(r, "no memory for the double oracle");
-}
-
-static int verify_append(bench_run *run, bench_result *r)
-{
-    char why[200];
-    return append_verify(&run->append, &r->max_err, &r->err_tolerance, why, sizeof why) ||
-           skip(r, "%s", why);
-}
-
-static int verify_gradients(bench_run *run, bench_result *r)
-{
-    return gradients_verify(&run->gradients, &run->plain, &r->max_err, &r->err_tolerance) ||
-           skip(r, "no memory for the double oracle");
-}
-
 /* One call with plain arrays, on the CPU where the path has its bits. */
 static int call_plain(bench_run *run)
 {
@@ -677,10 +590,14 @@ static int verify_bits(bench_run *run, bench_result *r)
 static int verify(bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
-    if (!(c->appends    ? verify_append(run, r)
-          : c->backward ? verify_gradients(run, r)
-                        : verify_rows(run, r)))
-        return 0;
+    sampled_errors errors = { 0, 0 };
+    char why[200] = "no memory for the double oracle";
+    if (!(c->appends    ? sampled_append(&run->append, &errors, why, sizeof why)
+          : c->backward ? sampled_gradients(&run->gradients, &run->plain, &errors)
+                        : sampled_rows(c, &run->plain, &errors)))
+        return skip(r, "%s", why);
+    r->max_err = errors.max_err;
+    r->err_tolerance = errors.err_tolerance;
     const int exact = (run->path->device == PATH_EXACT || run->rings.canonical) && !c->backward;
     const int bits = c->keys.kind != KEYS_PLAIN || exact;
     if (r->err_tolerance <= 1 && bits && !c->appends)
@@ -748,7 +665,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p99 = 1e3 * m->seconds.p99;
     if (!run->path->device)
         r->pct_running = 100 * running_of(run, m) / threads;
-    r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
+    r->tokens_per_s = (double)(sampled_rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
     if (is_divided(run))

@@ -9,7 +9,6 @@
 #include "../../attn.h"
 #include "cases.h"
 #include "../machine/machine.h"
-#include "../../tests/oracle.h"
 
 /* ---- keys.c: the caches that hold the keys and values of a case.
  *
@@ -40,7 +39,7 @@ int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *wh
 
 void keys_free(keys_store *s);
 
-/* ---- append.c: cases that append keys and values to a cache: the call and its check. */
+/* ---- append.c: cases that append keys and values to a cache: the call. */
 
 typedef struct append_job {
     keys_store store;
@@ -58,15 +57,9 @@ int append_make(const bench_case *c, const attn_params *p, uint64_t seed, append
 /* A measure_fn: appends the step; a cache that is full is emptied before. */
 int append_call(void *job);
 
-/* What the last call stored against double precision: the worst error, and the same in units of
- * its tolerance. 0 with a sentence: it cannot be read. */
-int append_verify(append_job *job, double *max_err, double *err_tolerance, char *why,
-                  size_t why_bytes);
-
 void append_free(append_job *job);
 
-/* ---- dilated.c: cases of dilated attention: who sees whom, what the call needs, the call, its
- * check.
+/* ---- dilated.c: cases of dilated attention: who sees whom, what the call needs, the call.
  *
  * Which branches show a key to a row, and how many pairs that makes, is computed here from the
  * definition of attn_long.h and not by the library. */
@@ -122,18 +115,9 @@ double dilated_index_bytes(const bench_case *c, const dilated_job *job);
 attn_status dilated_call(const dilated_job *job, const attn_params *p, const attn_gradients *g,
                          void *workspace, size_t workspace_bytes);
 
-/* Row i of head h of entry b in double: o and o_tolerance. 0 = done, 1 = no memory. */
-int dilated_row(const bench_case *c, const attn_params *p, int64_t b, int64_t h, int64_t i,
-                oracle_result *out);
-
-/* The same of one softmax over the keys that these branches show, of which alive, lse and
- * lse_tolerance are written, too. */
-int dilated_softmax(const bench_case *c, const attn_params *p, int64_t b, int64_t h, int64_t i,
-                    unsigned branches, oracle_result *out);
-
 void dilated_free(dilated_job *job);
 
-/* ---- gradients.c: cases that compute gradients: what the call needs, the call and its check.
+/* ---- gradients.c: cases that compute gradients: what the call needs, the call.
  *
  * Asked for are dq, dk and dv, dbias where the case has a bias and dsinks where it has sinks. o and
  * lse come from a forward call with the library's own choice of kernels, before anything is timed,
@@ -163,11 +147,6 @@ attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_inf
 /* The arrays: NaN in those that the call writes. p->q to p->o are there; o and lse are written by a
  * forward call. 0 with a sentence; gradients_free in any case. */
 int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why, size_t why_bytes);
-
-/* Sampled rows of dq, keys of dk and dv, elements of dbias and heads of dsinks against a
- * computation in double: the worst error, and the same in units of its tolerance. 0 = no memory. */
-int gradients_verify(const gradients_job *job, const attn_params *p, double *max_err,
-                     double *err_tolerance);
 
 void gradients_free(gradients_job *job);
 

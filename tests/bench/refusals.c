@@ -5,7 +5,7 @@
 
 #include "../../attn_simd.h"
 #include "../../bench/cases/cases.h"
-#include "../../bench/commands/commands.h"
+#include "../kernel_tiles.h"
 #include "selfcheck.h"
 
 /* ---- a wrong element must be refused, a right result must not */
@@ -53,8 +53,7 @@ enum { CHECKED_DIM = 24 };
 
 static int kernel_refused(const attn_kernels *set, int entry, int spoil)
 {
-    kernel_result r;
-    return kernel_measure(NULL, set, CHECKED_DIM, entry, spoil, &r) && r.wrong;
+    return kernel_check(set, entry, CHECKED_DIM, spoil) == 0;
 }
 
 /* Wrong kernels, most of them right ones of this set with something missing. */
@@ -141,9 +140,9 @@ static void refused_names(const attn_kernels *set, char *names, size_t bytes)
 {
     size_t n = 0;
     names[0] = '\0';
-    for (int i = 0; kernel_name(i); i++)
+    for (int i = 0; i < num_kernel_entries; i++)
         if (kernel_refused(set, i, 0) && n < bytes)
-            n += (size_t)snprintf(names + n, bytes - n, "%s ", kernel_name(i));
+            n += (size_t)snprintf(names + n, bytes - n, "%s ", kernel_entries[i].name);
 }
 
 /* Exactly the entries that use the kernel are refused. */
@@ -177,7 +176,7 @@ static void check_wrong_kernels(void)
 static void check_kernels(void)
 {
     for (int k = 0; attn_kernels_get(k); k++) {
-        for (int i = 0; kernel_name(i); i++) {
+        for (int i = 0; i < num_kernel_entries; i++) {
             const attn_kernels *const set = attn_kernels_get(k);
             expect(!kernel_refused(set, i, 0), "a right kernel is timed", i);
             expect(kernel_refused(set, i, 1), "a kernel that is off by one bit is refused", i);

@@ -1,4 +1,4 @@
-/* gradients_check.c - sampled gradients against a computation in double.
+/* sampled_gradients.c - sampled gradients against a computation in double.
  * SPDX-License-Identifier: MIT
  *
  * A row of dq takes everything from the oracle of tests/oracle.c, which also tells whether o and
@@ -27,8 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../tests/oracle.h"
-#include "jobs.h"
+#include "sampled.h"
 
 /* Pairs with a row or key that is sampled: each takes a microsecond or two at D = 64. */
 enum { MOST_SAMPLES = 12, LEAST_SAMPLES = 3, SAMPLED_PAIRS = 1 << 18 };
@@ -41,7 +40,7 @@ typedef struct check {
     double scale, keep;        /* dropout's factor */
     double *sum[2], *error[2]; /* of up to two vectors: value, absolute error in units of u */
     double *o, *o_tolerance;
-    double max_err, err_tolerance;
+    sampled_errors errors;
 } check;
 
 /* A row: what it gives to each of its pairs. */
@@ -126,16 +125,10 @@ static int times_of(const check *c, const row_terms *r, int64_t j)
 
 /* ---- one number against another */
 
-/* NaN is infinitely wrong. */
 static void compare(check *c, int dtype, double got, double want, double tolerance)
 {
-    const double allowed = ORACLE_FACTOR * tolerance + oracle_storage_error(dtype, want) +
-                           ldexp(1, -116); /* what flushing of subnormals may take away */
-    const double error = fabs(got - want);
-    if (!(error <= c->max_err))
-        c->max_err = error == error ? error : INFINITY;
-    if (!(error <= c->err_tolerance * allowed))
-        c->err_tolerance = error == error ? error / allowed : INFINITY;
+    const double flushed = ldexp(1, -116); /* what flushing of subnormals may take away */
+    sampled_compare(&c->errors, dtype, got, want, ORACLE_FACTOR * tolerance + flushed);
 }
 
 /* ---- rows */
@@ -491,8 +484,7 @@ static int check_some(check *c, int64_t count, int64_t pairs, int (*one)(check *
     if (samples < LEAST_SAMPLES)
         samples = LEAST_SAMPLES;
     for (int64_t s = 0; count > 0 && s < samples; s++)
-        if (!one(c,
-                 (count - 1) / (samples - 1) * s + (count - 1) % (samples - 1) * s / (samples - 1)))
+        if (!one(c, sampled_index(count, samples, s)))
             return 0;
     return 1;
 }
@@ -517,8 +509,7 @@ static int check_all(check *c)
            (!c->job->g.dsinks || check_some(c, p->num_heads_q, p->batch * most, check_sink));
 }
 
-int gradients_verify(const gradients_job *job, const attn_params *p, double *max_err,
-                     double *err_tolerance)
+int sampled_gradients(const gradients_job *job, const attn_params *p, sampled_errors *errors)
 {
     const size_t dim = (size_t)(p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v);
     double *const memory = malloc(6 * dim * sizeof *memory);
@@ -537,7 +528,6 @@ int gradients_verify(const gradients_job *job, const attn_params *p, double *max
     c.o_tolerance = memory + 5 * dim;
     const int done = check_all(&c);
     free(memory);
-    *max_err = c.max_err;
-    *err_tolerance = c.err_tolerance;
+    *errors = c.errors;
     return done;
 }

@@ -1,4 +1,4 @@
-/* dilated_check.c - a row of dilated attention in double.
+/* sampled_dilated.c - a row of dilated attention in double.
  * SPDX-License-Identifier: MIT
  *
  * Merged by LSE it is one softmax over the keys that any branch shows, each weighted with the
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "jobs.h"
+#include "sampled.h"
 
 static const double unit = 1.0 / 16777216.0;
 
