@@ -997,15 +997,15 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+/* "name (value) must be at least / at most / the only value" */
+static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
+                                    int64_t value)
 {
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be "
-             : low                     ? " must be at least "
-                                       : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+    const int low = value < least;
+    put_field(why, name, value);
+    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
+    put_int(why, low ? least : most);
+    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
 /* Fields at their offsets from `base`: int64_t, or int. */
@@ -1016,7 +1016,7 @@ static inline attn_status check_counts(const void *base, const size_rule *rules,
         int64_t value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
@@ -1028,19 +1028,19 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
         int value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
 
-/* name: of an output, field: its stride, as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
-                                              text *why)
+/* A stride of an output, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *stride_name,
+                                              ptrdiff_t stride, text *why)
 {
     if (stride != ATTN_STRIDE_BROADCAST)
         return ATTN_OK;
     put(why, name);
-    put(why, field);
+    put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
@@ -1095,6 +1095,389 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
     put_field(why, "columns", columns);
     put(why, " with its strides exceeds the address space");
     return ATTN_ERR_OVERFLOW;
+}
+
+/* src/fields.c - the table of fields: what each field of a call is, in one row.
+ *
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
+ * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
+ * that somebody forgets is refused, never ignored.
+ */
+
+enum field_type {
+    F_INT, /* values */
+    F_INT64,
+    F_UINT64,
+    F_FLOAT,
+    F_POINTER,
+    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,    /* or of these elements */
+    F_I32,
+    F_I64,
+    F_U8,
+    F_BITS
+};
+
+/* What the axes of arrays count. */
+enum field_axis {
+    AXIS_NONE,
+    AXIS_BATCH,
+    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_HEAD,
+    AXIS_HEAD_KV,
+    AXIS_ROW, /* that are held: p.part */
+    AXIS_KEY,
+    AXIS_DIM,
+    AXIS_DIM_V,
+    AXIS_SEQ_Q, /* of the whole call */
+    AXIS_SEQ_KV,
+    AXIS_CELL_ROW,
+    AXIS_CELL_COLUMN,
+    AXIS_CELL_OFFSET,
+    AXIS_PAGE,
+    AXIS_CHOSEN, /* rows of logits */
+    AXIS_COUNT
+};
+
+/* Who takes a field. */
+enum taker {
+    BY_PART = 1,      /* calls of some rows or some keys */
+    BY_GRADIENTS = 2, /* attn_backward */
+    BY_RESUMABLE = 4, /* attn_resume_begin */
+    BY_DILATED = 8,   /* attn_dilated_forward */
+    BY_RING = 16,     /* attn_ring_forward */
+    BY_DEVICE = 32,   /* attn_opencl.c */
+    BY_ALL = 63,
+    BY_RANKS = 64,     /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 128 /* or must have set it or not */
+};
+
+typedef struct call_field {
+    const char *name;
+    uint16_t offset; /* of the value, or of the pointer to an array */
+    uint16_t type, takers;
+    uint16_t output; /* nonzero: written by the call */
+    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
+    uint16_t axis[4];
+    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
+    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
+    int64_t least, most; /* of a number; any where most is below least */
+    const char *instead; /* what helps where the field is refused; NULL = nothing */
+} call_field;
+
+#define AT(member) offsetof(attn_params, member)
+#define VALUE(member, kind, by, ...)                                                               \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+#define RANGE(from, to) .least = from, .most = to
+#define ANY 1, 0
+#define TENSOR(member, entry, heads, rows, columns, by)                                            \
+    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .takers = by, .axis = { entry, heads, rows, columns },                                         \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
+#define PAIRS(member, kind, by)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
+                AT(member.stride_kv) }
+#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .axis = { outer, heads, rows, columns }
+#define LIST(member, kind, by, outer, inner)                                                       \
+    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+
+enum {
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    MASKS = BY_ALL & ~BY_DILATED,
+    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+};
+
+static const call_field call_fields[] = {
+    /* ---- sizes */
+    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- tensors */
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+
+    /* ---- lengths */
+    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
+    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
+    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+      .stride = { AT(kv_rows.table_stride) } },
+    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+
+    /* ---- position of the queries */
+    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+
+    /* ---- masks */
+    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(q_segments_stride) } },
+    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+      .stride = { AT(kv_segments_stride) } },
+    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(tree_stride) } },
+    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
+           AXIS_CELL_COLUMN),
+      .shared = 3,
+      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
+                  AT(block_mask.stride_row) } },
+    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
+           AXIS_CELL_OFFSET),
+      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+
+    /* ---- what changes a logit */
+    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+      .stride = { AT(alibi_stride) } },
+    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+
+    /* ---- softmax */
+    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- further outputs */
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+      .instead = "it needs o and lse" },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
+    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
+    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+      .output = 1, .instead = "ask for logits in a call with all keys" },
+
+    /* ---- how to compute */
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+};
+#undef AT
+
+#define IS_ARRAY(f) ((f)->type >= F_STORED)
+
+/* ---- values */
+
+/* A number of a field, 0 or 1 for a pointer. */
+static int64_t field_number(const call_field *f, const void *base)
+{
+    const char *at = (const char *)base + f->offset;
+    int64_t number = 0;
+    int as_int;
+    float as_float;
+    void *pointer;
+    switch (f->type) {
+    case F_INT:
+        memcpy(&as_int, at, sizeof as_int);
+        return as_int;
+    case F_FLOAT:
+        memcpy(&as_float, at, sizeof as_float);
+        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
+    case F_INT64:
+    case F_UINT64:
+        memcpy(&number, at, sizeof number);
+        return number;
+    default:
+        memcpy(&pointer, at, sizeof pointer);
+        return pointer != NULL;
+    }
+}
+
+static attn_status check_values(const call_field *table, int n, const void *base, text *why)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &table[i];
+        int64_t value;
+        if (f->most < f->least || IS_ARRAY(f))
+            continue;
+        value = field_number(f, base);
+        if (value < f->least || value > f->most)
+            return bad_range(why, f->name, f->least, f->most, value);
+    }
+    return ATTN_OK;
+}
+
+/* The first field that is set and that `taker` does not list is refused by its name. */
+static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
+        if (!value)
+            continue;
+        if (f->type == F_INT || f->type == F_INT64)
+            put_field(why, f->name, value);
+        else
+            put(why, f->name);
+        put(why, " is set, but ");
+        put(why, who);
+        put(why, f->instead ? " does not take it: " : " does not take it");
+        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+    }
+    return ATTN_OK;
+}
+
+/* ---- arrays */
+
+/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+typedef struct call_axes {
+    int64_t count[AXIS_COUNT];
+    int packed_q, packed_kv;
+} call_axes;
+
+static const void *field_data(const call_field *f, const void *base)
+{
+    const void *data;
+    memcpy(&data, (const char *)base + f->offset, sizeof data);
+    return data;
+}
+
+static int64_t element_bytes(const call_field *f, const void *base)
+{
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    int dtype;
+    if (f->type != F_STORED)
+        return bytes[f->type - F_F32];
+    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
+    return (int64_t)bytes_of(dtype);
+}
+
+static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
+{
+    ptrdiff_t stride = 0;
+    if (f->stride[axis])
+        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
+    return stride;
+}
+
+static int is_tensor(const call_field *f)
+{
+    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_packed(const call_field *f, const call_axes *x)
+{
+    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
+}
+
+/* The strides of an array with what 0 and "broadcast" mean. */
+static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
+                               ptrdiff_t stride[4])
+{
+    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
+    const int packed = is_packed(f, x);
+    int64_t elements = 1;
+    int i;
+    for (i = 0; i < 4; i++) {
+        const int axis = orders[packed && f->axis[3]][i];
+        const int shared = f->shared >> axis & 1;
+        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
+        elements = times(elements, x->count[f->axis[axis]]);
+    }
+    if (packed)
+        stride[0] = 0;
+}
+
+static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
+                               const ptrdiff_t stride[4], text *why)
+{
+    const int64_t bytes = element_bytes(f, base);
+    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
+                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+}
+
+static attn_status check_output_field(const call_field *f, const void *base, text *why)
+{
+    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 4 && f->output && !status; axis++)
+        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
+    return status;
+}
+
+/* Outputs are not broadcast. */
+static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        if (IS_ARRAY(&table[i]))
+            status = check_output_field(&table[i], base, why);
+    return status;
+}
+
+/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
+                                  text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, axis;
+    for (i = 0; i < n && !status; i++) {
+        const call_field *f = &table[i];
+        ptrdiff_t stride[4];
+        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+            continue;
+        resolve_strides_of(f, base, x, stride);
+        for (axis = 0; axis < 4; axis++)
+            if (f->stride[axis])
+                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
+        status = check_array(f, base, x, stride, why);
+    }
+    return status;
 }
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
@@ -2254,21 +2637,6 @@ static void settle_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Where 0 means broadcast, its long name does, too. */
-static void resolve_broadcast(ptrdiff_t *stride)
-{
-    if (*stride == ATTN_STRIDE_BROADCAST)
-        *stride = 0;
-}
-
-static void resolve_mask_strides(attn_mask *m)
-{
-    resolve_broadcast(&m->stride_batch);
-    resolve_broadcast(&m->stride_head);
-    resolve_broadcast(&m->stride_q);
-    resolve_broadcast(&m->stride_kv);
-}
-
 /* Rows of a batch entry of k and v, or of a page. */
 static int64_t rows_of_entry(const attn_params *p)
 {
@@ -2283,49 +2651,40 @@ static int64_t table_entries(const attn_params *p)
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
-static void resolve_rows(attn_params *p)
+static call_axes axes_of_call(const attn_params *p)
 {
-    attn_rows *rows = &p->kv_rows;
-    if (rows->page_size)
-        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }
 
-static void resolve_layouts(attn_params *p)
+/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_layouts(attn_params *p, text *why)
 {
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const attn_block_mask *blocks = &p->block_mask;
-    resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
-    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
-    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
-    if (varlen)
-        p->lse.stride_batch = 0;
-    resolve_broadcast(&p->bias.stride_batch);
-    resolve_broadcast(&p->bias.stride_head);
-    resolve_broadcast(&p->bias.stride_q);
-    resolve_broadcast(&p->bias.stride_kv);
-    resolve_mask_strides(&p->bool_mask);
-    resolve_mask_strides(&p->bit_mask);
-    resolve_broadcast(&p->block_mask.stride_batch);
-    resolve_broadcast(&p->block_mask.stride_head);
-    resolve_broadcast(&p->block_mask.csr_stride_batch);
-    resolve_broadcast(&p->block_mask.csr_stride_head);
-    resolve_broadcast(&p->alibi_stride);
-    if (p->q_segments_stride == 0)
-        p->q_segments_stride = to_stride(p->seq_len_q);
-    if (p->kv_segments_stride == 0)
-        p->kv_segments_stride = to_stride(p->seq_len_kv);
-    if (p->tree_stride == 0)
-        p->tree_stride = to_stride(p->seq_len_q);
-    resolve_broadcast(&p->q_segments_stride);
-    resolve_broadcast(&p->kv_segments_stride);
-    resolve_broadcast(&p->tree_stride);
-    if (blocks->block_k > 0 && blocks->stride_row == 0)
-        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
         p->logits.num_rows = p->seq_len_q;
+    x = axes_of_call(p);
+    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
 /* Whether sequences differ in length or position; else the first stands for all. */
@@ -2481,52 +2840,10 @@ static int is_scattered(const attn_params *p)
  */
 
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
-#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
-
-/* int64_t fields */
-static const size_rule size_rules[] = {
-    { SIZE_RULE(batch, 0, MOST) },
-    { SIZE_RULE(num_heads_q, 1, MOST) },
-    { SIZE_RULE(num_heads_kv, 0, MOST) },
-    { SIZE_RULE(seq_len_q, 0, MOST) },
-    { SIZE_RULE(seq_len_kv, 0, MOST) },
-    { SIZE_RULE(head_dim, 1, MOST) },
-    { SIZE_RULE(head_dim_v, 0, MOST) },
-    { SIZE_RULE(shared_keys, 0, MOST) },
-    { SIZE_RULE(chunk_size, 0, MOST) },
-    { SIZE_RULE(block_mask.block_q, 0, MOST) },
-    { SIZE_RULE(block_mask.block_k, 0, MOST) },
-    { SIZE_RULE(logits.num_rows, 0, MOST) },
-    { SIZE_RULE(kv_rows.ring, 0, MOST) },
-    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
-    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
-    { SIZE_RULE(part.row_begin, 0, MOST) },
-    { SIZE_RULE(part.row_count, 0, MOST) },
-    { SIZE_RULE(part.key_begin, 0, MOST) },
-    { SIZE_RULE(part.key_count, 0, MOST) },
-    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
-};
-
-/* int fields */
-static const size_rule enum_rules[] = {
-    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(lse.dtype, 0, 0) },
-    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
-    { SIZE_RULE(window, 0, ATTN_WINDOW) },
-    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
-    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
-    { SIZE_RULE(num_workers, 0, 65536) },
-};
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
-    if (!status)
-        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
@@ -2552,88 +2869,154 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
-    if (p->sinks && p->softmax1)
-        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
-                         " is a sink of 0 and excludes sinks: set one of them");
     return ATTN_OK;
 }
 
+/* A member of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
+}
+
+/* An int64_t, or a ptrdiff_t. */
+static int64_t number_of(const attn_params *p, member m)
+{
+    int64_t number;
+    ptrdiff_t stride;
+    memcpy(&number, (const char *)p + m.offset, sizeof number);
+    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
+    return m.size == sizeof stride ? stride : number;
+}
+
+/* A field that must not stand alone, or not together with another one. */
+typedef struct pair_rule {
+    member field, other;
+    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
+    const char *name; /* of the number to be shown; NULL = none */
+    const char *rest;
+} pair_rule;
+
+#define ALONE(field, other, rest)                                                                  \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, NULL, rest                                                \
+    }
+#define NUMBER_ALONE(field, other, rest)                                                           \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, #field, rest                                              \
+    }
+#define TOGETHER(field, other, rest)                                                               \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
+    }
+
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
- * means something: what it shows is visible anyway. */
+ * means something: the keys that it shows are visible anyway. */
+static const pair_rule pair_rules[] = {
+    ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
+    ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
+    ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
+    NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    TOGETHER(block_mask.bitmap, block_mask.row_offsets,
+             "block_mask.bitmap and row_offsets: give one of them"),
+    ALONE(block_mask.row_offsets, block_mask.columns,
+          "block_mask.row_offsets and columns: give both or neither"),
+    ALONE(block_mask.columns, block_mask.row_offsets,
+          "block_mask.row_offsets and columns: give both or neither"),
+    TOGETHER(cu_seqlens_kv, kv_rows, "kv_rows and cu_seqlens_kv: give one of them"),
+    ALONE(kv_rows.begin, kv_rows.ring,
+          "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0"),
+    ALONE(kv_rows.table, kv_rows.page_size,
+          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
+    NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+};
+
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    const attn_block_mask *m = &p->block_mask;
-    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
-    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
-        return bad(why, ATTN_ERR_ARG,
-                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (!p->q_segments != !p->kv_segments)
-        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    if (!p->window && p->window_left)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
-    if (!p->window && p->window_right)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
+    int i = 0;
+    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
+                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
+        i++;
+    if (i == COUNT_OF(pair_rules))
+        return ATTN_OK;
+    if (pair_rules[i].name)
+        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
+    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+}
+
+static attn_status check_window_sides(const attn_params *p, text *why)
+{
     if (p->window_left < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
                          " must be -1 (unbounded) or more");
     if (p->window_right < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
                          " must be -1 (unbounded) or more");
-    if (p->mask_tile && !p->mask)
-        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
-    if (m->bitmap && m->row_offsets)
-        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
-    if (!m->row_offsets != !m->columns)
-        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
-    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
-static attn_status check_rows(const attn_params *p, text *why)
+static attn_status check_alignment(const attn_params *p, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
-    if (p->cu_seqlens_kv &&
-        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
-        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
-    if (rows->begin && !rows->ring)
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    return ATTN_OK;
+}
+
+static attn_status check_cells(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int given = m->bitmap || m->row_offsets;
+    if (given && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if (given && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !given)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    return ATTN_OK;
+}
+
+/* What the value of one field asks of another one. */
+static attn_status check_values_of_fields(const attn_params *p, text *why)
+{
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
-                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
-    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (p->shared_keys > p->seq_len_kv) {
+        put_field(why, "shared_keys", p->shared_keys);
+        put(why, " must be at most ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
                          " is set, but kv_rows.table is NULL");
-    if (!rows->page_size && rows->table)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
-                         " must be at least 1 when kv_rows.table is given");
-    if (!rows->page_size && rows->table_stride)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
-                         " is set, but kv_rows.page_size is 0");
-    if (!rows->page_size && rows->num_pages)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
-                         " is set, but kv_rows.page_size is 0");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
@@ -2678,16 +3061,10 @@ static attn_status check_part(const attn_params *p, text *why)
                          " needs part.keys and partial");
     if (status || (!part->rows && !part->keys))
         return status;
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
-    return ATTN_OK;
+    return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
 /* The keys of a part that is continued lie in one chunk, of sequences with rows. */
@@ -2796,121 +3173,17 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
-                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
+/* The tensors that the call reads are there. */
+static attn_status check_tensors(const attn_params *p, text *why)
 {
-    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-    if (needed && !t->data) {
-        put(why, name);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
-                        why);
-}
-
-/* The resolved tensors fit into memory and are there. */
-static attn_status check_tensors(const attn_params *p, int need_data, text *why)
-{
-    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
-    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
-    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
-    const int need_keys = need_data && keys_held(p) > 0;
-    const int need_values = need_keys && wants_values(p);
-    attn_status status;
-    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
-    if (!status)
-        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
-    if (!status)
-        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
-    if (!status)
-        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
-    if (!status)
-        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
-    return status;
-}
-
-/* An optional array over (batch, head, row, column), of `bytes` each; rows and columns 1 where it
- * has no such axis. */
-static attn_status check_array(const char *name, const void *data, int64_t bytes,
-                               const attn_params *p, int64_t rows, int64_t columns,
-                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
-                               ptrdiff_t stride_column, text *why)
-{
-    ptrdiff_t stride[4];
-    stride[0] = stride_batch;
-    stride[1] = stride_head;
-    stride[2] = stride_row;
-    stride[3] = stride_column;
-    if (!data)
-        return ATTN_OK;
-    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
-}
-
-static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
-{
-    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
-                       m->stride_head, m->stride_q, m->stride_kv, why);
-}
-
-static attn_status check_block_mask(const attn_params *p, text *why)
-{
-    const attn_block_mask *m = &p->block_mask;
-    attn_status status;
-    if (!m->block_q || !m->block_k)
-        return ATTN_OK;
-    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
-                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
-                         m->stride_row, 1, why);
-    if (!status)
-        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
-                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
-                             m->csr_stride_head, 1, 0, why);
-    return status;
-}
-
-/* Every strided array but the tensors. */
-static attn_status check_arrays(const attn_params *p, text *why)
-{
-    const attn_bias *bias = &p->bias;
-    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
-                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
-                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
-    if (!status)
-        status = check_mask("bool_mask", &p->bool_mask, p, why);
-    if (!status)
-        status = check_mask("bit_mask", &p->bit_mask, p, why);
-    if (!status)
-        status = check_block_mask(p, why);
-    if (!status)
-        status =
-            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
-    if (!status)
-        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
-                             p->q_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
-                             p->kv_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
-                             0, 1, 0, why);
-    if (!status && p->kv_rows.page_size)
-        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
-                             p->kv_rows.table_stride, 0, 0, 1, why);
-    return status;
-}
-
-static attn_status check_output_sizes(const attn_params *p, text *why)
-{
-    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
-    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
-    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
-    attn_status status = ATTN_OK;
-    if (p->partial)
-        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
-    if (!status && p->logits.data)
-        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
-    return status;
+    const int has_keys = keys_held(p) > 0;
+    if (!p->q.data)
+        return bad(why, ATTN_ERR_ARG, "q.data is NULL");
+    if (has_keys && !p->k.data)
+        return bad(why, ATTN_ERR_ARG, "k.data is NULL");
+    if (has_keys && wants_values(p) && !p->v.data)
+        return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    return ATTN_OK;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -3015,23 +3288,24 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
-        status = check_rows(&pr->p, why);
+        status = check_values_of_fields(&pr->p, why);
+    if (!status)
+        status = check_window_sides(&pr->p, why);
+    if (!status)
+        status = check_alignment(&pr->p, why);
+    if (!status)
+        status = check_cells(&pr->p, why);
     if (!status)
         status = check_part(&pr->p, why);
     if (!status)
-        status = check_output_strides("o", &pr->p.o, why);
-    if (!status)
-        status = check_output_strides("lse", &pr->p.lse, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
-    resolve_layouts(&pr->p);
     need_data = need_data && !is_empty(&pr->p);
-    status = check_tensors(&pr->p, need_data, why);
-    if (!status)
-        status = check_arrays(&pr->p, why);
-    if (!status)
-        status = check_output_sizes(&pr->p, why);
+    status = resolve_layouts(&pr->p, why);
+    if (!status && need_data)
+        status = check_tensors(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status)
@@ -8940,29 +9214,21 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
     return a;
 }
 
-static void resolve_gradients(const attn_params *p, attn_gradients *g)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
-}
+#define AT(member) offsetof(attn_gradients, member)
 
-/* ---- Validation */
-
-#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
-
-/* int fields */
-static const size_rule gradient_rules[] = {
-    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
-    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
-    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
 };
+#undef AT
 
 /* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
@@ -9027,21 +9293,11 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         " has no gradients: use o and lse");
-    if (rows->ring)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
-                         ": caches have no gradients");
-    if (rows->page_size)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
-                         ": caches have no gradients");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
 /* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
@@ -9051,47 +9307,22 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_strides("dq", &g->dq, why);
-    if (!status)
-        status = check_output_strides("dk", &g->dk, why);
-    if (!status)
-        status = check_output_strides("dv", &g->dv, why);
+        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }
 
-/* That the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
-                                                  text *why)
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
-    const struct {
-        const char *name;
-        const attn_tensor *tensor;
-        int64_t heads, rows, columns;
-    } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
-        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
-        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
-        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
-    };
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
-        const attn_tensor *t = tensors[i].tensor;
-        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-        if (t->data)
-            status =
-                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
-    }
     if (!status && a.data)
         status =
             check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
@@ -10564,8 +10795,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    resolve_gradients(&pr->p, resolved);
-    status = check_gradient_sizes(&pr->p, resolved, why);
+    status = resolve_gradients(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -10871,21 +11101,7 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": attn_resume gives o and lse");
-    if (p->part.keys)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
-                         ": attn_resume divides the keys itself");
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "kv_rows: attn_resume fetches keys, wherever they lie");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
 /* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
@@ -11702,42 +11918,6 @@ static attn_status check_branches(const attn_dilated *d, text *why)
 
 /* What means nothing here, or would mean something else. Looked at first: nothing else that is set
  * then helps. */
-static attn_status check_refused(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        int set;
-    } fields[] = {
-        { "kv_begin", p->kv_begin != NULL },
-        { "key_base", p->key_base != NULL },
-        { "kv_rows.ring", p->kv_rows.ring != 0 },
-        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
-        { "shared_keys", p->shared_keys != 0 },
-        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
-        { "prefix", p->prefix != NULL },
-        { "chunk_size", p->chunk_size != 0 },
-        { "q_segments", p->q_segments != NULL },
-        { "kv_segments", p->kv_segments != NULL },
-        { "tree_parents", p->tree_parents != NULL },
-        { "bit_mask", p->bit_mask.data != NULL },
-        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
-        { "mask", p->mask != NULL },
-        { "score", p->score != NULL },
-        { "dropout_p", !(p->dropout_p == 0.0f) },
-        { "partial", p->partial != 0 },
-        { "part", p->part.rows != 0 || p->part.keys != 0 },
-        { "logits", p->logits.data != NULL },
-        { "backend", p->backend != NULL },
-    };
-    int i;
-    for (i = 0; i < COUNT_OF(fields); i++)
-        if (fields[i].set) {
-            put(why, fields[i].name);
-            return bad(why, ATTN_ERR_UNSUPPORTED,
-                       " is set, but dilated attention does not take it");
-        }
-    return ATTN_OK;
-}
 
 /* Rows are positions, and branches are for heads that there are. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
@@ -11805,7 +11985,7 @@ typedef struct outline {
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
-    attn_status status = p ? check_refused(p, why) : ATTN_OK;
+    attn_status status = p ? refuse_fields(p, BY_DILATED, "dilated attention", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (!status)
@@ -13434,7 +13614,6 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
-    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -13447,22 +13626,10 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
-    if (p->cu_seqlens_q || p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": a ring writes o and lse");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
-    if (part->rows || part->keys)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
 /* Parameters and layout for so many ranks; not the tensors. */
@@ -13872,56 +14039,37 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
     return hash;
 }
 
-/* What has to be the same on every rank, or messages would not fit or results mean nothing. */
+/* The numbers of an array. */
+static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params *p,
+                          const call_axes *x)
+{
+    const int64_t outer = x->count[f->axis[0]], inner = x->count[f->axis[3]];
+    const size_t bytes = (size_t)element_bytes(f, p);
+    const char *data = field_data(f, p);
+    ptrdiff_t stride[4];
+    int64_t i, k;
+    resolve_strides_of(f, p, x, stride);
+    for (i = 0; i < outer; i++)
+        for (k = 0; k < inner; k++) {
+            int64_t number = 0;
+            memcpy(&number, data + (i * stride[0] + k) * (ptrdiff_t)bytes, bytes);
+            hash = mix_in(hash, number);
+        }
+    return hash;
+}
+
+/* What every rank must have set alike, or messages would not fit or results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { gradients,
-                                p->batch,
-                                p->num_heads_q,
-                                p->num_heads_kv,
-                                p->seq_len_kv,
-                                p->head_dim,
-                                p->head_dim_v,
-                                p->k.dtype,
-                                p->v.dtype,
-                                p->causal,
-                                p->alignment,
-                                p->window,
-                                p->window_left,
-                                p->window_right,
-                                p->chunk_size,
-                                bits_of(p->scale),
-                                bits_of(p->softcap),
-                                bits_of(p->dropout_p),
-                                (int64_t)p->dropout_seed,
-                                p->softmax1,
-                                p->prefix != NULL,
-                                p->q_segments != NULL,
-                                p->sinks != NULL,
-                                p->tree_parents != NULL,
-                                p->alibi_slopes != NULL,
-                                p->bias.data != NULL,
-                                p->bool_mask.data != NULL,
-                                p->bit_mask.data != NULL,
-                                p->block_mask.bitmap != NULL,
-                                p->block_mask.row_offsets != NULL,
-                                p->mask != NULL,
-                                p->score != NULL };
-    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
-    int64_t b;
+    const call_axes x = axes_of_call(p);
+    uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
     int i;
-    for (i = 0; i < COUNT_OF(numbers); i++)
-        hash = mix_in(hash, numbers[i]);
-    for (b = 0; b < p->batch; b++) {
-        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
-        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
-        hash = mix_in(hash, shift_of(p, b));
-        hash = mix_in(hash, entry32(p->prefix, b, 0));
-        hash = mix_in(hash, entry32(p->q_offset, b, 0));
-    }
-    for (i = 0; i < p->num_heads_q; i++) {
-        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
-        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        if (f->takers & (BY_RANKS | BY_RANKS_SET))
+            hash = mix_in(hash, field_number(f, p));
+        if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
+            hash = mix_array(hash, f, p, &x);
     }
     return hash;
 }
@@ -13990,31 +14138,28 @@ static void name_broadcast(attn_tensor *t)
 }
 
 /* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static call_axes own_axes(const attn_params *p, int64_t length)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_ROW] = x.count[AXIS_KEY] = length;
+    return x;
+}
+
 static void resolve_own(attn_params *p, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
-    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    text none = text_in(NULL, 0);
+    call_axes x;
+    resolve_sizes(p);
+    x = own_axes(p, length);
+    resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
     name_broadcast(&p->q);
-    if (p->window && p->window_left > TOO_BIG) /* as attn_forward takes them */
-        p->window_left = -1;
-    if (p->window && p->window_right > TOO_BIG)
-        p->window_right = -1;
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
-    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    const call_axes x = own_axes(p, length);
+    text none = text_in(NULL, 0);
+    resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
     name_broadcast(&g->dout);
     name_broadcast(&g->dlse);
 }
@@ -14677,7 +14822,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->p = c->own;
     if (g) {
         c->own_g = *g;
-        resolve_own_gradients(p, &c->own_g, c->pl.length);
+        resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
         c->g = c->own_g;
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);

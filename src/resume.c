@@ -69,21 +69,7 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": attn_resume gives o and lse");
-    if (p->part.keys)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
-                         ": attn_resume divides the keys itself");
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "kv_rows: attn_resume fetches keys, wherever they lie");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
 /* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
