@@ -69,7 +69,7 @@ TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c t
            tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
 # bench/suite.c is for programs of others: see MEASURE.
 BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
-           $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c examples/virtual_ranks.c
+           $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/tuned_bits.c examples/virtual_ranks.c
 # The bench with faults on purpose.
 BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
 # The second implementation of docs/canon.md: nothing of the library in it.

@@ -156,10 +156,6 @@ char *tuning_read(const char *path);
 /* 1 = the library takes the text; 0 = it ignores it, and why holds its sentence. */
 int tuning_taken(const char *text, char *why, size_t why_bytes);
 
-/* 1 = small calls of several kinds have the same bits with the text and without. spoil changes one
- * bit of a result: must be noticed. */
-int tuning_same_bits(const char *text, int spoil);
-
 /* ---- tune.c: `bench tune`: measures which sizes suit this machine and writes them for
  * p.tuning. */
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "../../attn.h"
+#include "../../tests/tuned_bits.h"
 #include "../clock.h"
 #include "../measure.h"
 #include "../report/report.h"

@@ -8,6 +8,7 @@
 #include "../../attn.h"
 #include "../../bench/cases/cases.h"
 #include "../../bench/commands/commands.h"
+#include "../tuned_bits.h"
 #include "selfcheck.h"
 
 /* ---- tuning */
