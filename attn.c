@@ -3103,25 +3103,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 
@@ -6246,15 +6252,46 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
-OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
-                                        text *why)
+/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
+{
+    attn_status status;
+    settle_workers(&pr->p);
+    *workers = plan_within(pr, pl, room);
+    status = check_size_limit(pr, pl, why);
+    if (!status && *workers == 0)
+        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+    return status;
+}
+
+/* Where the items find the problem and the plan: at the start of the workspace. */
+static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
+{
+    char *base = align_memory(workspace);
+    call *c = (call *)(void *)base;
+    c->pr = *pr;
+    c->pl = *pl;
+    c->slot_count = workers;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + pl->shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(workers <= pl->workers);
+    return c;
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
+ * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
+                                        call **opened, text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
+    if (opened)
+        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -6264,11 +6301,9 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    settle_workers(&pr.p);
-    workers = plan_within(&pr, &pl, room);
-    status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0)
-        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status && opened && !is_empty(p))
+        *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
 }
 
@@ -6276,7 +6311,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, workspace, bytes, &why);
+    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -6366,27 +6401,13 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+/* A call that names no backend. */
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
     call *c;
-    attn_status status;
-    base = align_memory(base);
-    c = (call *)(void *)base;
-    status = validate(p, &c->pr, 1, &why);
-    if (status)
-        return status;
-    settle_workers(&c->pr.p);
-    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
-    if (c->slot_count < 1)
-        return ATTN_ERR_WORKSPACE;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + c->pl.shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count <= c->pl.workers);
-    return run_lists(c);
+    const attn_status status = check_call(p, workspace, bytes, &c, &why);
+    return status || !c ? status : run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -6402,31 +6423,37 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    call *c;
+    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return forward_cpu(p, workspace, workspace_bytes);
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
-}
-
+/* Every tensor once: the inputs, and the outputs that are asked for. */
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+    call_axes x = axes_of_call(p);
+    double sum = 0;
+    int i, axis;
+    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
+    x.count[AXIS_KEY] = keys_held(p);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        double bytes;
+        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+            continue;
+        bytes = (double)element_bytes(f, p);
+        for (axis = is_packed(f, &x); axis < 4; axis++)
+            bytes *= (double)x.count[f->axis[axis]];
+        sum += bytes;
+    }
+    return sum;
 }
 
 /* ---- reasons */
@@ -11104,30 +11131,36 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
     return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
-static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
-                           char *base)
+/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
+static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
 {
-    one->partial = 1;
-    memset(&one->o, 0, sizeof one->o);
-    memset(&one->lse, 0, sizeof one->lse);
-    one->shared_keys = 0;
-    one->part.keys = one->part.continued = 1;
-    one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
-    one->k.stride_seq = to_stride(resolved->head_dim);
-    one->v.stride_seq = to_stride(resolved->head_dim_v);
-    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
-    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
-    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
-    if (!base)
-        return;
+    x->stride_seq = to_stride(dim);
+    x->stride_head = to_stride(times(keys, dim));
+    x->stride_batch = ATTN_STRIDE_BROADCAST;
+}
+
+static void place_tile(attn_params *one, const resume_layout *lay, char *base)
+{
     one->k.data = base + lay->k;
     one->v.data = base + lay->v;
     one->state.m = (float *)(void *)(base + lay->m);
     one->state.l = (float *)(void *)(base + lay->l);
     one->state.o = (float *)(void *)(base + lay->o);
+}
+
+/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
+ * or nowhere. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->partial = one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
+    if (base)
+        place_tile(one, lay, base);
 }
 
 /* Bytes before the workspace of attn_forward. */
@@ -11162,6 +11195,8 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
+    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
+    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* the longest tile is full, and begins a chunk */
     one->kv_begin = one->kv_len = NULL;
@@ -11191,12 +11226,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, why);
+        return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
@@ -12092,6 +12127,22 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
+/* The sizes of a call that goes over one kv head. */
+static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = rows;
+    p->seq_len_kv = keys;
+}
+
+/* All rows and keys of such a call are in use. */
+static void clear_lengths(attn_params *p)
+{
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
  * item; 0 = all. */
 static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
@@ -12110,12 +12161,16 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    p->batch = 1;
-    p->num_heads_q = class_heads(branch, out->group);
-    p->num_heads_kv = 1;
-    p->seq_len_q = min64(rows, out->rows);
-    p->seq_len_kv = keys;
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
+    clear_lengths(p);
+}
+
+/* An item calls within its worker. */
+static void run_here_alone(attn_params *p)
+{
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* Nothing of a call is left that only makes sense for the caller's own. */
@@ -12130,9 +12185,7 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    run_here_alone(p);
 }
 
 /* Bytes of workspace for the calls of branch n. */
@@ -12333,19 +12386,20 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* Of a tensor of the query's rows; of keys. */
+/* A tensor of the rows of queries. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
+/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* Of an array of pairs: where the first one is, and its strides. */
+/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -12383,15 +12437,11 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    p->batch = w->at.count;
-    p->num_heads_q = w->heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = w->at.rows;
-    p->seq_len_kv = w->at.keys;
+    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -12547,9 +12597,7 @@ static void finish_states(dilated_slot *w)
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
-    p->seq_len_q = rows_of_item(w);
+    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;
