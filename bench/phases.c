@@ -1,6 +1,6 @@
 /* phases.c - where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  * SPDX-License-Identifier: MIT */
-#include "phases.h"
+#include "run.h"
 
 #include "../attn_simd.h"
 
@@ -53,102 +53,51 @@ static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, 
     COUNTED(QK, counter.set->qk_runs(s, qt, k, n, head_dim, lanes, NULL, ahead));
 }
 
-static void count_softcap(float *s, int n, float cap2, float icap2)
-{
-    COUNTED(SOFTMAX, counter.set->softcap(s, n, cap2, icap2));
-}
+#define COUNT(kernel, phase, parameters, arguments)                                                \
+    static void count_##kernel parameters                                                          \
+    {                                                                                              \
+        COUNTED(phase, counter.set->kernel arguments);                                             \
+    }
 
-static void count_add_scaled(float *s, const float *x, const float *factor, int n)
-{
-    COUNTED(SOFTMAX, counter.set->add_scaled(s, x, factor, n));
-}
-
-static void count_clip(float *s, int n, const int *begin, const int *end)
-{
-    COUNTED(SOFTMAX, counter.set->clip(s, n, begin, end));
-}
-
-static void count_hide(float *s, const uint8_t *alive, int n)
-{
-    COUNTED(SOFTMAX, counter.set->hide(s, alive, n));
-}
+COUNT(softcap, SOFTMAX, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))
+COUNT(add_scaled, SOFTMAX, (float *s, const float *x, const float *factor, int n),
+      (s, x, factor, n))
+COUNT(clip, SOFTMAX, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))
+COUNT(hide, SOFTMAX, (float *s, const uint8_t *alive, int n), (s, alive, n))
+COUNT(maximum, SOFTMAX, (const float *s, int n, float *m), (s, n, m))
+COUNT(exp_sum, SOFTMAX, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))
+COUNT(rescale, PV, (float *x, const float *alpha, int64_t count), (x, alpha, count))
+COUNT(pv, PV,
+      (float *o, const float *p, const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+       attn_lanes lanes, attn_ahead *ahead),
+      (o, p, v, v_stride, n, head_dim_v, lanes, ahead))
+COUNT(pv_runs, PV,
+      (float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v, attn_lanes lanes,
+       attn_ahead *ahead),
+      (o, p, v, n, head_dim_v, lanes, ahead))
+COUNT(pv_select, PV,
+      (float *o, const float *p, const float *v, ptrdiff_t v_stride, int n, int64_t head_dim_v,
+       attn_lanes lanes),
+      (o, p, v, v_stride, n, head_dim_v, lanes))
+COUNT(merge, MERGE, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))
+COUNT(result, MERGE,
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),
+      (out, o, l, factor, head_dim_v))
+COUNT(gradient, SOFTMAX, (float *s, float *dp, int n, const float *lse2, const float *delta),
+      (s, dp, n, lse2, delta))
+COUNT(softcap_gradient, SOFTMAX, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))
+COUNT(dots, SOFTMAX, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+COUNT(outer, PV, (float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns),
+      (c, c_stride, terms, n, columns))
+COUNT(outer_select, PV,
+      (float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns),
+      (c, c_stride, terms, n, columns))
 
 static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)
 {
     int found;
     COUNTED(SOFTMAX, found = counter.set->running_max(s, n, m, l, alpha));
     return found;
-}
-
-static void count_maximum(const float *s, int n, float *m)
-{
-    COUNTED(SOFTMAX, counter.set->maximum(s, n, m));
-}
-
-static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
-{
-    COUNTED(SOFTMAX, counter.set->exp_sum(s, n, dead, m, l));
-}
-
-static void count_rescale(float *x, const float *alpha, int64_t count)
-{
-    COUNTED(PV, counter.set->rescale(x, alpha, count));
-}
-
-static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
-{
-    COUNTED(PV, counter.set->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead));
-}
-
-static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                          attn_lanes lanes, attn_ahead *ahead)
-{
-    COUNTED(PV, counter.set->pv_runs(o, p, v, n, head_dim_v, lanes, ahead));
-}
-
-static void count_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                            int64_t head_dim_v, attn_lanes lanes)
-{
-    COUNTED(PV, counter.set->pv_select(o, p, v, v_stride, n, head_dim_v, lanes));
-}
-
-static void count_merge(float *a, float *b, int64_t head_dim_v)
-{
-    COUNTED(MERGE, counter.set->merge(a, b, head_dim_v));
-}
-
-static void count_result(float *const *out, const float *o, const float *l, float factor,
-                         int64_t head_dim_v)
-{
-    COUNTED(MERGE, counter.set->result(out, o, l, factor, head_dim_v));
-}
-
-static void count_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
-{
-    COUNTED(SOFTMAX, counter.set->gradient(s, dp, n, lse2, delta));
-}
-
-static void count_softcap_gradient(float *ds, const float *t, const float *p, int n)
-{
-    COUNTED(SOFTMAX, counter.set->softcap_gradient(ds, t, p, n));
-}
-
-static void count_dots(float *to, const float *a, const float *b, int64_t dim)
-{
-    COUNTED(SOFTMAX, counter.set->dots(to, a, b, dim));
-}
-
-static void count_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                        int64_t columns)
-{
-    COUNTED(PV, counter.set->outer(c, c_stride, terms, n, columns));
-}
-
-static void count_outer_select(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                               int64_t columns)
-{
-    COUNTED(PV, counter.set->outer_select(c, c_stride, terms, n, columns));
 }
 
 static attn_kernels counting_copy(const attn_kernels *set)

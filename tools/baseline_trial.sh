@@ -11,7 +11,7 @@
 set -u
 times=${1:-20}
 percent=${2:-20}
-bench=${BENCH:-build/bench}
+bench=${BENCH:-build/bench_test}
 arguments=${ARGS:-latency --quick --impl tiled --min-time 0.15}
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-baseline.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -7,7 +7,6 @@
 
 #include "../attn.h"
 #include "../bench/machine/machine.h"
-#include "../bench/machine/probe.h"
 #include "compare_peers.h"
 
 struct compare_attn {

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "../bench/machine/reading.h"
+#include "../bench/machine/machine.h"
 #include "peer_openblas.h"
 
 typedef struct compare_attn compare_attn;

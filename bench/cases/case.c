@@ -1,11 +1,10 @@
 /* case.c - a case in words.
  * SPDX-License-Identifier: MIT */
-#include "case.h"
+#include "cases.h"
 
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "masks.h"
 
 const char *case_layout_name(case_layout layout)
 {

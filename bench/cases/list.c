@@ -1,11 +1,10 @@
 /* list.c - what `bench --list` prints.
  * SPDX-License-Identifier: MIT */
-#include "list.h"
+#include "cases.h"
 
 #include <stdio.h>
 
-#include "dilated.h"
-#include "masks.h"
+#include "jobs.h"
 
 void list_presets(void)
 {

@@ -1,10 +1,9 @@
 /* model.c - what a case costs on paper.
  * SPDX-License-Identifier: MIT */
-#include "model.h"
+#include "cases.h"
 
 #include "../../attn.h"
-#include "dilated.h"
-#include "masks.h"
+#include "jobs.h"
 
 void model_sizes(const bench_case *c, bench_model *out)
 {
