@@ -55,14 +55,15 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
 # The second implementation of docs/canon.md contains nothing of the library.
 CANON   := tests/canon.c tests/canon_backward.c
+# The bench checks what it times with these.
+BENCH_CHECKS := $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/tuned_bits.c
 # These are programs of their own; everything else in tests/ is the test program.
-NOT_TESTS := $(CANON) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
+NOT_TESTS := $(CANON) $(BENCH_CHECKS) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
              tests/peak_rss.c tests/stack_use.c tests/every_function.c
 TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) examples/virtual_ranks.c
 # bench/suite.c is left out because it serves programs outside the bench: see MEASURE.
 BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
-           $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/tuned_bits.c \
-           examples/virtual_ranks.c
+           $(BENCH_CHECKS) examples/virtual_ranks.c
 # The bench with planted faults, which its self-checks must notice.
 BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
