@@ -82,7 +82,7 @@ MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(T
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
-CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
+CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
           check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
           check-hash check-mutants
 
@@ -215,7 +215,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
-	$(Q)RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
+	$(Q)CC='$(LINK)' RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
 
 # As many compilations at a time as there are CPUs, unless the command line says how many; the
 # library, whose files take longest, first. The first line comes before anything else is done.
@@ -322,6 +322,9 @@ check-numerics: $(BUILD)/error_table ## the error up to 64K keys equals docs/num
 
 check-subsets: ## attn.c and attn.h alone, in every way that projects include them
 	sh tests/subsets.sh
+
+check-size: ## a program with one call: what it does not use of attn.c is dropped
+	sh tests/size.sh
 
 check-memory: ## workspace and peak memory over the length
 	sh tests/memory.sh

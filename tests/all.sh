@@ -1,10 +1,10 @@
 #!/bin/sh
-# all.sh BUILD - what `make test` runs: the test program, its cases, damaged copies of them, the symbols
-# of the library, the examples, and what the pages of docs/ must hold.
+# all.sh BUILD - what `make test` runs: the test program, its cases, damaged copies of them, the
+# symbols of the library, a call of every function, the examples, and what the pages of docs/ must hold.
 # SPDX-License-Identifier: MIT
 #
 # The groups of the test program run in as many processes as there are CPUs, four at most, while the
-# rest runs here; what a process printed comes when it has ended. RUN, NM from the environment.
+# rest runs here; what a process printed comes when it has ended. CC, RUN, NM from the environment.
 set -u
 build=$1
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)
@@ -14,7 +14,7 @@ failed=0
 pids=
 
 echo "make test: $(${RUN:-} "$build/test" --list | grep -c .) groups of tests for each kernel set of this" \
-    "CPU in $jobs processes, cases, symbols, examples, pages: about" \
+    "CPU in $jobs processes, cases, symbols, every function of attn.h, examples, pages: about" \
     "$((jobs > 1 ? 1 : 2)) minutes; make check has the rest"
 
 trap 'kill $pids' INT TERM
@@ -34,6 +34,7 @@ part() { # part COMMAND...
 part ${RUN:-} "$build/test" --cases tests/cases
 part sh tests/damaged_cases.sh "$build"
 part sh tests/symbols.sh "$build/obj/attn_alone.o"
+part sh tests/every_function.sh "$build/obj/attn_alone.o"
 part sh examples/check.sh "$build"
 part sh docs/check.sh
 
