@@ -608,7 +608,7 @@ struct attn_backend {
                                  size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 7
+#define ATTN_KERNEL_ABI 8
 
 /* src/api/explain.h - what attn_forward would do with a call, and why. */
 

@@ -70,4 +70,4 @@ struct attn_backend {
                                  size_t workspace_bytes);
 };
 
-#define ATTN_KERNEL_ABI 7
+#define ATTN_KERNEL_ABI 8
