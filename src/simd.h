@@ -699,7 +699,6 @@ static void isa(qk)(const attn_product *p)
                           .lanes = p->lanes,
                           .ahead = p->ahead };
     const int keys = isa(qk_blocks)(&k, p->to, (const char *)p->kv, p->n);
-    attn_product rest = *p;
     if (keys > 0 && k.whole < p->dim) {
         const simd_chains z = { .c = p->to,
                                 .count = keys,
@@ -710,15 +709,17 @@ static void isa(qk)(const attn_product *p)
                                 .n = p->dim - k.whole };
         isa(all_chains)((simd_way){ .width = NV }, &z);
     }
-    if (p->beside && isa(rows_of)(p->lanes)) {
+    if (p->beside && isa(rows_of)(p->lanes))
         isa(exp_block)(p->beside);
-        rest.beside = NULL;
-    }
-    rest.to += keys * ROWS;
-    rest.kv += keys * p->stride;
-    rest.n -= keys;
-    if (rest.n > 0)
+    if (keys < p->n) {
+        attn_product rest = *p;
+        rest.to += keys * ROWS;
+        rest.kv += keys * p->stride;
+        rest.n -= keys;
+        if (isa(rows_of)(p->lanes))
+            rest.beside = NULL;
         isa(qk_many)(&rest);
+    }
 }
 
 /* The place, which moves on by `count` rows, at most those left of its run. */
@@ -860,17 +861,17 @@ PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
 
-/* All whole vectors of columns of p->runs; returns how many columns that are. */
-INLINE int64_t isa(pv_columns)(const attn_product *p)
+/* All whole vectors of columns of V as it lies; returns how many columns that are. */
+INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
     static void (*const ways[3][4])(const simd_columns *) = { WAYS(pv_f32), WAYS(pv_f16),
                                                               WAYS(pv_bf16) };
     static void (*const last[3][4])(const simd_columns *) = { LAST_WAYS(pv_f32), LAST_WAYS(pv_f16),
                                                               LAST_WAYS(pv_bf16) };
     static const int widths[4] = { 8 * VL, 4 * VL, (FEW == 4 ? 2 : 4) * VL, 2 * VL };
-    const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = p->runs->dtype;
+    const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = v->dtype;
     simd_columns q = {
-        .p = p->by, .v = p->runs, .n = p->n, .at = isa(first_of)(p->lanes), .ahead = p->ahead
+        .p = p->by, .v = v, .n = p->n, .at = isa(first_of)(p->lanes), .ahead = p->ahead
     };
     int64_t d = 0;
     if (rows == 0)
@@ -889,20 +890,19 @@ static void isa(pv)(const attn_product *p)
 {
     const char *run[2] = { (const char *)p->kv, (const char *)p->kv };
     const attn_runs runs = { ATTN_F32, p->stride * ELEMENT(ATTN_F32), p->n, p->n, run };
-    attn_product rest = *p;
-    int64_t d;
-    rest.runs = &runs;
-    d = isa(pv_columns)(&rest);
-    rest.to += d * ROWS;
-    rest.kv += d;
-    rest.dim -= d;
-    if (rest.dim > 0)
+    const int64_t d = isa(pv_columns)(p, &runs);
+    if (d < p->dim) {
+        attn_product rest = *p;
+        rest.to += d * ROWS;
+        rest.kv += d;
+        rest.dim -= d;
         isa(pv_many)(&rest);
+    }
 }
 
 static void isa(pv_runs)(const attn_product *p)
 {
-    isa(pv_columns)(p);
+    isa(pv_columns)(p, p->runs);
 }
 #else
 static void isa(exp_block)(const attn_exp *e)
