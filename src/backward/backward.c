@@ -53,7 +53,7 @@ static attn_status run_backward(backward *back)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 #define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))

@@ -97,7 +97,7 @@ static const backward *backward_of(const call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Plan
+ * Plan
  * --------------------------------------------------------------------------------------------- */
 
 /* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
