@@ -8900,7 +8900,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 
 /* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -8912,7 +8912,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -8924,7 +8924,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -8993,14 +8993,14 @@ static void resolve_gradients(const attn_params *p, attn_gradients *g)
 
 #define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
 
-/* int fields */
+/* These are the int fields. */
 static const size_rule gradient_rules[] = {
     { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
     { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
     { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
 };
 
-/* What a gradient needs that is not given. */
+/* check_given refuses a gradient that needs something which is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9080,7 +9080,8 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
     return ATTN_OK;
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {
@@ -9101,7 +9102,7 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     return status;
 }
 
-/* That the resolved arrays fit into memory. */
+/* check_gradient_sizes checks that the resolved arrays fit into memory. */
 OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
                                                   text *why)
 {
@@ -9143,80 +9144,88 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
  * keys pass by.
  */
 
-/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24 KiB.
+ * */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
 #define MOST_GROUP 8
 
-/* A tile of rows of one head. */
+/* A grad_tile is a tile of rows of one head. */
 typedef struct grad_tile {
-    tile t;                 /* first: attn.c fills it in */
-    float *dout_t;          /* [head_dim_v][rows] */
-    float *q, *dout;        /* [rows][pitch] */
-    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
-    float *lse2, *delta;    /* [rows] */
-    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
-    int entered;            /* something has entered dq or sum since they last were +0 */
+    tile t;          /* It comes first, as the functions of tiles fill it in. */
+    float *dout_t;   /* dout_t is [head_dim_v][rows]. */
+    float *q, *dout; /* Both are [rows][pitch]. */
+    /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
+    float *dq, *dq_total;
+    float *lse2, *delta;    /* Both are [rows]. */
+    float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
+    /* Nonzero means that something has entered dq or sum since they last were +0. */
+    int entered;
 } grad_tile;
 
 typedef struct layout {
     int want;
-    int gemms;                /* 5 or 7; of the naive path 5 */
-    int keys, rows;           /* of a pair tile */
-    int panel;                /* row tiles that are packed at once */
-    int group;                /* row tiles that enter dK and dV at once */
-    int64_t pair_floats;      /* of a pair tile */
-    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
-    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;         /* that a sweep adds dK and dV for */
-    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
-    /* offsets into a slot, in bytes */
+    int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
+    int keys, rows;      /* These are the sizes of a pair tile. */
+    int panel;           /* panel counts the row tiles that are packed at once. */
+    int group;           /* group counts the row tiles that enter dK and dV at once. */
+    int64_t pair_floats; /* pair_floats is the size of a pair tile. */
+    /* dq_floats is the size of the sums of a row tile, in whole cache lines. */
+    int64_t dq_floats;
+    /* An item that takes a part of the rows, or of the keys, takes this number of them. */
+    int item_rows, item_keys;
+    int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
+    /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
+    int bias_beside;
+    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
+    int64_t pitch[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* offsets into a row tile */
+    /* These are offsets into a row tile. */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
 } layout;
 
 typedef struct backward {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_gradients g;
     layout lay;
     attn_sum_axes bias, slopes;
-    float *lse2, *delta, *sink_terms; /* by state_row */
+    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
-/* Row tiles that enter dK and dV together. */
+/* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
 
-/* At the start of a worker's slot. */
+/* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo; /* dead pairs are left out of every product by selection */
+    int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
-    float *s, *dp; /* of the pair tile at work */
+    float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const attn_sum_axes *axes; /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* axes are those of the sum that is wanted. */
     sequence seq;
-    int64_t kv_head, head; /* of keys; of the rows in the panel */
-    int finite;            /* all results so far are */
+    /* kv_head is that of the keys, and head that of the rows in the panel. */
+    int64_t kv_head, head;
+    int finite; /* Nonzero means that all results so far are finite. */
     char *slot;
-    int row_tiles; /* in use */
+    int row_tiles; /* row_tiles counts those in use. */
     row_group group;
 } desk;
 
@@ -9231,14 +9240,15 @@ static const backward *backward_of(const call *c)
  * Plan
  * --------------------------------------------------------------------------------------------- */
 
-/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+/* items_by counts the items of a list that takes `count` rows or keys of every (batch entry, head)
+ * by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
 {
     return times(times(p->batch, heads), ceil_div(count, each));
 }
 
-/* Whether five products let the workers end first: the last round of items may not be full, while
- * parts of rows and keys always divide evenly. */
+/* choose_gemms takes five products if they let the workers end first: the last round of items may
+ * not be full, while parts of rows and keys always divide evenly. */
 static int choose_gemms(const problem *pr, const attn_gradients *g)
 {
     const int64_t workers = pr->p.num_workers;
@@ -9248,7 +9258,7 @@ static int choose_gemms(const problem *pr, const attn_gradients *g)
     return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
 }
 
-/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+/* divide halves *each, a multiple of `unit`, until there are four items for each worker. */
 static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
 {
     const int64_t least = 4 * (int64_t)pr->p.num_workers;
@@ -9306,7 +9316,7 @@ static void plan_grad_tile(const problem *pr, layout *lay)
     lay->row_tile_bytes = at;
 }
 
-/* Returns the bytes of a slot. */
+/* plan_desk returns the bytes of a slot. */
 static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9339,13 +9349,13 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     return plus(at, times(lay->panel, lay->row_tile_bytes));
 }
 
-/* Rows of all heads, as state_row numbers them. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
-/* Items of the longest list. */
+/* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9354,7 +9364,7 @@ static int64_t most_items(const problem *pr, const layout *lay)
     return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
 }
 
-/* *lay and what items and the functions of attn.c need of a plan. */
+/* plan_backward fills in *lay and what items and tiles need of a plan. */
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
@@ -9386,8 +9396,8 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
- * tile_class, not EMPTY. */
+/* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
+ * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
@@ -9406,7 +9416,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -9415,7 +9425,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* dP = dout V^T in w->dp; a dropped key has +0. */
+/* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
@@ -9430,7 +9440,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
     }
 }
 
-/* dS passes the derivative of the score callback. */
+/* pass_score passes dS through the derivative of the score callback. */
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
@@ -9445,8 +9455,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
- * w->dp; none if nobody does. */
+/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
+ * is then in w->s, and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -9465,7 +9475,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     return lanes;
 }
 
-/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+/* A product finds dead pairs by -0, so mark_live makes a live dS of -0 +0. */
 static void mark_live(const desk *w, int n)
 {
     int k;
@@ -9474,7 +9484,8 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* p of pairs that are kept takes dropout's factor, the others become dead. */
+/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
+ * dead. */
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
@@ -9484,7 +9495,7 @@ static void drop_probabilities(const desk *w, int n)
     }
 }
 
-/* The last steps before the products. */
+/* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
     if (w->pr->p.softcap > 0)
@@ -9527,13 +9538,13 @@ static desk *open_desk(const call *c, char *slot)
     return w;
 }
 
-/* Where row tile number g of the panel is. */
+/* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* A row tile without rows. */
+/* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
@@ -9567,8 +9578,8 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     return row;
 }
 
-/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
- * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+/* load_rows puts the used lanes' rows of `from`, an output or input of `dim` elements, at `to` as
+ * f32, `pitch` floats apart and filled up with +0. The rows of other lanes are +0. */
 static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9584,7 +9595,7 @@ static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t
     }
 }
 
-/* to[d][row] from rows `pitch` floats apart. */
+/* turn_rows makes to[d][row] from rows `pitch` floats apart. */
 static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9593,7 +9604,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
 }
 
-/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+/* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
@@ -9618,7 +9629,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     return row;
 }
 
-/* What the first list left of each row. */
+/* load_statistics loads what the first list left of each row. */
 static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
@@ -9636,7 +9647,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to +0.
+ * */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
@@ -9651,7 +9663,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+/* load_keys loads keys j0 to j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
     copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
@@ -9683,7 +9695,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the elements of its pairs. */
+/* add_to_elements adds dS to the elements of its pairs. */
 static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
 {
     const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
@@ -9695,7 +9707,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     }
 }
 
-/* dS enters the sums of its keys, in part[KEYS]. */
+/* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
     float *sums = w->part[KEYS] + (j0 - w->keys->j0);
@@ -9708,7 +9720,7 @@ static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
     }
 }
 
-/* dS enters the sums of its rows. */
+/* add_to_rows adds dS to the sums of its rows. */
 static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
@@ -9731,7 +9743,7 @@ static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_l
         add_to_keys(w, j0, n, lanes);
 }
 
-/* What a chunk of rows adds to keys j0..j0+n-1. */
+/* write_key_sums writes what a chunk of rows adds to keys j0 to j0+n-1. */
 static void write_key_sums(const desk *w, int64_t j0, int n)
 {
     int j;
@@ -9741,7 +9753,7 @@ static void write_key_sums(const desk *w, int64_t j0, int n)
     }
 }
 
-/* The rows' sums over all keys. */
+/* write_row_sums writes the rows' sums over all keys. */
 static void write_row_sums(const desk *w)
 {
     float chunk = 0.0f;
@@ -9761,7 +9773,8 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+/* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
+ * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
                            int first)
 {
@@ -9778,8 +9791,8 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
-/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
- * and dS then are in w->s and w->dp. */
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
@@ -9801,7 +9814,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+/* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
     const int rows = w->lay->rows;
@@ -9812,7 +9825,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
         x[k] = ATTN_DEAD;
 }
 
-/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+/* add_grad_tile takes a row tile against the n open keys; what it has for dK and dV joins the
+ * group. */
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
@@ -9843,7 +9857,7 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has enters dK and dV of the open keys. */
+/* add_group adds what the group has to dK and dV of the open keys. */
 static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
@@ -9858,7 +9872,8 @@ static void add_group(const desk *w, int n)
         outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
 }
 
-/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+/* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
+ * compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
     float sum[16], more[16];
@@ -9874,7 +9889,7 @@ static void flush(float *total, float *x, int64_t n)
     clear(x, n);
 }
 
-/* A chunk of keys is done. */
+/* end_chunk_of_keys ends a chunk of keys. */
 static void end_chunk_of_keys(const desk *w)
 {
     int g;
@@ -9888,7 +9903,7 @@ static void end_chunk_of_keys(const desk *w)
     }
 }
 
-/* All row tiles of the panel against keys j0..end-1. */
+/* sweep_keys takes all row tiles of the panel against keys j0 to end-1. */
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
@@ -9909,7 +9924,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         write_key_sums(w, j0, n);
 }
 
-/* dQ of a row tile, scaled. */
+/* write_dq writes dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
@@ -9917,8 +9932,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
- * they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
+ * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->lay->keys;
@@ -9946,7 +9961,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {
@@ -9968,20 +9983,20 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * infinity that a mask hides may have met a factor of +0.
  */
 
-/* Heads, rows and keys of a sequence. */
+/* A region is heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+    int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+/* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
     float x[16];
     int64_t d;
     int i;
-    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+    for (d = 0; d < dim; d += 16) { /* The rest of the last line is +0. */
         memcpy(x, total + d, sizeof x);
         for (i = 0; i < 16; i++) {
             x[i] = x[i] * factor;
@@ -9994,7 +10009,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* dK and dV of keys from..to-1. */
+/* write_keys writes dK and dV of keys from to to-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -10013,7 +10028,8 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
-/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+/* store_bias visits dBias of a part, where nothing is summed: it sets +0 first, and makes NaN
+ * canonical at the end. */
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
@@ -10023,7 +10039,7 @@ static void store_bias(const desk *w, const region *a, int first)
     store_elements(bias, from, to, first);
 }
 
-/* The gradients `want` of a part. */
+/* take_part computes the gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
@@ -10051,7 +10067,7 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
-/* All of a kv head: five products. */
+/* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10069,7 +10085,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
-/* dQ of some rows of a head: three products. Heavy causal parts first. */
+/* rows_item takes dQ of some rows of a head, in three products. Heavy causal parts come first. */
 static void rows_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10090,7 +10106,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
-/* dK and dV of some keys of a head: four products. */
+/* keys_item takes dK and dV of some keys of a head, in four products. */
 static void keys_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10136,7 +10152,7 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
-/* delta = rowsum(dout * o) of all rows of a head. */
+/* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
 static void statistics_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
@@ -10160,7 +10176,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
 
 /* ---- sums */
 
-/* dSink of a head. */
+/* sinks_item computes dSink of a head. */
 static void sinks_item(const call *c, char *slot, int64_t head)
 {
     const backward *back = backward_of(c);
@@ -10180,8 +10196,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
- * one that is kept so many. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
+ * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -10206,7 +10222,8 @@ static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
     return items;
 }
 
-/* Elements number `index` of a sum: heads and batch entries one after the other. */
+/* sum_item takes the elements of item `index` of a sum; heads and batch entries come one after the
+ * other. */
 static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
@@ -10222,7 +10239,7 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = sequence_of(p, b);
-        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
         sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
               j1);
@@ -10246,10 +10263,10 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * line of the forward that it repeats or differentiates.
  */
 
-/* A tile of rows and where its part of the matrices is. */
+/* A textbook_rows is a tile of rows and where its part of the matrices is. */
 typedef struct textbook_rows {
     grad_tile *row;
-    float *p, *ds; /* [kv_len][rows] */
+    float *p, *ds; /* Both are [kv_len][rows]. */
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -10263,8 +10280,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     return n;
 }
 
-/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
- * them are dead. */
+/* textbook_logits computes s = softcap(scale q.k) + bias + ALiBi, callback and masks of the open
+ * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10279,7 +10296,7 @@ static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int coun
     return visible != ATTN_TILE_EMPTY;
 }
 
-/* Calls `pass` for all keys of a row tile, tile by tile. */
+/* each_keys calls `pass` for all keys of a row tile, tile by tile. */
 static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
@@ -10288,7 +10305,7 @@ static void each_keys(desk *w, const textbook_rows *n,
         pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
 }
 
-/* 1. S = the logits */
+/* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
@@ -10305,7 +10322,8 @@ static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
     w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
-/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+/* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
+ * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows;
@@ -10325,7 +10343,7 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10333,7 +10351,8 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     }
 }
 
-/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+/* Pass 3 differentiates O = P V: dP = dout V^T. With dropout that is the gradient by P' V, P' = P
+ * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10342,7 +10361,8 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
-/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+/* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
+ * dlse. */
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
@@ -10369,7 +10389,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     }
 }
 
-/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+/* Pass 5 differentiates the sink in the softmax: dSink = -P_sink (sum of P dP - dlse). */
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
@@ -10397,7 +10417,8 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
         }
 }
 
-/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+/* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
+ * in. */
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
@@ -10416,7 +10437,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(ds, w->dp, bytes);
 }
 
-/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+/* Pass 7 differentiates O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale
+ * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10464,7 +10486,7 @@ static void textbook_head(desk *w)
     }
 }
 
-/* All heads of a kv head of w->seq. */
+/* textbook_group takes all heads of a kv head of w->seq. */
 static void textbook_group(desk *w)
 {
     int64_t head;
@@ -10493,7 +10515,8 @@ static void textbook_item(const call *c, char *slot, int64_t index)
     textbook_group(w);
 }
 
-/* Everything in one item: heads and batch entries add to the same sums. */
+/* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
+ * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
@@ -10522,7 +10545,7 @@ typedef struct grad_list {
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* List number i of a call; 0 = there are no more. */
+/* take_list gives list number i of a call, and returns 0 after the last. */
 OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
@@ -10550,7 +10573,7 @@ OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
     return 1;
 }
 
-/* The lists, one after the other. */
+/* run_backward runs the lists one after the other. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
@@ -10573,7 +10596,7 @@ static int64_t backward_bytes(const plan *pl, int workers)
     return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* How many workers fit. */
+/* workers_in tells how many workers fit. */
 static int workers_in(const plan *pl, size_t bytes)
 {
     const int64_t one = backward_bytes(pl, 1);
@@ -10584,14 +10607,15 @@ static int workers_in(const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+/* validate_backward turns *p and *g into *pr and *resolved, or says what is wrong. */
 static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
                                      problem *pr, attn_gradients *resolved, text *why)
 {
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    /* If this fails, nothing that is set helps. */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -10607,8 +10631,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
- * nothing without a backend. */
+/* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can, and *reason then says why. Without a backend it says nothing. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;
@@ -10639,7 +10663,7 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
     return made;
 }
 
-/* What changes in *info if a backend takes the call. */
+/* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)
 {
@@ -10662,7 +10686,7 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
                : ATTN_OK;
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
                                  size_t bytes, attn_status *status)
 {
@@ -10671,7 +10695,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     attn_gradients resolved;
     attn_gradient_call made;
     problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
     made = gradient_call(&pr.p, &resolved);
     if (ask_gradients(&pr, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
@@ -10682,7 +10706,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     return 0;
 }
 
-/* All of *info but flops, of which it has those of a pair. */
+/* describe fills in all of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
 {
@@ -10700,7 +10724,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
 }
 
-/* Whether the plan can be, and fits into `have` bytes. */
+/* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
@@ -10717,7 +10741,8 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+/* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
+ * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
                                             int need_data, int64_t have, attn_backward_info *info,
                                             text *why)
@@ -10752,7 +10777,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* A call that has passed its checks, in its workspace. */
+/* open_backward sets up a call that has passed its checks, in its workspace. */
 OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
                                          void *workspace, size_t bytes)
 {
@@ -10763,7 +10788,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     int i;
     base = align_memory(base);
     back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
