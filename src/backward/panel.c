@@ -145,8 +145,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to +0.
- * */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to
+ * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {

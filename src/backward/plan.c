@@ -12,8 +12,8 @@
 #include "../modifiers.c"
 #include "gradients.c"
 
-/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24 KiB.
- * */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
+ * KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */

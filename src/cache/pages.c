@@ -29,8 +29,8 @@ static cache_run run_before(int64_t number)
     return run;
 }
 
-/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the last.
- * */
+/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
+ * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
 {
     int64_t row;

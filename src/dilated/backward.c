@@ -337,8 +337,8 @@ static void backward_item(const call *c, char *base, int64_t index)
     store_item(w);
 }
 
-/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first worker.
- * */
+/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
+ * worker. */
 static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
 {
     dilated_slot *w = (dilated_slot *)(void *)run->c.slots;

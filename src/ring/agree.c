@@ -10,8 +10,8 @@ static double ring_seconds(const attn_transport *t)
     return t->seconds ? t->seconds(t->user) : 0;
 }
 
-/* agree_on_status finds the status of the lowest rank that has one, which gives the largest number.
- * */
+/* agree_on_status finds the status of the lowest rank that has one, which gives the largest
+ * number. */
 static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
                                    attn_status status)
 {

@@ -152,8 +152,8 @@ static attn_status compute_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* scatter_range copies keys or values of a range of a shard to their place in the whole sequence.
- * */
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
 static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
                           int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
 {

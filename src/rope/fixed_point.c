@@ -119,8 +119,8 @@ static uint64_t power_of_two(uint64_t x)
     return ~ROPE_HIGH64(x, y);
 }
 
-/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to *shift.
- * */
+/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to
+ * *shift. */
 static uint64_t over_float(uint64_t x, float d, int *shift)
 {
     int scale;
