@@ -581,7 +581,9 @@ static void check_bound(subject *s, attn_score_fn score)
     name_tensors(&p, &d);
     CHECK(run(&p) == ATTN_ERR_UNSUPPORTED, "it ran");
     attn_check(&p, NULL, 0, why, sizeof why);
-    CHECK(strstr(why, "opencl refused: score is a callback; the CPU cannot") != NULL,
+    CHECK(strstr(why,
+                 "opencl refused: score is set, but a device does not take it; the CPU cannot") !=
+              NULL,
           "it says \"%s\"", why);
     release(s, &d);
 }
@@ -704,8 +706,9 @@ static void check_refusal(subject *s)
     p.o.data = o;
     CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0, "%s",
           info.backend_name);
-    CHECK(strstr(info.reasons, "opencl refused: score is a callback") != NULL, "it says \"%s\"",
-          info.reasons);
+    CHECK(strstr(info.reasons, "opencl refused: score is set, but a device does not take it") !=
+              NULL,
+          "it says \"%s\"", info.reasons);
     CHECK(run(&p) == ATTN_OK, "refused");
 }
 

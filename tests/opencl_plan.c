@@ -257,7 +257,7 @@ static void check_refusals(void)
     refuses(&small, &p, "the logits of a head exceed");
     p = shape_of(1, 2, 2, 100, 100, 64);
     p.score = same_logit;
-    refuses(&usual, &p, "score is a callback");
+    refuses(&usual, &p, "score is set, but a device does not take it");
     p.score = NULL;
     p.num_heads_kv = 3;
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_ERR_ARG && !plan.runs, "3 heads for 2");

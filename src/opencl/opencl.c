@@ -171,7 +171,6 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     device_plan pl;
     attn_problem pr;
     attn_status status;
-    const char *fault;
     text why;
     if (!to)
         return ATTN_ERR_ARG;
@@ -186,10 +185,10 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
         return status;
     limits = limits_of(info, info->exact);
     pl = plan_device(&pr, &limits);
-    fault = refuse_plan(&pr, &limits, &pl);
-    put(&why, fault ? fault : "ok");
-    to->runs = fault == NULL;
-    if (to->runs)
-        show_plan(&pr, &pl, to);
+    if (refuse_plan(&pr, &limits, &pl, &why))
+        return ATTN_OK;
+    put(&why, "ok");
+    to->runs = 1;
+    show_plan(&pr, &pl, to);
     return ATTN_OK;
 }

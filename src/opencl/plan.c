@@ -4,12 +4,24 @@
 #pragma once
 
 #include "../seam.h"
-#include "../sizes.c"
-#include "device.c"
+#include "fields.c"
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
 #define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
 #define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
+
+/* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
+enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
+
+typedef struct variant {
+    int part, exact;
+    int kv_type; /* an attn_dtype, or MIXED */
+    int rows;    /* of a tile: 16, 32, 64 */
+    int columns; /* of V: 64, 128, 256 */
+    int pairs;
+} variant;
+
+enum { MIXED = 3 };
 
 /* What the plan depends on besides the problem. */
 typedef struct device_limits {
@@ -26,17 +38,6 @@ typedef struct device_plan {
     int64_t pending_bytes, parts_bytes; /* of device memory */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
-
-static device_limits limits_of(const attn_opencl_info *info, int exact)
-{
-    device_limits limits;
-    limits.compute_units = info->compute_units;
-    limits.local_bytes = info->local_bytes;
-    limits.allocation_bytes = info->allocation_bytes;
-    limits.exact = exact;
-    limits.divide = 0;
-    return limits;
-}
 
 /* Local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
@@ -100,12 +101,14 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     return n;
 }
 
-/* Whether something must be asked pair by pair; callbacks are refused before. */
+/* What must be asked pair by pair; callbacks are refused before. */
+#define F_BY_PAIR                                                                                  \
+    (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
+     F_ALIBI | F_DROPOUT)
+
 static int has_pairs(const attn_params *p)
 {
-    return p->block_mask.bitmap || p->block_mask.row_offsets || p->tree_parents || p->q_segments ||
-           p->bool_mask.data || p->bit_mask.data || p->softcap > 0 || p->bias.data ||
-           p->alibi_slopes || p->dropout_p > 0;
+    return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
 /* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
@@ -191,6 +194,37 @@ static device_plan plan_device(const attn_problem *pr, const device_limits *limi
     return pl;
 }
 
+/* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
+static int64_t gradient_local_bytes(const device_plan *pl)
+{
+    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
+}
+
+/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
+{
+    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
+    device_plan pl;
+    memset(&pl, 0, sizeof pl);
+    pl.forward.part = PART_BACKWARD;
+    pl.forward.exact = limits->exact;
+    pl.forward.kv_type = MIXED;
+    pl.forward.pairs = has_pairs(&pr->p);
+    pl.forward.columns = columns <= 64 ? 64 : 128;
+    pl.forward.rows = 64;
+    if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
+        pl.forward.rows = 32;
+    pl.programs = 1u << PART_BACKWARD;
+    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
+    return pl;
+}
+
+/* Rows of all heads, as in state_row. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
 /* Of the textbook: the logits of a head, and a factor for each row. */
 static int64_t matrix_bytes(const attn_problem *pr)
 {
@@ -203,9 +237,6 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-static const char times_or_event[] =
-    "times are known when a call has ended: with event it returns before";
-static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
 static const char too_many_keys[] = "a sequence has more than 2^30 keys";
 static const char too_little_local[] = "its work-groups have too little local memory for a tile";
 static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
@@ -216,27 +247,24 @@ static int64_t most_memory(const device_limits *limits)
     return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
 }
 
-/* The first that applies, or NULL. */
-static const char *first_refusal(const refusal *refusals, int count)
+/* Whether one applies; *why is then the first. */
+static int refuse(const refusal *refusals, int count, text *why)
 {
-    int i;
-    for (i = 0; i < count; i++)
-        if (refusals[i].applies)
-            return refusals[i].why;
-    return NULL;
+    int i = 0;
+    while (i < count && !refusals[i].applies)
+        i++;
+    put(why, i < count ? refusals[i].why : "");
+    return i < count;
 }
 
-/* Why no device of these limits can run the call, or NULL. */
-static const char *refuse_plan(const attn_problem *pr, const device_limits *limits,
-                               const device_plan *pl)
+/* Whether no device of these limits can run the call; *why then says why. */
+static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
+                       text *why)
 {
     const attn_params *p = &pr->p;
     const int naive = runs(pl, PART_NAIVE);
     const int64_t most = most_memory(limits);
     const refusal refusals[] = {
-        { p->part.rows || p->part.keys, "a part of a call" },
-        { p->score != NULL, "score is a callback" },
-        { p->mask != NULL, "mask is a callback" },
         { naive && p->partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
         { pr->max_kv_len > MOST_KEYS, too_many_keys },
@@ -247,5 +275,20 @@ static const char *refuse_plan(const attn_problem *pr, const device_limits *limi
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
     };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    return refuse_unknown(p, why) || refuse(refusals, COUNT_OF(refusals), why);
+}
+
+/* Likewise of gradients. */
+static int refuse_gradient_plan(const attn_problem *pr, const device_limits *limits,
+                                const device_plan *pl, text *why)
+{
+    const refusal refusals[] = {
+        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
+        { pr->max_kv_len > MOST_KEYS, too_many_keys },
+        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
+        { 12 * all_rows(&pr->p) > most_memory(limits),
+          "statistics of rows exceed an array of the device" },
+        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
+    };
+    return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
 }
