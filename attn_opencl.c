@@ -1950,6 +1950,8 @@ typedef struct device_plan {
     int64_t tiles, parts, slices, items, groups;
     int64_t chunk_keys, part_keys, levels;
     int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t statistics_bytes;           /* of rows, for gradients */
+    int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
@@ -2076,7 +2078,7 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
-static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
+static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
@@ -2105,10 +2107,18 @@ static device_plan plan_device(const attn_problem *pr, const device_limits *limi
                                    : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
                                          (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
+    pl.local_bytes =
+        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
     return pl;
 }
 
-/* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
+/* Rows of all heads, as in state_row. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* The kernels of gradients have no block_m and alpha in local memory, but dout_at. */
 static int64_t gradient_local_bytes(const device_plan *pl)
 {
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
@@ -2128,15 +2138,17 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
     pl.forward.rows = 64;
     if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
         pl.forward.rows = 32;
+    pl.local_bytes = gradient_local_bytes(&pl);
+    pl.statistics_bytes = 12 * all_rows(&pr->p);
     pl.programs = 1u << PART_BACKWARD;
     pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
     return pl;
 }
 
-/* Rows of all heads, as in state_row. */
-static int64_t all_rows(const attn_params *p)
+/* gradients: of attn_backward. */
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
 {
-    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+    return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
 /* Of the textbook: the logits of a head, and a factor for each row. */
@@ -2150,16 +2162,6 @@ typedef struct refusal {
     int applies;
     const char *why;
 } refusal;
-
-static const char too_many_keys[] = "a sequence has more than 2^30 keys";
-static const char too_little_local[] = "its work-groups have too little local memory for a tile";
-static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
-
-/* Bytes of the largest array that the device has. */
-static int64_t most_memory(const device_limits *limits)
-{
-    return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
-}
 
 /* Whether one applies; *why is then the first. */
 static int refuse(const refusal *refusals, int count, text *why)
@@ -2175,34 +2177,19 @@ static int refuse(const refusal *refusals, int count, text *why)
 static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
                        text *why)
 {
-    const attn_params *p = &pr->p;
-    const int naive = runs(pl, PART_NAIVE);
-    const int64_t most = most_memory(limits);
+    const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
+    const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
     const refusal refusals[] = {
-        { naive && p->partial, "naive on a device has no raw states" },
+        { naive && gradients, "naive gradients are the CPU's" },
+        { naive && pr->p.partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { !naive &&
-              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
-          too_little_local },
+        { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },
+        { pr->max_q_len > MOST_KEYS / pr->group, "a sequence has more than 2^30 rows of a group" },
+        { pl->local_bytes > (int64_t)limits->local_bytes,
+          "its work-groups have too little local memory for a tile" },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
-    };
-    return refuse_unknown(p, why) || refuse(refusals, COUNT_OF(refusals), why);
-}
-
-/* Likewise of gradients. */
-static int refuse_gradient_plan(const attn_problem *pr, const device_limits *limits,
-                                const device_plan *pl, text *why)
-{
-    const refusal refusals[] = {
-        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { 12 * all_rows(&pr->p) > most_memory(limits),
-          "statistics of rows exceed an array of the device" },
-        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
+        { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
     return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
 }
@@ -3879,39 +3866,7 @@ static void bind_arrays(session *s, const attn_gradient_call *g)
     }
 }
 
-/* src/opencl/run.c - the kernels of a call, in order. */
-
-/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
-static int64_t *sequences_of(session *s)
-{
-    return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
-}
-
-static int32_t *tiles_of(session *s)
-{
-    return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
-}
-
-static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
-{
-    return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
-           pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
-           pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
-}
-
-static void describe_call(session *s)
-{
-    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
-    describe_sequences(s->pr, s->numbers, sequences_of(s));
-    if (s->pl.tiles)
-        describe_tiles(s->pr, &s->pl, tiles_of(s));
-    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
-    s->sequences =
-        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
-    if (s->pl.tiles)
-        s->tiles =
-            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
-}
+/* src/opencl/run.c - the kernels of attn_forward, in order. */
 
 /* The programs of rows and of the textbook do not depend on tiles. */
 static variant simple_variant(const session *s, int part)
@@ -4036,107 +3991,13 @@ static void run_logits(session *s)
     close_launch(&l, "logits", global, local);
 }
 
-/* What the call waits for, and what is waited for at its end. */
-static void await_inputs(session *s)
+static void run_forward(session *s)
 {
-    if (s->call->num_wait > 0 && !s->call->wait)
-        has_failed(s, INVALID_VALUE, "call.wait is NULL");
-    if (!s->error && s->call->num_wait > 0)
-        has_failed(s,
-                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
-                                                           s->call->wait, NULL),
-                   "waiting for the caller's events");
-}
-
-static void finish_session(session *s)
-{
-    int out;
-    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
-        fetch_array(s, &s->array[out]);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
-                   "the event of the end");
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
-    else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
-    if (s->call->times)
-        read_times(s);
-    while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
-}
-
-static attn_status report(const session *s)
-{
-    char sentence[200];
-    text t = text_in(sentence, sizeof sentence);
-    if (!s->error)
-        return ATTN_OK;
-    explain_error(&t, s->failed, s->error);
-    say(s->gpu, ATTN_LOG_WARNING, sentence);
-    if (s->pr->p.log)
-        s->pr->p.log(s->pr->p.log_user, ATTN_LOG_WARNING, sentence);
-    return ATTN_ERR_CALLBACK;
-}
-
-/* A session at the start of the workspace, or NULL: it is too small. */
-static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
-                             const device_plan *pl, void *workspace, size_t bytes)
-{
-    char *base = (char *)workspace;
-    session *s;
-    if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
-        return NULL;
-    base = align_memory(base);
-    s = (session *)(void *)base;
-    memset(s, 0, sizeof *s);
-    s->gpu = how->gpu;
-    s->call = how;
-    s->pr = pr;
-    s->pl = *pl;
-    s->queue = how->queue ? how->queue : how->gpu->queue;
-    if (how->times)
-        memset(how->times, 0, sizeof *how->times);
-    if (how->queue && !is_in_order(s->gpu, s->queue))
-        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
-    fill_numbers(pr, pl, s->numbers);
-    return s;
-}
-
-static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
-                              const attn_problem *pr, void *workspace, size_t bytes)
-{
-    const device_plan pl = plan_device(pr, limits);
-    session *s = open_session(how, pr, &pl, workspace, bytes);
-    if (!s)
-        return ATTN_ERR_WORKSPACE;
-    bind_arrays(s, NULL); /* waiting for the caller's events must not hold copies of the host's */
-    describe_call(s);
-    await_inputs(s);
-    if (runs(&pl, PART_NAIVE))
+    if (runs(&s->pl, PART_NAIVE))
         run_naive(s);
-    if (runs(&pl, PART_FORWARD))
+    if (runs(&s->pl, PART_FORWARD))
         run_tiled(s);
     run_logits(s);
-    finish_session(s);
-    return report(s);
-}
-
-static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
-                            size_t bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, workspace, bytes);
-}
-
-static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_device(pr, &limits);
-    *bytes = (size_t)session_bytes(pr, &pl);
-    return ATTN_OK;
 }
 
 /* src/opencl/gradients.c - the kernels of attn_backward. */
@@ -4275,12 +4136,12 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
             run_sum(s, &sums[i]);
 }
 
-static void run_gradient_kernels(session *s, const attn_gradient_call *c)
+static void run_gradients(session *s, const attn_gradient_call *c)
 {
     const attn_gradients *g = &c->g;
     const attn_problem *pr = s->pr;
     const cl_handle stats =
-        new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL, "memory for statistics");
+        new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
     if (g->dq.data)
@@ -4295,40 +4156,164 @@ static void run_gradient_kernels(session *s, const attn_gradient_call *c)
         run_sums(s, c, stats);
 }
 
-static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
-                                        const attn_problem *pr, const attn_gradient_call *g,
-                                        void *workspace, size_t bytes)
+/* src/opencl/call.c - one call on the device, from its arrays to its end. */
+
+/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
+static int64_t *sequences_of(session *s)
 {
-    const device_plan pl = plan_gradients(pr, limits);
+    return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
+}
+
+static int32_t *tiles_of(session *s)
+{
+    return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
+}
+
+static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
+{
+    return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
+           pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
+           pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
+}
+
+static void describe_call(session *s)
+{
+    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
+    describe_sequences(s->pr, s->numbers, sequences_of(s));
+    if (s->pl.tiles)
+        describe_tiles(s->pr, &s->pl, tiles_of(s));
+    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
+    s->sequences =
+        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
+    if (s->pl.tiles)
+        s->tiles =
+            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+}
+
+/* What the call waits for, and what is waited for at its end. */
+static void await_inputs(session *s)
+{
+    if (s->call->num_wait > 0 && !s->call->wait)
+        has_failed(s, INVALID_VALUE, "call.wait is NULL");
+    if (!s->error && s->call->num_wait > 0)
+        has_failed(s,
+                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
+                                                           s->call->wait, NULL),
+                   "waiting for the caller's events");
+}
+
+static void finish_session(session *s)
+{
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
+        fetch_array(s, &s->array[out]);
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+                   "the event of the end");
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+    else
+        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+    if (s->call->times)
+        read_times(s);
+    while (s->buffer_count > 0)
+        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+}
+
+static attn_status report(const session *s)
+{
+    char sentence[200];
+    text t = text_in(sentence, sizeof sentence);
+    if (!s->error)
+        return ATTN_OK;
+    explain_error(&t, s->failed, s->error);
+    say(s->gpu, ATTN_LOG_WARNING, sentence);
+    if (s->pr->p.log)
+        s->pr->p.log(s->pr->p.log_user, ATTN_LOG_WARNING, sentence);
+    return ATTN_ERR_CALLBACK;
+}
+
+/* A session at the start of the workspace, or NULL: it is too small. */
+static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
+                             const device_plan *pl, void *workspace, size_t bytes)
+{
+    session *s;
+    if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
+        return NULL;
+    s = (session *)(void *)align_memory(workspace);
+    memset(s, 0, sizeof *s);
+    s->gpu = how->gpu;
+    s->call = how;
+    s->pr = pr;
+    s->pl = *pl;
+    s->queue = how->queue ? how->queue : how->gpu->queue;
+    if (how->times)
+        memset(how->times, 0, sizeof *how->times);
+    if (how->queue && !is_in_order(s->gpu, s->queue))
+        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
+    fill_numbers(pr, pl, s->numbers);
+    return s;
+}
+
+/* g: NULL for attn_forward. */
+static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
+                              const attn_problem *pr, const attn_gradient_call *g, void *workspace,
+                              size_t bytes)
+{
+    const device_plan pl = plan_device(pr, limits, g != NULL);
     session *s = open_session(how, pr, &pl, workspace, bytes);
     if (!s)
         return ATTN_ERR_WORKSPACE;
-    fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
-    bind_arrays(s, g);
+    if (g)
+        fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
+    bind_arrays(s,
+                g); /* before waiting for the caller's events: copies of the host's are not held */
     describe_call(s);
     await_inputs(s);
-    run_gradient_kernels(s, g);
+    if (g)
+        run_gradients(s, g);
+    else
+        run_forward(s);
     finish_session(s);
     return report(s);
 }
 
-static attn_status run_gradients(const attn_backend *self, const attn_problem *pr,
-                                 const attn_gradient_call *g, void *workspace, size_t bytes)
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
+                            size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_gradients_within(&limits, how, pr, g, workspace, bytes);
+    return run_within(&limits, how, pr, NULL, workspace, bytes);
 }
 
-static attn_status gradients_size(const attn_backend *self, const attn_problem *pr,
-                                  const attn_gradient_call *g, size_t *bytes)
+static attn_status run_gradient_call(const attn_backend *self, const attn_problem *pr,
+                                     const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_gradients(pr, &limits);
-    (void)g;
+    return run_within(&limits, how, pr, g, workspace, bytes);
+}
+
+static attn_status workspace_of(const attn_backend *self, const attn_problem *pr, int gradients,
+                                size_t *bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    const device_plan pl = plan_device(pr, &limits, gradients);
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
+}
+
+static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
+{
+    return workspace_of(self, pr, 0, bytes);
+}
+
+static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
+                                      const attn_gradient_call *g, size_t *bytes)
+{
+    (void)g;
+    return workspace_of(self, pr, 1, bytes);
 }
 
 /* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
@@ -4491,7 +4476,7 @@ static attn_status trial_run(const attn_backend *self, const attn_problem *pr, v
                              size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, pr, workspace, bytes);
+    return run_within(&t->limits, &t->how, pr, NULL, workspace, bytes);
 }
 
 static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
@@ -4512,7 +4497,7 @@ static attn_status trial_run_gradients(const attn_backend *self, const attn_prob
                                        const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
+    return run_within(&t->limits, &t->how, pr, g, workspace, bytes);
 }
 
 /* All but the problem. */
@@ -4752,7 +4737,7 @@ static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, co
 }
 
 /* Whether anything of the call but its plan, of the object or its options stands against it. */
-static int refuse_call(const attn_opencl_call *how, const attn_problem *pr, int naive,
+static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
                        const attn_gradient_call *g, text *why)
 {
     const attn_opencl *gpu = how->gpu;
@@ -4760,7 +4745,7 @@ static int refuse_call(const attn_opencl_call *how, const attn_problem *pr, int 
     const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
     const refusal others[] = {
         { how->event != NULL && how->times != NULL, times_or_event },
-        { !naive && flops < gpu->least_flops, too_few_flops },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
     };
     if (refuse(exact, COUNT_OF(exact), why))
         return 1;
@@ -4786,9 +4771,8 @@ static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn
         return 0;
     }
     limits = limits_of(&gpu->info, gpu->exact);
-    pl = g ? plan_gradients(pr, &limits) : plan_device(pr, &limits);
-    if (refuse_call(how, pr, runs(&pl, PART_NAIVE), g, why) ||
-        (g ? refuse_gradient_plan(pr, &limits, &pl, why) : refuse_plan(pr, &limits, &pl, why)))
+    pl = plan_device(pr, &limits, g != NULL);
+    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
         return 0;
     fault = distrust(gpu, &pl, g != NULL);
     put(why, fault ? fault : "");
@@ -4953,8 +4937,8 @@ ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *ho
     backend.workspace_size = call_workspace;
     backend.run = run_call;
     backend.supports_gradients = supports_gradients;
-    backend.gradients_size = gradients_size;
-    backend.run_gradients = run_gradients;
+    backend.gradients_size = gradient_workspace;
+    backend.run_gradients = run_gradient_call;
     return backend;
 }
 
@@ -4975,7 +4959,7 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->part_keys = pl->parts > 1 ? pl->part_keys : 0;
     to->items = pl->items;
     to->groups = pl->groups;
-    to->local_bytes = (size_t)local_bytes_of(pl->forward.rows, pl->forward.columns);
+    to->local_bytes = (size_t)pl->local_bytes;
     to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
 }
 
@@ -4999,7 +4983,7 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     if (status)
         return status;
     limits = limits_of(info, info->exact);
-    pl = plan_device(&pr, &limits);
+    pl = plan_device(&pr, &limits, 0);
     if (refuse_plan(&pr, &limits, &pl, &why))
         return ATTN_OK;
     put(&why, "ok");

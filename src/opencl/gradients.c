@@ -139,12 +139,12 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
             run_sum(s, &sums[i]);
 }
 
-static void run_gradient_kernels(session *s, const attn_gradient_call *c)
+static void run_gradients(session *s, const attn_gradient_call *c)
 {
     const attn_gradients *g = &c->g;
     const attn_problem *pr = s->pr;
     const cl_handle stats =
-        new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL, "memory for statistics");
+        new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
     if (g->dq.data)
@@ -157,40 +157,4 @@ static void run_gradient_kernels(session *s, const attn_gradient_call *c)
         launch_sinks(s, stats);
     if (g->dbias.data || g->dslopes)
         run_sums(s, c, stats);
-}
-
-static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
-                                        const attn_problem *pr, const attn_gradient_call *g,
-                                        void *workspace, size_t bytes)
-{
-    const device_plan pl = plan_gradients(pr, limits);
-    session *s = open_session(how, pr, &pl, workspace, bytes);
-    if (!s)
-        return ATTN_ERR_WORKSPACE;
-    fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
-    bind_arrays(s, g);
-    describe_call(s);
-    await_inputs(s);
-    run_gradient_kernels(s, g);
-    finish_session(s);
-    return report(s);
-}
-
-static attn_status run_gradients(const attn_backend *self, const attn_problem *pr,
-                                 const attn_gradient_call *g, void *workspace, size_t bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_gradients_within(&limits, how, pr, g, workspace, bytes);
-}
-
-static attn_status gradients_size(const attn_backend *self, const attn_problem *pr,
-                                  const attn_gradient_call *g, size_t *bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_gradients(pr, &limits);
-    (void)g;
-    *bytes = (size_t)session_bytes(pr, &pl);
-    return ATTN_OK;
 }

@@ -36,6 +36,8 @@ typedef struct device_plan {
     int64_t tiles, parts, slices, items, groups;
     int64_t chunk_keys, part_keys, levels;
     int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t statistics_bytes;           /* of rows, for gradients */
+    int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
@@ -162,7 +164,7 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
-static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
+static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
@@ -191,10 +193,18 @@ static device_plan plan_device(const attn_problem *pr, const device_limits *limi
                                    : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
                                          (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
+    pl.local_bytes =
+        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
     return pl;
 }
 
-/* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
+/* Rows of all heads, as in state_row. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* The kernels of gradients have no block_m and alpha in local memory, but dout_at. */
 static int64_t gradient_local_bytes(const device_plan *pl)
 {
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
@@ -214,15 +224,17 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
     pl.forward.rows = 64;
     if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
         pl.forward.rows = 32;
+    pl.local_bytes = gradient_local_bytes(&pl);
+    pl.statistics_bytes = 12 * all_rows(&pr->p);
     pl.programs = 1u << PART_BACKWARD;
     pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
     return pl;
 }
 
-/* Rows of all heads, as in state_row. */
-static int64_t all_rows(const attn_params *p)
+/* gradients: of attn_backward. */
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
 {
-    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+    return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
 /* Of the textbook: the logits of a head, and a factor for each row. */
@@ -236,16 +248,6 @@ typedef struct refusal {
     int applies;
     const char *why;
 } refusal;
-
-static const char too_many_keys[] = "a sequence has more than 2^30 keys";
-static const char too_little_local[] = "its work-groups have too little local memory for a tile";
-static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
-
-/* Bytes of the largest array that the device has. */
-static int64_t most_memory(const device_limits *limits)
-{
-    return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
-}
 
 /* Whether one applies; *why is then the first. */
 static int refuse(const refusal *refusals, int count, text *why)
@@ -261,34 +263,19 @@ static int refuse(const refusal *refusals, int count, text *why)
 static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
                        text *why)
 {
-    const attn_params *p = &pr->p;
-    const int naive = runs(pl, PART_NAIVE);
-    const int64_t most = most_memory(limits);
+    const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
+    const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
     const refusal refusals[] = {
-        { naive && p->partial, "naive on a device has no raw states" },
+        { naive && gradients, "naive gradients are the CPU's" },
+        { naive && pr->p.partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { !naive &&
-              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
-          too_little_local },
+        { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },
+        { pr->max_q_len > MOST_KEYS / pr->group, "a sequence has more than 2^30 rows of a group" },
+        { pl->local_bytes > (int64_t)limits->local_bytes,
+          "its work-groups have too little local memory for a tile" },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
-    };
-    return refuse_unknown(p, why) || refuse(refusals, COUNT_OF(refusals), why);
-}
-
-/* Likewise of gradients. */
-static int refuse_gradient_plan(const attn_problem *pr, const device_limits *limits,
-                                const device_plan *pl, text *why)
-{
-    const refusal refusals[] = {
-        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { 12 * all_rows(&pr->p) > most_memory(limits),
-          "statistics of rows exceed an array of the device" },
-        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
+        { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
     return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
 }

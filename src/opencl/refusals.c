@@ -73,7 +73,7 @@ static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, co
 }
 
 /* Whether anything of the call but its plan, of the object or its options stands against it. */
-static int refuse_call(const attn_opencl_call *how, const attn_problem *pr, int naive,
+static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
                        const attn_gradient_call *g, text *why)
 {
     const attn_opencl *gpu = how->gpu;
@@ -81,7 +81,7 @@ static int refuse_call(const attn_opencl_call *how, const attn_problem *pr, int 
     const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
     const refusal others[] = {
         { how->event != NULL && how->times != NULL, times_or_event },
-        { !naive && flops < gpu->least_flops, too_few_flops },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
     };
     if (refuse(exact, COUNT_OF(exact), why))
         return 1;
@@ -107,9 +107,8 @@ static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn
         return 0;
     }
     limits = limits_of(&gpu->info, gpu->exact);
-    pl = g ? plan_gradients(pr, &limits) : plan_device(pr, &limits);
-    if (refuse_call(how, pr, runs(&pl, PART_NAIVE), g, why) ||
-        (g ? refuse_gradient_plan(pr, &limits, &pl, why) : refuse_plan(pr, &limits, &pl, why)))
+    pl = plan_device(pr, &limits, g != NULL);
+    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
         return 0;
     fault = distrust(gpu, &pl, g != NULL);
     put(why, fault ? fault : "");

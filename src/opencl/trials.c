@@ -7,7 +7,7 @@
 #pragma once
 
 #include "check.c"
-#include "gradients.c"
+#include "call.c"
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
@@ -163,7 +163,7 @@ static attn_status trial_run(const attn_backend *self, const attn_problem *pr, v
                              size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, pr, workspace, bytes);
+    return run_within(&t->limits, &t->how, pr, NULL, workspace, bytes);
 }
 
 static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
@@ -184,7 +184,7 @@ static attn_status trial_run_gradients(const attn_backend *self, const attn_prob
                                        const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const trial *t = (const trial *)self->user;
-    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
+    return run_within(&t->limits, &t->how, pr, g, workspace, bytes);
 }
 
 /* All but the problem. */
