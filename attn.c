@@ -9236,6 +9236,28 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
 /* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
 
 /* What a gradient needs that is not given. */
@@ -9322,19 +9344,6 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
         status = check_given(p, g, naive, why);
     if (!status)
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
-    return status;
-}
-
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
     return status;
 }
 
@@ -10830,15 +10839,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
 }
 
 /* What changes in *info if a backend takes the call. */

@@ -712,6 +712,30 @@ static void check_refusal(subject *s)
     CHECK(run(&p) == ATTN_OK, "refused");
 }
 
+/* A device knows no parts: neither of a call nor of its gradients. */
+static void check_part(subject *s)
+{
+    const attn_backend backend = attn_opencl_backend(s->gpu, NULL);
+    const char *expected = "opencl refused: part.rows (1) is set, but a device does not take it";
+    attn_gradients g = { 0 };
+    attn_params p;
+    attn_info info;
+    attn_backward_info back;
+    if (!begin_case("a part runs on the CPU"))
+        return;
+    make_subject(s);
+    p = s->p;
+    p.backend = &backend;
+    p.part.rows = 1;
+    p.part.row_begin = 3;
+    p.part.row_count = ROWS - 7;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, expected) != NULL,
+          "it says \"%s\"", info.reasons);
+    g.dq.data = s->p.o.data;
+    CHECK(attn_backward_explain(&p, &g, &back) == ATTN_OK && strstr(back.reasons, expected) != NULL,
+          "of gradients it says \"%s\"", back.reasons);
+}
+
 /* The times of a call on a queue that measures; none are promised together with an event. */
 static void check_times(subject *s, const attn_opencl_options *o)
 {
@@ -802,6 +826,7 @@ static void check_device(void)
         check_times(&s, &o);
         check_least_flops(&s, &o);
         check_threads(&s, &o);
+        check_part(&s);
     }
     attn_opencl_close(gpu);
     free(gpu);

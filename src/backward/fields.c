@@ -98,3 +98,25 @@ static const call_field gradient_fields[] = {
     { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
 };
 #undef AT
+
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}

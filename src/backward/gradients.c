@@ -92,16 +92,3 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }
-
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
-    return status;
-}
