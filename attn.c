@@ -1196,15 +1196,14 @@ enum field_axis {
     AXIS_COUNT
 };
 
-/* Who takes a field. */
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_DEVICE = 32,   /* attn_opencl.c */
-    BY_ALL = 63,
+    BY_ALL = 31,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1246,8 +1245,7 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
-    MASKS = BY_ALL & ~BY_DILATED,
-    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+    MASKS = BY_ALL & ~BY_DILATED
 };
 
 static const call_field call_fields[] = {
@@ -1318,8 +1316,8 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -1327,7 +1325,7 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -1352,8 +1350,8 @@ static const call_field call_fields[] = {
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
     { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
@@ -1405,6 +1403,19 @@ static attn_status check_values(const call_field *table, int n, const void *base
     return ATTN_OK;
 }
 
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
 /* The first field that is set and that `taker` does not list is refused by its name. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
@@ -1412,16 +1423,8 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         const int64_t value = f->takers & taker ? 0 : field_number(f, p);
-        if (!value)
-            continue;
-        if (f->type == F_INT || f->type == F_INT64)
-            put_field(why, f->name, value);
-        else
-            put(why, f->name);
-        put(why, " is set, but ");
-        put(why, who);
-        put(why, f->instead ? " does not take it: " : " does not take it");
-        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+        if (value)
+            return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
 }
@@ -1534,6 +1537,59 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
@@ -2521,17 +2577,6 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
@@ -2642,46 +2687,6 @@ static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
 }
 
 /* Every array of the call gets its strides, or *why says which one does not fit into memory. */
@@ -2799,7 +2804,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -2819,7 +2824,7 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 }
 
 /* The place behind those that lie one after the other: key_at without a division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -9218,9 +9223,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     return done(status, &why);
 }
 
-/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
-/* These bits name the gradients, or parts of them, that some work is about. */
+/* Which gradients, or parts of them, some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -9232,7 +9237,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows and keys of the longest sequence that may come. */
+/* Rows and keys of the longest sequence that there may be. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -9244,7 +9249,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
+/* Packed over the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -9299,20 +9304,45 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
 };
 #undef AT
 
-/* check_given refuses a gradient that needs something which is not given. */
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
+
+/* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9397,19 +9427,6 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
         status = check_given(p, g, naive, why);
     if (!status)
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
-    return status;
-}
-
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
     return status;
 }
 
@@ -10973,15 +10990,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
 }
 
 /* describe_backend changes *info if a backend takes the call. */
