@@ -153,7 +153,7 @@ pocl_exact() {
     run "PoCL, exact: golden hashes" "$test" --impl opencl bits stability outputs
     run "PoCL: opening; arrays, events, threads" "$test" opencl_smoke opencl
     run "PoCL: first use; programs damaged" "$test" opencl_programs
-    run "PoCL: the bench notices what is wrong" "$build/bench" selfcheck --device Portable
+    run "PoCL: the bench notices what is wrong" "$build/bench_test" selfcheck --device Portable
     run "PoCL: the bench, and its files" bench_files
 }
 

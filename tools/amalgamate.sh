@@ -12,10 +12,10 @@
 # explain options merge rope cache backward resume patterns dilated ring. With it come forward, which
 # every attn.h declares, and the levels that its header includes. Another room comes alone.
 #
-# A room is put in once, where the first room that includes it stands, behind the rooms that it
-# includes itself. Files outside src/ stay included by their names, and so does attn.h, which is made
-# from src/api/: of its levels a smaller pair has those whose rooms it has. The macros by which
-# ATTN_PREFIX renames functions are made from their declarations.
+# A room goes in once: where the first room that includes it stands, behind the rooms that it
+# includes itself. Includes of files outside src/ stay as they are, and so does that of attn.h,
+# which is made from src/api/. A smaller pair declares only the levels whose rooms it has. The
+# macros by which ATTN_PREFIX renames functions are made from their declarations.
 set -eu
 cd "$(dirname "$0")/.."
 

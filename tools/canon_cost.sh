@@ -1,6 +1,6 @@
 #!/bin/sh
-# canon_cost.sh - what the constants of the canonical order cost: builds the library with other
-# blocks, chunks and thresholds and times them in turn.
+# canon_cost.sh - measures what the constants of the canonical order cost: it builds the library
+# with other blocks, chunks and thresholds and times the builds in turn.
 # SPDX-License-Identifier: MIT
 #
 # usage: tools/canon_cost.sh [seq_len [head_dim]]    (CC, ROUNDS from the environment)
@@ -12,7 +12,7 @@ mkdir "$work/tools"
 cp "$root/attn.h" "$work"
 cp "$root/tools/canon_cost.c" "$work/tools"
 
-# block chunk threshold; the first line is the canon
+# The columns are block, chunk, threshold; the first line is the canon.
 variants="16:1024:16 8:1024:16 32:1024:16 128:1024:16 16:512:16 16:2048:16 16:1048576:16 16:1024:8"
 for v in $variants; do
     block=${v%%:*} rest=${v#*:}

@@ -90,8 +90,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    resolve_gradients(&pr->p, resolved);
-    status = check_gradient_sizes(&pr->p, resolved, why);
+    status = resolve_gradients(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
