@@ -768,35 +768,21 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
+ */
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -828,24 +814,68 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
 typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* by attn_dtype */
+/* By attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { load_f32, store_f32 },
-    { load_f16, store_f16 },
-    { load_bf16, store_bf16 },
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
-#define STORAGE_COUNT COUNT_OF(storages)
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
+}
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
@@ -1023,15 +1053,15 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+/* "name (value) must be at least / at most / the only value" */
+static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
+                                    int64_t value)
 {
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be "
-             : low                     ? " must be at least "
-                                       : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+    const int low = value < least;
+    put_field(why, name, value);
+    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
+    put_int(why, low ? least : most);
+    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
 /* Fields at their offsets from `base`: int64_t, or int. */
@@ -1042,7 +1072,7 @@ static inline attn_status check_counts(const void *base, const size_rule *rules,
         int64_t value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
@@ -1054,19 +1084,19 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
         int value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
 
-/* name: of an output, field: its stride, as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
-                                              text *why)
+/* A stride of an output, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *stride_name,
+                                              ptrdiff_t stride, text *why)
 {
     if (stride != ATTN_STRIDE_BROADCAST)
         return ATTN_OK;
     put(why, name);
-    put(why, field);
+    put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
@@ -1121,6 +1151,389 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
     put_field(why, "columns", columns);
     put(why, " with its strides exceeds the address space");
     return ATTN_ERR_OVERFLOW;
+}
+
+/* src/fields.c - the table of fields: what each field of a call is, in one row.
+ *
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
+ * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
+ * that somebody forgets is refused, never ignored.
+ */
+
+enum field_type {
+    F_INT, /* values */
+    F_INT64,
+    F_UINT64,
+    F_FLOAT,
+    F_POINTER,
+    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,    /* or of these elements */
+    F_I32,
+    F_I64,
+    F_U8,
+    F_BITS
+};
+
+/* What the axes of arrays count. */
+enum field_axis {
+    AXIS_NONE,
+    AXIS_BATCH,
+    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_HEAD,
+    AXIS_HEAD_KV,
+    AXIS_ROW, /* that are held: p.part */
+    AXIS_KEY,
+    AXIS_DIM,
+    AXIS_DIM_V,
+    AXIS_SEQ_Q, /* of the whole call */
+    AXIS_SEQ_KV,
+    AXIS_CELL_ROW,
+    AXIS_CELL_COLUMN,
+    AXIS_CELL_OFFSET,
+    AXIS_PAGE,
+    AXIS_CHOSEN, /* rows of logits */
+    AXIS_COUNT
+};
+
+/* Who takes a field. */
+enum taker {
+    BY_PART = 1,      /* calls of some rows or some keys */
+    BY_GRADIENTS = 2, /* attn_backward */
+    BY_RESUMABLE = 4, /* attn_resume_begin */
+    BY_DILATED = 8,   /* attn_dilated_forward */
+    BY_RING = 16,     /* attn_ring_forward */
+    BY_DEVICE = 32,   /* attn_opencl.c */
+    BY_ALL = 63,
+    BY_RANKS = 64,     /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 128 /* or must have set it or not */
+};
+
+typedef struct call_field {
+    const char *name;
+    uint16_t offset; /* of the value, or of the pointer to an array */
+    uint16_t type, takers;
+    uint16_t output; /* nonzero: written by the call */
+    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
+    uint16_t axis[4];
+    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
+    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
+    int64_t least, most; /* of a number; any where most is below least */
+    const char *instead; /* what helps where the field is refused; NULL = nothing */
+} call_field;
+
+#define AT(member) offsetof(attn_params, member)
+#define VALUE(member, kind, by, ...)                                                               \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+#define RANGE(from, to) .least = from, .most = to
+#define ANY 1, 0
+#define TENSOR(member, entry, heads, rows, columns, by)                                            \
+    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .takers = by, .axis = { entry, heads, rows, columns },                                         \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
+#define PAIRS(member, kind, by)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
+                AT(member.stride_kv) }
+#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .axis = { outer, heads, rows, columns }
+#define LIST(member, kind, by, outer, inner)                                                       \
+    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+
+enum {
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    MASKS = BY_ALL & ~BY_DILATED,
+    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+};
+
+static const call_field call_fields[] = {
+    /* ---- sizes */
+    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- tensors */
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+
+    /* ---- lengths */
+    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
+    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
+    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+      .stride = { AT(kv_rows.table_stride) } },
+    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+
+    /* ---- position of the queries */
+    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+
+    /* ---- masks */
+    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(q_segments_stride) } },
+    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+      .stride = { AT(kv_segments_stride) } },
+    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(tree_stride) } },
+    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
+           AXIS_CELL_COLUMN),
+      .shared = 3,
+      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
+                  AT(block_mask.stride_row) } },
+    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
+           AXIS_CELL_OFFSET),
+      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+
+    /* ---- what changes a logit */
+    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+      .stride = { AT(alibi_stride) } },
+    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+
+    /* ---- softmax */
+    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- further outputs */
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+      .instead = "it needs o and lse" },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
+    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
+    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+      .output = 1, .instead = "ask for logits in a call with all keys" },
+
+    /* ---- how to compute */
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+};
+#undef AT
+
+#define IS_ARRAY(f) ((f)->type >= F_STORED)
+
+/* ---- values */
+
+/* A number of a field, 0 or 1 for a pointer. */
+static int64_t field_number(const call_field *f, const void *base)
+{
+    const char *at = (const char *)base + f->offset;
+    int64_t number = 0;
+    int as_int;
+    float as_float;
+    void *pointer;
+    switch (f->type) {
+    case F_INT:
+        memcpy(&as_int, at, sizeof as_int);
+        return as_int;
+    case F_FLOAT:
+        memcpy(&as_float, at, sizeof as_float);
+        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
+    case F_INT64:
+    case F_UINT64:
+        memcpy(&number, at, sizeof number);
+        return number;
+    default:
+        memcpy(&pointer, at, sizeof pointer);
+        return pointer != NULL;
+    }
+}
+
+static attn_status check_values(const call_field *table, int n, const void *base, text *why)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &table[i];
+        int64_t value;
+        if (f->most < f->least || IS_ARRAY(f))
+            continue;
+        value = field_number(f, base);
+        if (value < f->least || value > f->most)
+            return bad_range(why, f->name, f->least, f->most, value);
+    }
+    return ATTN_OK;
+}
+
+/* The first field that is set and that `taker` does not list is refused by its name. */
+static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
+        if (!value)
+            continue;
+        if (f->type == F_INT || f->type == F_INT64)
+            put_field(why, f->name, value);
+        else
+            put(why, f->name);
+        put(why, " is set, but ");
+        put(why, who);
+        put(why, f->instead ? " does not take it: " : " does not take it");
+        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+    }
+    return ATTN_OK;
+}
+
+/* ---- arrays */
+
+/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+typedef struct call_axes {
+    int64_t count[AXIS_COUNT];
+    int packed_q, packed_kv;
+} call_axes;
+
+static const void *field_data(const call_field *f, const void *base)
+{
+    const void *data;
+    memcpy(&data, (const char *)base + f->offset, sizeof data);
+    return data;
+}
+
+static int64_t element_bytes(const call_field *f, const void *base)
+{
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    int dtype;
+    if (f->type != F_STORED)
+        return bytes[f->type - F_F32];
+    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
+    return (int64_t)bytes_of(dtype);
+}
+
+static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
+{
+    ptrdiff_t stride = 0;
+    if (f->stride[axis])
+        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
+    return stride;
+}
+
+static int is_tensor(const call_field *f)
+{
+    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_packed(const call_field *f, const call_axes *x)
+{
+    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
+}
+
+/* The strides of an array with what 0 and "broadcast" mean. */
+static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
+                               ptrdiff_t stride[4])
+{
+    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
+    const int packed = is_packed(f, x);
+    int64_t elements = 1;
+    int i;
+    for (i = 0; i < 4; i++) {
+        const int axis = orders[packed && f->axis[3]][i];
+        const int shared = f->shared >> axis & 1;
+        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
+        elements = times(elements, x->count[f->axis[axis]]);
+    }
+    if (packed)
+        stride[0] = 0;
+}
+
+static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
+                               const ptrdiff_t stride[4], text *why)
+{
+    const int64_t bytes = element_bytes(f, base);
+    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
+                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+}
+
+static attn_status check_output_field(const call_field *f, const void *base, text *why)
+{
+    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 4 && f->output && !status; axis++)
+        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
+    return status;
+}
+
+/* Outputs are not broadcast. */
+static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        if (IS_ARRAY(&table[i]))
+            status = check_output_field(&table[i], base, why);
+    return status;
+}
+
+/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
+                                  text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, axis;
+    for (i = 0; i < n && !status; i++) {
+        const call_field *f = &table[i];
+        ptrdiff_t stride[4];
+        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+            continue;
+        resolve_strides_of(f, base, x, stride);
+        for (axis = 0; axis < 4; axis++)
+            if (f->stride[axis])
+                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
+        status = check_array(f, base, x, stride, why);
+    }
+    return status;
 }
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
@@ -2231,21 +2644,6 @@ static void settle_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Where 0 means broadcast, its long name does, too. */
-static void resolve_broadcast(ptrdiff_t *stride)
-{
-    if (*stride == ATTN_STRIDE_BROADCAST)
-        *stride = 0;
-}
-
-static void resolve_mask_strides(attn_mask *m)
-{
-    resolve_broadcast(&m->stride_batch);
-    resolve_broadcast(&m->stride_head);
-    resolve_broadcast(&m->stride_q);
-    resolve_broadcast(&m->stride_kv);
-}
-
 /* Rows of a batch entry of k and v, or of a page. */
 static int64_t rows_of_entry(const attn_params *p)
 {
@@ -2260,49 +2658,40 @@ static int64_t table_entries(const attn_params *p)
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
-static void resolve_rows(attn_params *p)
+static call_axes axes_of_call(const attn_params *p)
 {
-    attn_rows *rows = &p->kv_rows;
-    if (rows->page_size)
-        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }
 
-static void resolve_layouts(attn_params *p)
+/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_layouts(attn_params *p, text *why)
 {
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const attn_block_mask *blocks = &p->block_mask;
-    resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
-    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
-    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
-    if (varlen)
-        p->lse.stride_batch = 0;
-    resolve_broadcast(&p->bias.stride_batch);
-    resolve_broadcast(&p->bias.stride_head);
-    resolve_broadcast(&p->bias.stride_q);
-    resolve_broadcast(&p->bias.stride_kv);
-    resolve_mask_strides(&p->bool_mask);
-    resolve_mask_strides(&p->bit_mask);
-    resolve_broadcast(&p->block_mask.stride_batch);
-    resolve_broadcast(&p->block_mask.stride_head);
-    resolve_broadcast(&p->block_mask.csr_stride_batch);
-    resolve_broadcast(&p->block_mask.csr_stride_head);
-    resolve_broadcast(&p->alibi_stride);
-    if (p->q_segments_stride == 0)
-        p->q_segments_stride = to_stride(p->seq_len_q);
-    if (p->kv_segments_stride == 0)
-        p->kv_segments_stride = to_stride(p->seq_len_kv);
-    if (p->tree_stride == 0)
-        p->tree_stride = to_stride(p->seq_len_q);
-    resolve_broadcast(&p->q_segments_stride);
-    resolve_broadcast(&p->kv_segments_stride);
-    resolve_broadcast(&p->tree_stride);
-    if (blocks->block_k > 0 && blocks->stride_row == 0)
-        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
         p->logits.num_rows = p->seq_len_q;
+    x = axes_of_call(p);
+    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
 /* Whether sequences differ in length or position; else the first stands for all. */
@@ -2458,52 +2847,10 @@ static int is_scattered(const attn_params *p)
  */
 
 #define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
-#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
-
-/* int64_t fields */
-static const size_rule size_rules[] = {
-    { SIZE_RULE(batch, 0, MOST) },
-    { SIZE_RULE(num_heads_q, 1, MOST) },
-    { SIZE_RULE(num_heads_kv, 0, MOST) },
-    { SIZE_RULE(seq_len_q, 0, MOST) },
-    { SIZE_RULE(seq_len_kv, 0, MOST) },
-    { SIZE_RULE(head_dim, 1, MOST) },
-    { SIZE_RULE(head_dim_v, 0, MOST) },
-    { SIZE_RULE(shared_keys, 0, MOST) },
-    { SIZE_RULE(chunk_size, 0, MOST) },
-    { SIZE_RULE(block_mask.block_q, 0, MOST) },
-    { SIZE_RULE(block_mask.block_k, 0, MOST) },
-    { SIZE_RULE(logits.num_rows, 0, MOST) },
-    { SIZE_RULE(kv_rows.ring, 0, MOST) },
-    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
-    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
-    { SIZE_RULE(part.row_begin, 0, MOST) },
-    { SIZE_RULE(part.row_count, 0, MOST) },
-    { SIZE_RULE(part.key_begin, 0, MOST) },
-    { SIZE_RULE(part.key_count, 0, MOST) },
-    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
-};
-
-/* int fields */
-static const size_rule enum_rules[] = {
-    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(lse.dtype, 0, 0) },
-    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
-    { SIZE_RULE(window, 0, ATTN_WINDOW) },
-    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
-    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
-    { SIZE_RULE(num_workers, 0, 65536) },
-};
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
-    if (!status)
-        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
@@ -2529,88 +2876,154 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
-    if (p->sinks && p->softmax1)
-        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
-                         " is a sink of 0 and excludes sinks: set one of them");
     return ATTN_OK;
 }
 
+/* A member of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
+}
+
+/* An int64_t, or a ptrdiff_t. */
+static int64_t number_of(const attn_params *p, member m)
+{
+    int64_t number;
+    ptrdiff_t stride;
+    memcpy(&number, (const char *)p + m.offset, sizeof number);
+    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
+    return m.size == sizeof stride ? stride : number;
+}
+
+/* A field that must not stand alone, or not together with another one. */
+typedef struct pair_rule {
+    member field, other;
+    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
+    const char *name; /* of the number to be shown; NULL = none */
+    const char *rest;
+} pair_rule;
+
+#define ALONE(field, other, rest)                                                                  \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, NULL, rest                                                \
+    }
+#define NUMBER_ALONE(field, other, rest)                                                           \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, #field, rest                                              \
+    }
+#define TOGETHER(field, other, rest)                                                               \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
+    }
+
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
- * means something: what it shows is visible anyway. */
+ * means something: the keys that it shows are visible anyway. */
+static const pair_rule pair_rules[] = {
+    ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
+    ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
+    ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
+    NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    TOGETHER(block_mask.bitmap, block_mask.row_offsets,
+             "block_mask.bitmap and row_offsets: give one of them"),
+    ALONE(block_mask.row_offsets, block_mask.columns,
+          "block_mask.row_offsets and columns: give both or neither"),
+    ALONE(block_mask.columns, block_mask.row_offsets,
+          "block_mask.row_offsets and columns: give both or neither"),
+    TOGETHER(cu_seqlens_kv, kv_rows, "kv_rows and cu_seqlens_kv: give one of them"),
+    ALONE(kv_rows.begin, kv_rows.ring,
+          "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0"),
+    ALONE(kv_rows.table, kv_rows.page_size,
+          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
+    NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+};
+
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    const attn_block_mask *m = &p->block_mask;
-    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
-    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
-        return bad(why, ATTN_ERR_ARG,
-                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (!p->q_segments != !p->kv_segments)
-        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    if (!p->window && p->window_left)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
-    if (!p->window && p->window_right)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
+    int i = 0;
+    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
+                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
+        i++;
+    if (i == COUNT_OF(pair_rules))
+        return ATTN_OK;
+    if (pair_rules[i].name)
+        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
+    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+}
+
+static attn_status check_window_sides(const attn_params *p, text *why)
+{
     if (p->window_left < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
                          " must be -1 (unbounded) or more");
     if (p->window_right < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
                          " must be -1 (unbounded) or more");
-    if (p->mask_tile && !p->mask)
-        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
-    if (m->bitmap && m->row_offsets)
-        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
-    if (!m->row_offsets != !m->columns)
-        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
-    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
-static attn_status check_rows(const attn_params *p, text *why)
+static attn_status check_alignment(const attn_params *p, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
-    if (p->cu_seqlens_kv &&
-        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
-        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
-    if (rows->begin && !rows->ring)
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    return ATTN_OK;
+}
+
+static attn_status check_cells(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int given = m->bitmap || m->row_offsets;
+    if (given && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if (given && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !given)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    return ATTN_OK;
+}
+
+/* What the value of one field asks of another one. */
+static attn_status check_values_of_fields(const attn_params *p, text *why)
+{
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
-                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
-    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (p->shared_keys > p->seq_len_kv) {
+        put_field(why, "shared_keys", p->shared_keys);
+        put(why, " must be at most ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
                          " is set, but kv_rows.table is NULL");
-    if (!rows->page_size && rows->table)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
-                         " must be at least 1 when kv_rows.table is given");
-    if (!rows->page_size && rows->table_stride)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
-                         " is set, but kv_rows.page_size is 0");
-    if (!rows->page_size && rows->num_pages)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
-                         " is set, but kv_rows.page_size is 0");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
@@ -2655,16 +3068,10 @@ static attn_status check_part(const attn_params *p, text *why)
                          " needs part.keys and partial");
     if (status || (!part->rows && !part->keys))
         return status;
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
-    return ATTN_OK;
+    return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
 /* The keys of a part that is continued lie in one chunk, of sequences with rows. */
@@ -2703,25 +3110,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 
@@ -2773,121 +3186,17 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
-                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
+/* The tensors that the call reads are there. */
+static attn_status check_tensors(const attn_params *p, text *why)
 {
-    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-    if (needed && !t->data) {
-        put(why, name);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
-                        why);
-}
-
-/* The resolved tensors fit into memory and are there. */
-static attn_status check_tensors(const attn_params *p, int need_data, text *why)
-{
-    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
-    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
-    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
-    const int need_keys = need_data && keys_held(p) > 0;
-    const int need_values = need_keys && wants_values(p);
-    attn_status status;
-    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
-    if (!status)
-        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
-    if (!status)
-        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
-    if (!status)
-        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
-    if (!status)
-        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
-    return status;
-}
-
-/* An optional array over (batch, head, row, column), of `bytes` each; rows and columns 1 where it
- * has no such axis. */
-static attn_status check_array(const char *name, const void *data, int64_t bytes,
-                               const attn_params *p, int64_t rows, int64_t columns,
-                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
-                               ptrdiff_t stride_column, text *why)
-{
-    ptrdiff_t stride[4];
-    stride[0] = stride_batch;
-    stride[1] = stride_head;
-    stride[2] = stride_row;
-    stride[3] = stride_column;
-    if (!data)
-        return ATTN_OK;
-    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
-}
-
-static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
-{
-    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
-                       m->stride_head, m->stride_q, m->stride_kv, why);
-}
-
-static attn_status check_block_mask(const attn_params *p, text *why)
-{
-    const attn_block_mask *m = &p->block_mask;
-    attn_status status;
-    if (!m->block_q || !m->block_k)
-        return ATTN_OK;
-    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
-                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
-                         m->stride_row, 1, why);
-    if (!status)
-        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
-                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
-                             m->csr_stride_head, 1, 0, why);
-    return status;
-}
-
-/* Every strided array but the tensors. */
-static attn_status check_arrays(const attn_params *p, text *why)
-{
-    const attn_bias *bias = &p->bias;
-    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
-                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
-                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
-    if (!status)
-        status = check_mask("bool_mask", &p->bool_mask, p, why);
-    if (!status)
-        status = check_mask("bit_mask", &p->bit_mask, p, why);
-    if (!status)
-        status = check_block_mask(p, why);
-    if (!status)
-        status =
-            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
-    if (!status)
-        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
-                             p->q_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
-                             p->kv_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
-                             0, 1, 0, why);
-    if (!status && p->kv_rows.page_size)
-        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
-                             p->kv_rows.table_stride, 0, 0, 1, why);
-    return status;
-}
-
-static attn_status check_output_sizes(const attn_params *p, text *why)
-{
-    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
-    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
-    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
-    attn_status status = ATTN_OK;
-    if (p->partial)
-        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
-    if (!status && p->logits.data)
-        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
-    return status;
+    const int has_keys = keys_held(p) > 0;
+    if (!p->q.data)
+        return bad(why, ATTN_ERR_ARG, "q.data is NULL");
+    if (has_keys && !p->k.data)
+        return bad(why, ATTN_ERR_ARG, "k.data is NULL");
+    if (has_keys && wants_values(p) && !p->v.data)
+        return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    return ATTN_OK;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -2992,23 +3301,24 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
-        status = check_rows(&pr->p, why);
+        status = check_values_of_fields(&pr->p, why);
+    if (!status)
+        status = check_window_sides(&pr->p, why);
+    if (!status)
+        status = check_alignment(&pr->p, why);
+    if (!status)
+        status = check_cells(&pr->p, why);
     if (!status)
         status = check_part(&pr->p, why);
     if (!status)
-        status = check_output_strides("o", &pr->p.o, why);
-    if (!status)
-        status = check_output_strides("lse", &pr->p.lse, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
-    resolve_layouts(&pr->p);
     need_data = need_data && !is_empty(&pr->p);
-    status = check_tensors(&pr->p, need_data, why);
-    if (!status)
-        status = check_arrays(&pr->p, why);
-    if (!status)
-        status = check_output_sizes(&pr->p, why);
+    status = resolve_layouts(&pr->p, why);
+    if (!status && need_data)
+        status = check_tensors(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status)
@@ -4038,8 +4348,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
+        !storages[dtype].in_products)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -5966,15 +6277,46 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
-OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
-                                        text *why)
+/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
+{
+    attn_status status;
+    settle_workers(&pr->p);
+    *workers = plan_within(pr, pl, room);
+    status = check_size_limit(pr, pl, why);
+    if (!status && *workers == 0)
+        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+    return status;
+}
+
+/* Where the items find the problem and the plan: at the start of the workspace. */
+static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
+{
+    char *base = align_memory(workspace);
+    call *c = (call *)(void *)base;
+    c->pr = *pr;
+    c->pl = *pl;
+    c->slot_count = workers;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + pl->shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(workers <= pl->workers);
+    return c;
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
+ * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
+                                        call **opened, text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
+    if (opened)
+        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -5984,11 +6326,9 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    settle_workers(&pr.p);
-    workers = plan_within(&pr, &pl, room);
-    status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0)
-        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status && opened && !is_empty(p))
+        *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
 }
 
@@ -5996,7 +6336,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, workspace, bytes, &why);
+    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -6086,27 +6426,13 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+/* A call that names no backend. */
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
     call *c;
-    attn_status status;
-    base = align_memory(base);
-    c = (call *)(void *)base;
-    status = validate(p, &c->pr, 1, &why);
-    if (status)
-        return status;
-    settle_workers(&c->pr.p);
-    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
-    if (c->slot_count < 1)
-        return ATTN_ERR_WORKSPACE;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + c->pl.shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count <= c->pl.workers);
-    return run_lists(c);
+    const attn_status status = check_call(p, workspace, bytes, &c, &why);
+    return status || !c ? status : run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -6122,31 +6448,37 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    call *c;
+    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return forward_cpu(p, workspace, workspace_bytes);
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
-}
-
+/* Every tensor once: the inputs, and the outputs that are asked for. */
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+    call_axes x = axes_of_call(p);
+    double sum = 0;
+    int i, axis;
+    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
+    x.count[AXIS_KEY] = keys_held(p);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        double bytes;
+        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+            continue;
+        bytes = (double)element_bytes(f, p);
+        for (axis = is_packed(f, &x); axis < 4; axis++)
+            bytes *= (double)x.count[f->axis[axis]];
+        sum += bytes;
+    }
+    return sum;
 }
 
 /* ---- reasons */
@@ -6535,13 +6867,13 @@ static uint64_t high_of_halves(uint64_t a, uint64_t b)
 }
 #endif
 
-/* whole + part / 2^64 */
+/* The number is whole + part / 2^64. */
 typedef struct rope_fixed {
     int64_t whole;
     uint64_t part;
 } rope_fixed;
 
-/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+/* fixed_over divides x >= 0 by d, which is from 1 to 2^31, and rounds down. */
 static rope_fixed fixed_over(rope_fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
@@ -6553,7 +6885,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     return y;
 }
 
-/* n x for n < 2^31 and x >= 0 below 2^32 / n */
+/* fixed_times gives n x for n < 2^31 and x >= 0 below 2^32 / n. */
 static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
@@ -6571,7 +6903,7 @@ static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
     return x;
 }
 
-/* x > 0 is the result, of 24 bits, times 2^*scale. */
+/* mantissa splits x > 0 into the result, which has 24 bits, times 2^*scale. */
 static uint64_t mantissa(float x, int *scale)
 {
     const uint32_t u = bits_of(x), exponent = u >> 23;
@@ -6579,9 +6911,9 @@ static uint64_t mantissa(float x, int *scale)
     return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
 }
 
-/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
- * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
- * before: all together 2^-62. */
+/* log2_of gives log2 of v 2^scale for v > 0. A square has twice the logarithm, so each squaring of
+ * a number in [1, 2) gives one more binary digit. An error of a square counts half as much as one
+ * of the square before, so all together they stay below 2^-62. */
 static rope_fixed log2_of(uint64_t v, int scale)
 {
     rope_fixed y = { 0, 0 };
@@ -6604,7 +6936,7 @@ static rope_fixed log2_of_float(float x)
     return log2_of(v << 40, scale - 40);
 }
 
-/* c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
+/* alternating evaluates c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
 static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
 {
     uint64_t y = c[count - 1];
@@ -6614,8 +6946,8 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
     return y;
 }
 
-/* 2^64 2^-x for x in [0, 1) in units of 2^-64: 1 - x g(x), g of degree 12, Remez, worst error
- * 2^-69. */
+/* power_of_two gives 2^64 2^-x for x in [0, 1) in units of 2^-64. It is 1 - x g(x) with g of degree
+ * 12 by Remez, and its worst error is 2^-69. */
 static uint64_t power_of_two(uint64_t x)
 {
     static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
@@ -6629,7 +6961,8 @@ static uint64_t power_of_two(uint64_t x)
     return ~ROPE_HIGH64(x, y);
 }
 
-/* x / d for d > 0: the result times 2^-*shift, which is added to. */
+/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to
+ * *shift. */
 static uint64_t over_float(uint64_t x, float d, int *shift)
 {
     int scale;
@@ -6640,7 +6973,7 @@ static uint64_t over_float(uint64_t x, float d, int *shift)
     return (x / by << 23) + (x % by << 23) / by;
 }
 
-/* x 2^-shift to the nearest, modulo 2^64 */
+/* shifted gives x 2^-shift to the nearest, modulo 2^64. */
 static uint64_t shifted(uint64_t x, int shift)
 {
     if (shift <= 0)
@@ -6656,17 +6989,20 @@ static uint64_t shifted(uint64_t x, int shift)
  * take a difference of two: their frequencies are below a turn, see ROPE_LEAST_COMPARED.
  */
 
-#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* It is in units of 2^-30. */
 
-/* What attn_rope says about angles, with every default resolved. */
+/* A rope_ladder is what attn_rope says about angles, with every default resolved. */
 typedef struct rope_ladder {
-    rope_fixed step; /* log2 of a frequency over that of the next pair */
+    rope_fixed step; /* step is log2 of a frequency over that of the next pair. */
     int scaling;
     float factor, attention;
     const float *freq_factors;
-    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
-    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
-    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    /* With YARN, pairs up to low keep their frequency, and those from high do not. */
+    int64_t low, high;
+    /* With LLAMA3, frequencies up to slow are scaled, and those from fast are not. */
+    uint64_t slow, fast;
+    /* With LLAMA3 it is 2^125 / width, where width = (fast - slow) << width_shift. */
+    uint64_t per_width;
     int width_shift;
 } rope_ladder;
 
@@ -6675,7 +7011,8 @@ static float or_default(float x, float otherwise)
     return x == 0 ? otherwise : x;
 }
 
-/* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
+/* frequency_over gives the frequency of pair i, base^(-2i/dim), over the pair's own factor, over
+ * `factor`. */
 static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
 {
     const rope_fixed x = fixed_times(l->step, i);
@@ -6685,7 +7022,7 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
         return 0;
     shift = (int)x.whole + 2;
     y = power_of_two(x.part);
-    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* The constant is 2^66 / (2 pi). */
     if (l->freq_factors)
         y = over_float(y, l->freq_factors[i], &shift);
     if (factor != 1.0f)
@@ -6693,15 +7030,15 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d <= 2^32 */
+/* fraction_of gives floor(x n / d) for n <= d <= 2^32. */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
     return x / by * times_n + x % by * times_n / by;
 }
 
-/* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
- * length is one of 0.001. */
+/* on_the_way tells how far pair i has come from low to high, as a part of *whole. As in
+ * transformers, a way of no length counts as one of 0.001. */
 static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
 {
     const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
@@ -6725,7 +7062,8 @@ static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
         return kept;
     if (kept <= l->slow)
         return slowed;
-    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    /* The result is in units of 2^-61. */
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width);
     return slowed + ROPE_HIGH64(kept - slowed, part << 3);
 }
 
@@ -6738,14 +7076,14 @@ static uint64_t frequency(const rope_ladder *l, int64_t i)
     return frequency_over(l, i, l->scaling == ATTN_ROPE_LINEAR ? l->factor : 1.0f);
 }
 
-/* In units of 2^-30. */
+/* coarse gives x in units of 2^-30. */
 static int64_t coarse(rope_fixed x)
 {
     return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
 }
 
-/* dim log2(length / (2 pi turns)) / (2 log2 base): the pair that turns so often over that length;
- * rounded down, or up. */
+/* pair_of_turns gives the pair that makes `turns` turns over that length, dim log2(length / (2 pi
+ * turns)) / (2 log2 base), rounded down or up. */
 static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
 {
     const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
@@ -6758,10 +7096,10 @@ static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int u
     return q;
 }
 
-/* 0.1 ln(factor) + 1 */
+/* yarn_attention gives 0.1 ln(factor) + 1. */
 static float yarn_attention(float factor)
 {
-    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
+    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* This is 0.1 ln 2 in units of 2^-58. */
     const rope_fixed x = log2_of_float(factor);
     const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
     return (float)(int64_t)y * 0x1p-58f;
@@ -6770,20 +7108,21 @@ static float yarn_attention(float factor)
 static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    /* Both numbers can be 2^51. The bounds dim and -1 change no part of a way but keep it below
+     * 2^32. */
     l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
     l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
 
-/* turns / length, below a turn */
+/* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
     int scale;
     const uint64_t v = mantissa(turns, &scale);
     rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
+    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
     x.part = v << (64 + scale);
     x = fixed_over(x, length);
     return x.whole ? UINT64_MAX : x.part;
@@ -6800,7 +7139,7 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
     width = l->fast - l->slow;
     for (l->width_shift = 0; width && !(width >> 62); l->width_shift++)
         width <<= 1;
-    for (digit = 0; width && digit < 64; digit++) { /* long division */
+    for (digit = 0; width && digit < 64; digit++) { /* This is long division. */
         const int one = rest >= width;
         l->per_width = l->per_width << 1 | (uint64_t)one;
         rest = (rest - (one ? width : 0)) << 1;
@@ -6827,19 +7166,20 @@ static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 
 /* ---- Cosine and sine */
 
-/* x, up to 2^63 in units of 2^-63, as a float: the two bits less that make it a signed number stay
- * in the last one, so that it is rounded once. */
+/* signed_float gives x, up to 2^63 in units of 2^-63, as a float. A signed number has two bits
+ * less; they stay in the last bit, so that x is rounded once. */
 static float signed_float(uint64_t x, int negative)
 {
     const int64_t v = (int64_t)(x >> 2 | ((x & 3) != 0));
     return (float)(negative ? -v : v) * 0x1p-61f;
 }
 
-/* w = distance to the nearest quarter turn, in quarter turns, at most 1/2; u = w^2;
- * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
+/* cos_sin takes w, the distance to the nearest quarter turn in quarter turns, which is at most 1/2,
+ * and u = w^2. Then sin = w S(u) and cos = 1 - u C(u), with S and C by Remez in u on [0, 1/4]. The
+ * worst error of S is 2^-57, and that of u C is 2^-52. */
 static void cos_sin(uint64_t angle, float *c, float *s)
 {
-    /* in units of 2^-63, signs alternating */
+    /* Both arrays are in units of 2^-63, with alternating signs. */
     static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
                                      UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
                                      UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
@@ -6861,9 +7201,10 @@ static void cos_sin(uint64_t angle, float *c, float *s)
 
 /* src/rope/turn.c - turning pairs of numbers in f32: built once plainly and once for FMA. */
 
-#define ROPE_PAIRS 16 /* turned by one vector loop */
+#define ROPE_PAIRS 16 /* One vector loop turns this number of pairs. */
 
-/* x, but +0 for -0 and the one NaN, as in every output of the library. */
+/* finished gives x, but +0 for -0 and the one NaN for every NaN, as every output of the library has
+ * it. */
 KERNEL float finished(float x)
 {
     uint32_t nan;
@@ -6872,7 +7213,8 @@ KERNEL float finished(float x)
     return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
 }
 
-/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+/* turn_pairs turns ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) into the places of y that x has,
+ * with y_apart for apart. */
 KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
                        const float *c, const float *s)
 {
@@ -6888,8 +7230,9 @@ KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_
     }
 }
 
-/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
- * are first an array of their own, so that compilers need not fear that y is x + 1. */
+/* turn_split_body turns n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of
+ * ROPE_PAIRS. Results first go to an array of their own, so that compilers need not fear that y is
+ * x + 1. */
 KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
                             const float *s, int n)
 {
@@ -6910,7 +7253,7 @@ KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, con
     }
 }
 
-/* n pairs (x[2k], x[2k + 1]) */
+/* turn_interleaved_body turns n pairs (x[2k], x[2k + 1]). */
 KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
                                   int n)
 {
@@ -6928,11 +7271,11 @@ KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float 
     }
 }
 
-/* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
+/* y may be x. apart lies between the two numbers of a pair; 1 means interleaved. */
 typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
                              const float *s, int n);
 
-/* Each body in a function of its own: at -O0 one frame for both would take 1.3 KiB. */
+/* Each body is a function of its own, as at -O0 one frame for both would take 1.3 KiB. */
 #define ROPE_TURN(NAME, TARGET, HW)                                                                \
     TARGET static void NAME##_interleaved(float *y, const float *x, const float *c,                \
                                           const float *s, int n)                                   \
@@ -6974,20 +7317,21 @@ static rope_turn_fn best_turn(void)
  * heads.
  */
 
-#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+/* A block has 1 KiB of frequencies, cosines and sines, which serve a head of up to 128 at once. */
+#define ROPE_BLOCK 64
 
 typedef struct rope_block {
-    int64_t first; /* pair */
+    int64_t first; /* first is a pair. */
     int n;
     uint64_t frequencies[ROPE_BLOCK];
     float c[ROPE_BLOCK], s[ROPE_BLOCK];
 } rope_block;
 
-/* Where angles come from: computed, or from the table. */
+/* A rope_source is where angles come from: they are computed, or taken from the table. */
 typedef struct rope_source {
     int64_t pairs;
     rope_ladder angles;
-    const float *cos, *sin; /* NULL = computed */
+    const float *cos, *sin; /* NULL means that they are computed. */
     int64_t table_stride;
 } rope_source;
 
@@ -7036,7 +7380,7 @@ static void set_angles(rope_block *k, const rope_source *from, int64_t position)
 
 typedef struct rope_job {
     const attn_rope *rope;
-    attn_rope_rows rows; /* strides resolved */
+    attn_rope_rows rows; /* Strides of rows are resolved. */
     int64_t dim;
     const attn_kernels *kernels;
     rope_turn_fn turn;
@@ -7044,12 +7388,7 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    const int dtype = j->rows.x.dtype;
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16
-                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -7059,11 +7398,11 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16
-                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+        store_run(j->kernels, dtype, to, 0, from, n);
 }
 
-/* One head's row of a block through f32, both halves read before one is written. */
+/* turn_through turns one head's row of a block through f32, and reads both halves before it writes
+ * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7093,7 +7432,7 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
         turn_through(j, k, y, x);
 }
 
-/* The elements that do not turn. */
+/* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7121,7 +7460,7 @@ static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
     return (r->first ? r->first[b] : 0) + i;
 }
 
-/* k = NULL: what does not turn. */
+/* As a special case, k = NULL copies what does not turn. */
 static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
 {
     const attn_tensor *from = &j->rows.x;
@@ -7188,13 +7527,15 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     return ATTN_OK;
 }
 
-/* Numbers of *r: where they are allowed other than 0, and from where to where. */
+/* A rope_number_rule says with which scalings a number of attn_rope may be other than 0, and in
+ * what range. */
 typedef struct rope_number_rule {
     const char *name;
-    size_t offset;     /* of a float */
-    unsigned scalings; /* bits: those with which it means something */
+    size_t offset; /* offset is that of a float. */
+    /* scalings has a bit for each scaling with which the number means something. */
+    unsigned scalings;
     float least;
-    int above; /* nonzero: least itself is too small */
+    int above; /* Nonzero means that least itself is too small. */
     float most;
     const char *rest;
 } rope_number_rule;
@@ -7237,8 +7578,9 @@ static attn_status check_rope_number(const attn_rope *r, const rope_number_rule 
     return ATTN_OK;
 }
 
-/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
- * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+/* YARN and LLAMA3 compare frequencies, which are up to 1 / (2 pi) turns before freq_factors divide
+ * them, so those must keep them below a turn. The other scalings only need a factor that numbers of
+ * 64 bits can be divided by. */
 #define ROPE_LEAST_COMPARED 0.16f
 #define ROPE_LEAST_DIVISOR 1e-6f
 
@@ -7265,7 +7607,7 @@ static attn_status bad_order(text *why, const char *low_name, float low, const c
     return bad_number(why, high_name, high, "");
 }
 
-/* What only YARN and LLAMA3 need. */
+/* check_rope_order checks what only YARN and LLAMA3 need. */
 static attn_status check_rope_order(const attn_rope *r, text *why)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
@@ -7326,12 +7668,13 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     return check_rope_computed(r, head_dim / 2, why);
 }
 
-/* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
+/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
+ * before a complaint. */
 static attn_status check_rope_side(const char *name, int dtype, const void *data,
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");
@@ -7353,7 +7696,8 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* Strides of *r are resolved; y's as given are in *given. */
+/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
+ * *given. */
 static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
@@ -7374,7 +7718,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     return status;
 }
 
-/* "batch b, row i: position (p) rest" */
+/* bad_position says "batch b, row i: position (p) rest". */
 static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
 {
     put(why, "batch ");
@@ -7397,16 +7741,17 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Batch entries that may have positions of their own: one where all share them. */
+/* positioned_entries counts the batch entries that may have positions of their own: one where all
+ * share them. */
 static int64_t positioned_entries(const attn_rope_rows *r)
 {
     const int shared = r->positions ? r->positions_stride == 0 : !r->first;
     return shared ? min64(r->batch, 1) : r->batch;
 }
 
-/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
- * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
- * position that is refused. */
+/* check_rope_positions also looks where there are no heads to turn, as nothing but positions bounds
+ * batch and seq_len then. Without an array it is enough to look at the first and last row of a
+ * batch entry; of 2^32 + 2 rows one has a position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
     const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
@@ -7424,7 +7769,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
@@ -7435,7 +7780,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
     if (!status)
-        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
+        /* This comes before packed strides, which are products of the sizes. */
+        status = check_rope_sizes(rows, why);
     if (status)
         return status;
     j->rope = rope;
@@ -7556,7 +7902,7 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
-/* One layer of K or V: [entry, head, row, dim]. */
+/* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = *storage_of(c, side);
@@ -7565,17 +7911,18 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
-typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
 
-/* Bytes from the first element of a tensor or output to a row. */
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
 #define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
       (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
+ * type it keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
                          int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
 {
@@ -7593,7 +7940,7 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
     }
 }
 
-/* All heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
@@ -7607,12 +7954,12 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 2  Shape
+ * Shape
  * --------------------------------------------------------------------------------------------- */
 
 #define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
 
-/* numbers of sequences, pages and rows are int32_t */
+/* Numbers of sequences, pages and rows have to fit int32_t. */
 static const size_rule cache_counts[] = {
     { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
     { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
@@ -7623,11 +7970,12 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
-    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
-/* As given: rows of storage that is written must not share elements. */
+/* check_given_strides looks at strides as given: rows of storage that is written must not share
+ * elements. */
 static attn_status check_given_strides(const attn_cache *c, text *why)
 {
     attn_status status = check_output_strides("k", &c->k, why);
@@ -7672,7 +8020,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
-/* Fills in every default. */
+/* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
     c->num_layers = max64(c->num_layers, 1);
@@ -7685,7 +8033,7 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
 }
 
-typedef struct storage_axes { /* layers, entries, heads, rows */
+typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
     int64_t count[4];
     ptrdiff_t stride[4];
     int64_t dim;
@@ -7712,8 +8060,9 @@ static int64_t distance(ptrdiff_t stride)
     return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
 }
 
-/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
- * stride to the largest, has to step over all that the ones before it cover. */
+/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
+ * axis, from the smallest stride to the largest, has to step over all that the axes before it
+ * cover. */
 static int64_t span_of(const storage_axes *a)
 {
     int64_t span = a->dim;
@@ -7748,7 +8097,7 @@ static void put_storage(const attn_cache *c, int side, text *why)
     }
 }
 
-/* Strides are resolved. */
+/* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const attn_output *o = storage_of(c, side);
@@ -7770,10 +8119,11 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
 }
 
-/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
+ * on. */
 typedef struct cache_memory {
     int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* of all, at any address */
+    int64_t bytes; /* bytes is enough for all, at any address. */
 } cache_memory;
 
 static cache_memory place_cache(const attn_cache *c)
@@ -7796,14 +8146,14 @@ static cache_memory place_cache(const attn_cache *c)
     return m;
 }
 
-/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
                                text *why)
 {
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
-    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+    if (c->begin) /* Its k.data and v.data would count as storage of the caller's own. */
         return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
     status = check_fields(c, why);
     if (status)
@@ -7885,7 +8235,7 @@ static void empty_cache(attn_cache *c)
     c->num_free = c->page_size ? c->num_pages : 0;
     for (i = 0; i < c->num_free; i++) {
         c->uses[i] = 0;
-        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* Page 0 is taken first. */
     }
 }
 
@@ -7919,7 +8269,8 @@ static int32_t *table_of(const attn_cache *c, int64_t q)
     return c->table + q * c->pages_per_sequence;
 }
 
-/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+/* A cache_run is numbers that lie one after the other in an entry; rows = 0 means that it stands
+ * before the first of them. */
 typedef struct cache_run {
     int64_t number, rows;
     cache_place at;
@@ -7933,7 +8284,8 @@ static cache_run run_before(int64_t number)
     return run;
 }
 
-/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
+ * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
 {
     int64_t row;
@@ -7947,12 +8299,12 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
-/* Places of a table, which go on from the last to the first. */
+/* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
 } page_range;
 
-/* Those of numbers first .. first+count-1, count at most c->rows. */
+/* pages_of gives the places of numbers first to first+count-1; count is at most c->rows. */
 static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
 {
     const int64_t row = first % c->rows;
@@ -7974,7 +8326,8 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
     return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
 }
 
-/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+/* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
+ * missed either. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -7998,7 +8351,7 @@ static void leave_page(attn_cache *c, int32_t page)
         c->free_pages[c->num_free++] = page;
 }
 
-/* These rows of all layers. */
+/* copy_entry copies these rows in all layers. */
 static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
 {
     cache_place target = from;
@@ -8013,7 +8366,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         }
 }
 
-/* Pages without a key of begin .. end-1 are given back. */
+/* drop_pages gives back pages without a key of begin to end-1. */
 static void drop_pages(attn_cache *c, int64_t q)
 {
     const page_range kept = pages_of(c, c->begin[q], c->length[q]);
@@ -8028,13 +8381,13 @@ static void drop_pages(attn_cache *c, int64_t q)
 
 /* src/cache/steps.c - a step of a cache: every rule about new keys and its sentence. */
 
-/* What one batch entry of a step brings. */
+/* A cache_part is what one batch entry of a step brings. */
 typedef struct cache_part {
     int64_t sequence, count;
-    cache_place from; /* of k and v, where its rows begin */
+    cache_place from; /* from is where its rows begin in k and v. */
 } cache_part;
 
-/* Rows of k and v that are entry b's, in use or not. */
+/* rows_given counts the rows of k and v that are entry b's, in use or not. */
 static int64_t rows_given(const attn_cache_step *s, int64_t b)
 {
     return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
@@ -8059,7 +8412,7 @@ static attn_status check_cache(const attn_cache *c, text *why)
     return ATTN_OK;
 }
 
-/* "name (value) must be from 0 to `most`" */
+/* check_index says "name (value) must be from 0 to `most`". */
 static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
 {
     if (value >= 0 && value <= most)
@@ -8099,7 +8452,8 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
+ * compare. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
     int64_t b, i, top = -1;
@@ -8163,8 +8517,8 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     return bad(why, ATTN_ERR_FULL, " in one step");
 }
 
-/* Whether all other sequences that have this page are earlier entries of the step and write to it,
- * too: then they will have taken copies, and the page is left to entry b. */
+/* is_last_user tells whether all other sequences that have this page are earlier entries of the
+ * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
 static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
                         int32_t page)
 {
@@ -8177,7 +8531,8 @@ static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b
     return others == 0;
 }
 
-/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
+ * of shared pages. */
 static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
 {
     const cache_part part = part_of(s, b);
@@ -8191,7 +8546,7 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
     return needed;
 }
 
-/* Whether the step fits, all of it. */
+/* check_fits tells whether the whole step fits. */
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
@@ -8212,7 +8567,7 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
     return bad(why, ATTN_ERR_FULL, " pages");
 }
 
-/* k or v of a step with its strides resolved. */
+/* input_of gives k or v of a step with its strides resolved. */
 static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
 {
     attn_tensor t = side == CACHE_K ? s->k : s->v;
@@ -8220,7 +8575,7 @@ static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int s
     return t;
 }
 
-/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
 static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
 {
     if (dtype == ATTN_F32 || dtype == stored)
@@ -8249,7 +8604,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
                         s->seq_len, dim_of(c, side), stride, why);
 }
 
-/* First of a part's positions; NULL = its keys' numbers. */
+/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
 static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
 {
     return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
@@ -8266,7 +8621,8 @@ static attn_status check_positions_given(const attn_cache_step *s, text *why)
                         1, stride, why);
 }
 
-/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
+ * and turns nothing. */
 static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
 {
     attn_rope_rows rows;
@@ -8278,8 +8634,8 @@ static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
     return rows;
 }
 
-/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
- * named only before a complaint. */
+/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
+ * the sequence is named only before a complaint. */
 static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
                                       const cache_part *part, int64_t first, text why)
 {
@@ -8323,7 +8679,7 @@ static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, i
 
 /* src/cache/write.c - extending a cache and writing keys into it. */
 
-/* A page of its own for each place that new keys go to. */
+/* own_pages takes a page of its own for each place that new keys go to. */
 static void own_pages(attn_cache *c, const cache_part *part)
 {
     const page_range r = pages_of(c, c->end[part->sequence], part->count);
@@ -8343,8 +8699,8 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
- * them that were present are overwritten, not what the caller had forgotten before. */
+/* advance lets numbers below end - rows make room, as their rows are those of the new keys. Only
+ * numbers that were present count as overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
@@ -8374,11 +8730,12 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     return done(ATTN_OK, &why);
 }
 
-/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+/* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
+ * numbers. */
 static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
 {
     cache_place from = part->from;
@@ -8386,7 +8743,8 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
+ * it would mean packed. */
 static ptrdiff_t as_field(ptrdiff_t stride)
 {
     return stride ? stride : ATTN_STRIDE_BROADCAST;
@@ -8406,7 +8764,7 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     rows.positions = positions_of(s, from);
     rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
@@ -8441,7 +8799,8 @@ static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step 
     }
 }
 
-/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+/* is_shared tells whether other sequences have pages of a part's last keys, after a fork before the
+ * keys were written. */
 static int is_shared(const attn_cache *c, const cache_part *part)
 {
     page_range r;
@@ -8509,14 +8868,15 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     write_all(c, 0, s);
     return done(ATTN_OK, &why);
 }
 
 /* src/cache/cache.c - trimming, forking, viewing and reading a cache. */
 
-/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+/* check_present refuses numbers first to end-1 that are not present; first must be present, too,
+ * unless it is the end. */
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
@@ -8534,8 +8894,9 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
     return ATTN_ERR_ARG;
 }
 
-/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
- * begin beyond what it has overwritten says that all before it is forgotten. */
+/* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
+ * from end - window_left on, would miss some. A begin beyond what the ring has overwritten says
+ * that all before it is forgotten. */
 static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
@@ -8621,10 +8982,10 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Views and reading
+ * Views and reading
  * --------------------------------------------------------------------------------------------- */
 
-/* Offsets of a view's arrays in the caller's memory. */
+/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
 typedef struct view_memory {
     int64_t key_base, kv_len, begin, table, bytes;
 } view_memory;
@@ -8670,7 +9031,7 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     return done(status, &why);
 }
 
-/* What does not depend on which sequences are chosen. */
+/* view_storage sets what does not depend on which sequences are chosen. */
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -8696,7 +9057,7 @@ static void view_all(const attn_cache *c, attn_params *p)
     p->kv_rows.num_pages = c->num_pages;
 }
 
-/* Of a cache that is not paged, each sequence is a page of its own. */
+/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
 static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                         attn_params *p, char *at)
 {
@@ -8723,7 +9084,8 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.num_pages = cache_entries(c);
 }
 
-/* Keys that all sequences of the view have in the same pages from the same number on. */
+/* count_shared counts the first keys of the view that all its sequences have in one set of pages
+ * and with one set of numbers. */
 static int64_t count_shared(const attn_cache *c, const attn_params *p)
 {
     const int64_t pages = c->pages_per_sequence;
@@ -8749,7 +9111,7 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
 }
 
-/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+/* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
 static void view_window(const attn_cache *c, attn_params *p)
 {
     if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
@@ -8799,7 +9161,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     return done(ATTN_OK, &why);
 }
 
-/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
 static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
                               text *why)
 {
@@ -8858,7 +9220,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 
 /* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -8870,7 +9232,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -8882,7 +9244,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -8934,31 +9296,23 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
     return a;
 }
 
-static void resolve_gradients(const attn_params *p, attn_gradients *g)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
-}
+#define AT(member) offsetof(attn_gradients, member)
 
-/* ---- Validation */
-
-#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
-
-/* int fields */
-static const size_rule gradient_rules[] = {
-    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
-    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
-    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
 };
+#undef AT
 
-/* What a gradient needs that is not given. */
+/* check_given refuses a gradient that needs something which is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9021,71 +9375,37 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         " has no gradients: use o and lse");
-    if (rows->ring)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
-                         ": caches have no gradients");
-    if (rows->page_size)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
-                         ": caches have no gradients");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_strides("dq", &g->dq, why);
-    if (!status)
-        status = check_output_strides("dk", &g->dk, why);
-    if (!status)
-        status = check_output_strides("dv", &g->dv, why);
+        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }
 
-/* That the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
-                                                  text *why)
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
-    const struct {
-        const char *name;
-        const attn_tensor *tensor;
-        int64_t heads, rows, columns;
-    } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
-        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
-        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
-        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
-    };
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
-        const attn_tensor *t = tensors[i].tensor;
-        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-        if (t->data)
-            status =
-                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
-    }
     if (!status && a.data)
         status =
             check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
@@ -9101,80 +9421,88 @@ OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const at
  * keys pass by.
  */
 
-/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
+ * KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
 #define MOST_GROUP 8
 
-/* A tile of rows of one head. */
+/* A grad_tile is a tile of rows of one head. */
 typedef struct grad_tile {
-    tile t;                 /* first: attn.c fills it in */
-    float *dout_t;          /* [head_dim_v][rows] */
-    float *q, *dout;        /* [rows][pitch] */
-    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
-    float *lse2, *delta;    /* [rows] */
-    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
-    int entered;            /* something has entered dq or sum since they last were +0 */
+    tile t;          /* It comes first, as the functions of tiles fill it in. */
+    float *dout_t;   /* dout_t is [head_dim_v][rows]. */
+    float *q, *dout; /* Both are [rows][pitch]. */
+    /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
+    float *dq, *dq_total;
+    float *lse2, *delta;    /* Both are [rows]. */
+    float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
+    /* Nonzero means that something has entered dq or sum since they last were +0. */
+    int entered;
 } grad_tile;
 
 typedef struct layout {
     int want;
-    int gemms;                /* 5 or 7; of the naive path 5 */
-    int keys, rows;           /* of a pair tile */
-    int panel;                /* row tiles that are packed at once */
-    int group;                /* row tiles that enter dK and dV at once */
-    int64_t pair_floats;      /* of a pair tile */
-    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
-    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;         /* that a sweep adds dK and dV for */
-    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
-    /* offsets into a slot, in bytes */
+    int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
+    int keys, rows;      /* These are the sizes of a pair tile. */
+    int panel;           /* panel counts the row tiles that are packed at once. */
+    int group;           /* group counts the row tiles that enter dK and dV at once. */
+    int64_t pair_floats; /* pair_floats is the size of a pair tile. */
+    /* dq_floats is the size of the sums of a row tile, in whole cache lines. */
+    int64_t dq_floats;
+    /* An item that takes a part of the rows, or of the keys, takes this number of them. */
+    int item_rows, item_keys;
+    int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
+    /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
+    int bias_beside;
+    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
+    int64_t pitch[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* offsets into a row tile */
+    /* These are offsets into a row tile. */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
 } layout;
 
 typedef struct backward {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_gradients g;
     layout lay;
     attn_sum_axes bias, slopes;
-    float *lse2, *delta, *sink_terms; /* by state_row */
+    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
-/* Row tiles that enter dK and dV together. */
+/* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
 
-/* At the start of a worker's slot. */
+/* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo; /* dead pairs are left out of every product by selection */
+    int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
-    float *s, *dp; /* of the pair tile at work */
+    float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const attn_sum_axes *axes; /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* axes are those of the sum that is wanted. */
     sequence seq;
-    int64_t kv_head, head; /* of keys; of the rows in the panel */
-    int finite;            /* all results so far are */
+    /* kv_head is that of the keys, and head that of the rows in the panel. */
+    int64_t kv_head, head;
+    int finite; /* Nonzero means that all results so far are finite. */
     char *slot;
-    int row_tiles; /* in use */
+    int row_tiles; /* row_tiles counts those in use. */
     row_group group;
 } desk;
 
@@ -9186,17 +9514,18 @@ static const backward *backward_of(const call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Plan
+ * Plan
  * --------------------------------------------------------------------------------------------- */
 
-/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+/* items_by counts the items of a list that takes `count` rows or keys of every (batch entry, head)
+ * by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
 {
     return times(times(p->batch, heads), ceil_div(count, each));
 }
 
-/* Whether five products let the workers end first: the last round of items may not be full, while
- * parts of rows and keys always divide evenly. */
+/* choose_gemms takes five products if they let the workers end first: the last round of items may
+ * not be full, while parts of rows and keys always divide evenly. */
 static int choose_gemms(const problem *pr, const attn_gradients *g)
 {
     const int64_t workers = pr->p.num_workers;
@@ -9206,7 +9535,7 @@ static int choose_gemms(const problem *pr, const attn_gradients *g)
     return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
 }
 
-/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+/* divide halves *each, a multiple of `unit`, until there are four items for each worker. */
 static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
 {
     const int64_t least = 4 * (int64_t)pr->p.num_workers;
@@ -9264,7 +9593,7 @@ static void plan_grad_tile(const problem *pr, layout *lay)
     lay->row_tile_bytes = at;
 }
 
-/* Returns the bytes of a slot. */
+/* plan_desk returns the bytes of a slot. */
 static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9297,13 +9626,13 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     return plus(at, times(lay->panel, lay->row_tile_bytes));
 }
 
-/* Rows of all heads, as state_row numbers them. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
-/* Items of the longest list. */
+/* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9312,7 +9641,7 @@ static int64_t most_items(const problem *pr, const layout *lay)
     return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
 }
 
-/* *lay and what items and the functions of attn.c need of a plan. */
+/* plan_backward fills in *lay and what items and tiles need of a plan. */
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
@@ -9344,7 +9673,7 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -9358,8 +9687,8 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     w->kernels->qk(&p);
 }
 
-/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
- * tile_class, not EMPTY. */
+/* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
+ * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
@@ -9377,7 +9706,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -9386,7 +9715,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* dP = dout V^T in w->dp; a dropped key has +0. */
+/* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
@@ -9400,7 +9729,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
     }
 }
 
-/* dS passes the derivative of the score callback. */
+/* pass_score passes dS through the derivative of the score callback. */
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
@@ -9415,8 +9744,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
- * w->dp; none if nobody does. */
+/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
+ * is then in w->s, and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -9435,7 +9764,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     return lanes;
 }
 
-/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+/* A product finds dead pairs by -0, so mark_live makes a live dS of -0 +0. */
 static void mark_live(const desk *w, int n)
 {
     int k;
@@ -9444,7 +9773,8 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* p of pairs that are kept takes dropout's factor, the others become dead. */
+/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
+ * dead. */
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
@@ -9454,7 +9784,7 @@ static void drop_probabilities(const desk *w, int n)
     }
 }
 
-/* The last steps before the products. */
+/* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
     if (w->pr->p.softcap > 0)
@@ -9497,13 +9827,13 @@ static desk *open_desk(const call *c, char *slot)
     return w;
 }
 
-/* Where row tile number g of the panel is. */
+/* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* A row tile without rows. */
+/* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
@@ -9537,8 +9867,8 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     return row;
 }
 
-/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
- * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+/* load_rows puts the used lanes' rows of `from`, an output or input of `dim` elements, at `to` as
+ * f32, `pitch` floats apart and filled up with +0. The rows of other lanes are +0. */
 static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9554,7 +9884,7 @@ static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t
     }
 }
 
-/* to[d][row] from rows `pitch` floats apart. */
+/* turn_rows makes to[d][row] from rows `pitch` floats apart. */
 static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9563,7 +9893,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
 }
 
-/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+/* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
@@ -9588,7 +9918,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     return row;
 }
 
-/* What the first list left of each row. */
+/* load_statistics loads what the first list left of each row. */
 static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
@@ -9606,7 +9936,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to
+ * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
@@ -9621,7 +9952,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+/* load_keys loads keys j0 to j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
     copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
@@ -9653,7 +9984,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the elements of its pairs. */
+/* add_to_elements adds dS to the elements of its pairs. */
 static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
 {
     const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
@@ -9665,7 +9996,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     }
 }
 
-/* dS enters the sums of its keys, in part[KEYS]. */
+/* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
     float *sums = w->part[KEYS] + (j0 - w->keys->j0);
@@ -9678,7 +10009,7 @@ static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
     }
 }
 
-/* dS enters the sums of its rows. */
+/* add_to_rows adds dS to the sums of its rows. */
 static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
@@ -9701,7 +10032,7 @@ static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_l
         add_to_keys(w, j0, n, lanes);
 }
 
-/* What a chunk of rows adds to keys j0..j0+n-1. */
+/* write_key_sums writes what a chunk of rows adds to keys j0 to j0+n-1. */
 static void write_key_sums(const desk *w, int64_t j0, int n)
 {
     int j;
@@ -9711,7 +10042,7 @@ static void write_key_sums(const desk *w, int64_t j0, int n)
     }
 }
 
-/* The rows' sums over all keys. */
+/* write_row_sums writes the rows' sums over all keys. */
 static void write_row_sums(const desk *w)
 {
     float chunk = 0.0f;
@@ -9731,7 +10062,8 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+/* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
+ * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
                            int first)
 {
@@ -9748,8 +10080,8 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
-/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
- * and dS then are in w->s and w->dp. */
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
@@ -9775,7 +10107,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+/* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
     const int rows = w->lay->rows;
@@ -9786,7 +10118,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
         x[k] = ATTN_DEAD;
 }
 
-/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+/* add_grad_tile takes a row tile against the n open keys; what it has for dK and dV joins the
+ * group. */
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
@@ -9843,7 +10176,8 @@ static void add_group(const desk *w, int n)
         add_terms(w, VALUES, g->dv, n);
 }
 
-/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+/* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
+ * compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
     float sum[16], more[16];
@@ -9859,7 +10193,7 @@ static void flush(float *total, float *x, int64_t n)
     clear(x, n);
 }
 
-/* A chunk of keys is done. */
+/* end_chunk_of_keys ends a chunk of keys. */
 static void end_chunk_of_keys(const desk *w)
 {
     int g;
@@ -9873,7 +10207,7 @@ static void end_chunk_of_keys(const desk *w)
     }
 }
 
-/* All row tiles of the panel against keys j0..end-1. */
+/* sweep_keys takes all row tiles of the panel against keys j0 to end-1. */
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
@@ -9894,7 +10228,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         write_key_sums(w, j0, n);
 }
 
-/* dQ of a row tile, scaled. */
+/* write_dq writes dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
@@ -9902,8 +10236,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
- * they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
+ * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->lay->keys;
@@ -9931,7 +10265,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {
@@ -9953,20 +10287,20 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * infinity that a mask hides may have met a factor of +0.
  */
 
-/* Heads, rows and keys of a sequence. */
+/* A region is heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+    int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+/* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
     float x[16];
     int64_t d;
     int i;
-    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+    for (d = 0; d < dim; d += 16) { /* The rest of the last line is +0. */
         memcpy(x, total + d, sizeof x);
         for (i = 0; i < 16; i++) {
             x[i] = x[i] * factor;
@@ -9979,7 +10313,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* dK and dV of keys from..to-1. */
+/* write_keys writes dK and dV of keys from to to-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -9998,7 +10332,8 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
-/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+/* store_bias visits dBias of a part, where nothing is summed: it sets +0 first, and makes NaN
+ * canonical at the end. */
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
@@ -10008,7 +10343,7 @@ static void store_bias(const desk *w, const region *a, int first)
     store_elements(bias, from, to, first);
 }
 
-/* The gradients `want` of a part. */
+/* take_part computes the gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
@@ -10036,7 +10371,7 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
-/* All of a kv head: five products. */
+/* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10054,7 +10389,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
-/* dQ of some rows of a head: three products. Heavy causal parts first. */
+/* rows_item takes dQ of some rows of a head, in three products. Heavy causal parts come first. */
 static void rows_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10075,7 +10410,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
-/* dK and dV of some keys of a head: four products. */
+/* keys_item takes dK and dV of some keys of a head, in four products. */
 static void keys_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10121,7 +10456,7 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
-/* delta = rowsum(dout * o) of all rows of a head. */
+/* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
 static void statistics_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
@@ -10145,7 +10480,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
 
 /* ---- sums */
 
-/* dSink of a head. */
+/* sinks_item computes dSink of a head. */
 static void sinks_item(const call *c, char *slot, int64_t head)
 {
     const backward *back = backward_of(c);
@@ -10165,8 +10500,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
- * one that is kept so many. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
+ * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -10191,7 +10526,8 @@ static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
     return items;
 }
 
-/* Elements number `index` of a sum: heads and batch entries one after the other. */
+/* sum_item takes the elements of item `index` of a sum; heads and batch entries come one after the
+ * other. */
 static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
@@ -10207,7 +10543,7 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = sequence_of(p, b);
-        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
         sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
               j1);
@@ -10231,10 +10567,10 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * line of the forward that it repeats or differentiates.
  */
 
-/* A tile of rows and where its part of the matrices is. */
+/* A textbook_rows is a tile of rows and where its part of the matrices is. */
 typedef struct textbook_rows {
     grad_tile *row;
-    float *p, *ds; /* [kv_len][rows] */
+    float *p, *ds; /* Both are [kv_len][rows]. */
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -10248,8 +10584,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     return n;
 }
 
-/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
- * them are dead. */
+/* textbook_logits computes s = softcap(scale q.k) + bias + ALiBi, callback and masks of the open
+ * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10264,7 +10600,7 @@ static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int coun
     return visible != ATTN_TILE_EMPTY;
 }
 
-/* Calls `pass` for all keys of a row tile, tile by tile. */
+/* each_keys calls `pass` for all keys of a row tile, tile by tile. */
 static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
@@ -10273,7 +10609,7 @@ static void each_keys(desk *w, const textbook_rows *n,
         pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
 }
 
-/* 1. S = the logits */
+/* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
@@ -10290,7 +10626,8 @@ static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
     w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
-/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+/* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
+ * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows;
@@ -10310,7 +10647,7 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10318,7 +10655,8 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     }
 }
 
-/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+/* Pass 3 differentiates O = P V: dP = dout V^T. With dropout that is the gradient by P' V, P' = P
+ * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10327,7 +10665,8 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
-/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+/* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
+ * dlse. */
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
@@ -10354,7 +10693,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     }
 }
 
-/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+/* Pass 5 differentiates the sink in the softmax: dSink = -P_sink (sum of P dP - dlse). */
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
@@ -10382,7 +10721,8 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
         }
 }
 
-/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+/* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
+ * in. */
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
@@ -10401,7 +10741,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(ds, w->dp, bytes);
 }
 
-/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+/* Pass 7 differentiates O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale
+ * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10467,7 +10808,7 @@ static void textbook_head(desk *w)
     }
 }
 
-/* All heads of a kv head of w->seq. */
+/* textbook_group takes all heads of a kv head of w->seq. */
 static void textbook_group(desk *w)
 {
     int64_t head;
@@ -10496,7 +10837,8 @@ static void textbook_item(const call *c, char *slot, int64_t index)
     textbook_group(w);
 }
 
-/* Everything in one item: heads and batch entries add to the same sums. */
+/* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
+ * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
@@ -10525,7 +10867,7 @@ typedef struct grad_list {
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* List number i of a call; 0 = there are no more. */
+/* take_list gives list number i of a call, and returns 0 after the last. */
 OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
@@ -10553,7 +10895,7 @@ OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
     return 1;
 }
 
-/* The lists, one after the other. */
+/* run_backward runs the lists one after the other. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
@@ -10566,7 +10908,7 @@ static attn_status run_backward(backward *back)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 #define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))
@@ -10576,7 +10918,7 @@ static int64_t backward_bytes(const plan *pl, int workers)
     return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* How many workers fit. */
+/* workers_in tells how many workers fit. */
 static int workers_in(const plan *pl, size_t bytes)
 {
     const int64_t one = backward_bytes(pl, 1);
@@ -10587,14 +10929,15 @@ static int workers_in(const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+/* validate_backward turns *p and *g into *pr and *resolved, or says what is wrong. */
 static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
                                      problem *pr, attn_gradients *resolved, text *why)
 {
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    /* If this fails, nothing that is set helps. */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -10603,15 +10946,14 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    resolve_gradients(&pr->p, resolved);
-    status = check_gradient_sizes(&pr->p, resolved, why);
+    status = resolve_gradients(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
- * nothing without a backend. */
+/* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can, and *reason then says why. Without a backend it says nothing. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;
@@ -10642,7 +10984,7 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
     return made;
 }
 
-/* What changes in *info if a backend takes the call. */
+/* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)
 {
@@ -10665,7 +11007,7 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
                : ATTN_OK;
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
                                  size_t bytes, attn_status *status)
 {
@@ -10674,7 +11016,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     attn_gradients resolved;
     attn_gradient_call made;
     problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
     made = gradient_call(&pr.p, &resolved);
     if (ask_gradients(&pr, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
@@ -10685,7 +11027,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     return 0;
 }
 
-/* All of *info but flops, of which it has those of a pair. */
+/* describe fills in all of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
 {
@@ -10703,7 +11045,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
 }
 
-/* Whether the plan can be, and fits into `have` bytes. */
+/* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
@@ -10720,7 +11062,8 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+/* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
+ * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
                                             int need_data, int64_t have, attn_backward_info *info,
                                             text *why)
@@ -10755,7 +11098,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* A call that has passed its checks, in its workspace. */
+/* open_backward sets up a call that has passed its checks, in its workspace. */
 OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
                                          void *workspace, size_t bytes)
 {
@@ -10766,7 +11109,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     int i;
     base = align_memory(base);
     back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
@@ -10854,7 +11197,7 @@ static int64_t least_bytes(const problem *pr, const attn_gradients *g, const att
 #define MOST_TILE_KEYS 128
 #define USUAL_TILE_BYTES ((int64_t)1 << 18)
 
-/* Offsets into the memory, from its first aligned byte on. */
+/* A resume_layout holds offsets into the memory, from its first aligned byte on. */
 typedef struct resume_layout {
     int64_t tile_keys, entry_rows, rows, slots;
     int64_t q_len, m, l, o, pending, k, v, workspace;
@@ -10867,7 +11210,8 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
+ * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
     int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
@@ -10876,7 +11220,7 @@ static int64_t most_pending(int64_t keys)
     return slots;
 }
 
-/* p: resolved. */
+/* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
     int64_t at = 0;
@@ -10910,42 +11254,19 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": attn_resume gives o and lse");
-    if (p->part.keys)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
-                         ": attn_resume divides the keys itself");
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "kv_rows: attn_resume fetches keys, wherever they lie");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
-static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
-                           char *base)
+/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
+static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
 {
-    one->partial = 1;
-    memset(&one->o, 0, sizeof one->o);
-    memset(&one->lse, 0, sizeof one->lse);
-    one->shared_keys = 0;
-    one->part.keys = one->part.continued = 1;
-    one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
-    one->k.stride_seq = to_stride(resolved->head_dim);
-    one->v.stride_seq = to_stride(resolved->head_dim_v);
-    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
-    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
-    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
-    if (!base)
-        return;
+    x->stride_seq = to_stride(dim);
+    x->stride_head = to_stride(times(keys, dim));
+    x->stride_batch = ATTN_STRIDE_BROADCAST;
+}
+
+static void place_tile(attn_params *one, const resume_layout *lay, char *base)
+{
     one->k.data = base + lay->k;
     one->v.data = base + lay->v;
     one->state.m = (float *)(void *)(base + lay->m);
@@ -10953,7 +11274,22 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-/* Bytes before the workspace of attn_forward. */
+/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
+ * arrays lie in `base`, or nowhere if that is NULL. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->partial = one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
+    if (base)
+        place_tile(one, lay, base);
+}
+
+/* fixed_bytes counts the bytes before the workspace of attn_forward. */
 static int64_t fixed_bytes(const resume_layout *lay)
 {
     return plus(ALIGNMENT - 1, lay->workspace);
@@ -10964,7 +11300,8 @@ static void share_keys(attn_tensor *x)
     x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+/* prepare fills in *lay, and *one as open_tile_call leaves it; without `base` no data need be
+ * there. */
 OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
                                      resume_layout *lay, attn_params *one, text *why)
 {
@@ -10973,7 +11310,7 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (status)
         return status;
     *one = *p;
-    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->k); /* All of the keys need not fit into the address space. */
     share_keys(&one->v);
     status = validate(one, &pr, 0, why);
     if (status)
@@ -10985,13 +11322,15 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
+    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
+    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
-    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
     return ATTN_OK;
 }
 
-/* What the caller's o and lse must be: attn_forward never sees them. */
+/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
@@ -11014,12 +11353,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, why);
+        return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
@@ -11028,7 +11367,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 
 /* ---- states */
 
-/* State number `slot` of the entry under way. */
+/* pending_state gives state number `slot` of the entry under way. */
 static attn_state pending_state(const attn_resumable *r, int slot)
 {
     attn_state s;
@@ -11040,7 +11379,7 @@ static attn_state pending_state(const attn_resumable *r, int slot)
     return s;
 }
 
-/* The states of the chunk under way. */
+/* entry_state gives the states of the chunk under way. */
 static attn_state entry_state(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
@@ -11065,7 +11404,8 @@ static void move_state(const attn_state *to, const attn_state *from)
     memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
 }
 
-/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
+ * under way. */
 static void merge_level(attn_resumable *r, int level)
 {
     attn_state now = entry_state(r), lower;
@@ -11087,8 +11427,8 @@ static int free_slot(const attn_resumable *r)
     return slot;
 }
 
-/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
- * levels at which a lower half waits. */
+/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
+ * the levels at which a lower half waits. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
     const attn_state now = entry_state(r);
@@ -11103,7 +11443,7 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
     r->slot_of[level] = (unsigned char)(slot + 1);
 }
 
-/* The root of the entry under way: keys that never came are empty. */
+/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
 static void end_of_entry(attn_resumable *r)
 {
     int level;
@@ -11113,7 +11453,7 @@ static void end_of_entry(attn_resumable *r)
 
 /* ---- tiles */
 
-/* Keys that some row of an entry sees. */
+/* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
     int64_t i, lo, hi;
@@ -11128,7 +11468,7 @@ static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t 
     }
 }
 
-/* Where the tile of key j ends. */
+/* tile_end tells where the tile of key j ends. */
 static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
 {
     const int64_t n = s->key_base + j;
@@ -11147,7 +11487,7 @@ static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
     return tiles;
 }
 
-/* Only entry b has rows for the call of a tile. */
+/* choose_entry gives rows to entry b alone for the call of a tile. */
 static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 {
     int64_t i;
@@ -11155,7 +11495,7 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
         r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
 }
 
-/* The next entry with keys begins. */
+/* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
     for (;;) {
@@ -11187,8 +11527,8 @@ static int fetch_tile(attn_resumable *r)
     return 1;
 }
 
-/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
- * failed. */
+/* want_tile fetches the next tile and sets up the call that takes it in, and changes nothing else.
+ * It returns 0 if the fetch failed. */
 OWN_FRAME static int want_tile(attn_resumable *r)
 {
     sequence s;
@@ -11203,7 +11543,7 @@ OWN_FRAME static int want_tile(attn_resumable *r)
     return fetch_tile(r);
 }
 
-/* The tile is in the states. */
+/* take_in_tile puts the tile into the states. */
 OWN_FRAME static void take_in_tile(attn_resumable *r)
 {
     const sequence s = sequence_of(&r->p, r->entry);
@@ -11215,7 +11555,8 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
         end_of_entry(r);
 }
 
-/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+/* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
+ * stack. */
 static attn_status take_tile(attn_resumable *r)
 {
     attn_status status;
@@ -11367,7 +11708,7 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
     return t;
 }
 
-/* A pattern with its sizes in cells. */
+/* A cell_grid is a pattern with its sizes in cells. */
 typedef struct cell_grid {
     attn_pattern t;
     int64_t rows, columns, heads;
@@ -11403,14 +11744,14 @@ static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
     return ATTN_OK;
 }
 
-/* A row of cells: its diagonal, and the columns it may see. */
+/* A cell_row is a row of cells: its diagonal, and the columns it may see. */
 typedef struct cell_row {
     int64_t head, row;
-    int64_t first, last; /* columns of the diagonal; they may lie before column 0 */
-    int64_t end;         /* columns below it */
+    int64_t first, last; /* These are the columns of the diagonal, which may lie before column 0. */
+    int64_t end;         /* The row may see columns below end. */
 } cell_row;
 
-/* The column of a position, which may be negative. */
+/* column_of gives the column of a position, which may be negative. */
 static int64_t column_of(const cell_grid *grid, int64_t position)
 {
     const int64_t size = grid->t.block_k;
@@ -11431,11 +11772,11 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     return at;
 }
 
-/* Whether a part other than `random` shows the cell. */
+/* shows tells whether a part other than `random` shows the cell. */
 static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
 {
     const int64_t before = at->first - column, after = column - at->last;
-    const int64_t away = max64(0, max64(before, after)); /* from the diagonal */
+    const int64_t away = max64(0, max64(before, after)); /* It is the distance from the diagonal. */
     if (t->local && before <= t->local_before && after <= t->local_after)
         return 1;
     if (column < t->global_columns || at->row < t->global_rows)
@@ -11443,7 +11784,8 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
+/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
+ * 2014) over each. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -11458,9 +11800,10 @@ static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
     return (uint32_t)(x >> 32);
 }
 
-/* Visible columns of a row, ascending, to `columns` unless that is NULL; returns how many. Random
- * ones by selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): each of `left` candidates is
- * taken with probability wanted / left, so that exactly as many are taken as are wanted. */
+/* cells_of_row writes the visible columns of a row, ascending, to `columns` unless that is NULL,
+ * and returns how many there are. It draws random ones by selection sampling (Knuth, TAOCP 2,
+ * algorithm 3.4.2 S): each of `left` candidates is taken with probability wanted / left, so that
+ * exactly `wanted` are taken. */
 static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *columns)
 {
     const attn_pattern *t = &grid->t;
@@ -11589,7 +11932,7 @@ typedef struct lattice {
     int64_t segment, dilation, first;
 } lattice;
 
-/* Of a branch for the head, in a sequence of so many positions. */
+/* lattice_of gives the lattice of a branch for the head, in a sequence of `positions` positions. */
 static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64_t positions)
 {
     lattice l;
@@ -11599,35 +11942,36 @@ static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64
     return l;
 }
 
-/* Positions from one that takes part to the next of its segment; where there is none, a number that
- * no stride overflows with. */
+/* step_of counts the positions from one that takes part to the next of its segment. If there is no
+ * next one, it is a number that no stride overflows with. */
 static int64_t step_of(const lattice *l)
 {
     return min64(l->dilation, l->segment);
 }
 
-/* How many of the first `length` positions of a segment take part. */
+/* taken counts how many of the first `length` positions of a segment take part. */
 static int64_t taken(const lattice *l, int64_t length)
 {
     return length > l->first ? (length - l->first - 1) / l->dilation + 1 : 0;
 }
 
-/* Those of `positions` positions. */
+/* taken_of_all counts how many of `positions` positions take part. */
 static int64_t taken_of_all(const lattice *l, int64_t positions)
 {
     return positions / l->segment * taken(l, l->segment) + taken(l, positions % l->segment);
 }
 
-/* Segments one after the other, whole ones or a part of one, in which some rows take part. */
+/* A segments is segments one after the other, whole ones or a part of one, in which some rows take
+ * part. */
 typedef struct segments {
     int64_t count;
-    int64_t first;      /* position of key 0 of the first one */
-    int64_t keys;       /* of each */
-    int64_t row0, rows; /* keys row0 .. row0 + rows-1 of each are rows */
+    int64_t first;      /* first is the position of key 0 of the first one. */
+    int64_t keys;       /* keys counts the keys of each. */
+    int64_t row0, rows; /* Keys row0 to row0 + rows-1 of each are rows. */
 } segments;
 
-/* Those from position `at` on, rows being positions below `end` of a sequence of `positions`;
- * returns the position behind them. */
+/* next_segments gives the segments from position `at` on, where rows are positions below `end` of a
+ * sequence of `positions`, and returns the position behind them. */
 static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t positions,
                              segments *s)
 {
@@ -11646,20 +11990,22 @@ static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t 
 
 /* ---- the index: positions of each lattice of each branch, one after the other */
 
-/* How many of `length` positions of a segment lie before `first` modulo the dilation. */
+/* taken_before counts how many of `length` positions of a segment lie before `first` modulo the
+ * dilation. */
 static int64_t taken_before(const lattice *l, int64_t length)
 {
     return length / l->dilation * l->first + min64(length % l->dilation, l->first);
 }
 
-/* Entries of one branch: all lattices, or the one of its offset. */
+/* index_of_branch counts the entries of one branch: those of all lattices, or of the one of its
+ * offset. */
 static int64_t index_of_branch(const attn_dilated_branch *branch, int64_t positions)
 {
     const lattice l = lattice_of(branch, 0, positions);
     return branch->rotate ? positions : taken_of_all(&l, positions);
 }
 
-/* Where the lattice's entries begin among those of its branch. */
+/* index_of_lattice tells where the lattice's entries begin among those of its branch. */
 static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice *l,
                                 int64_t positions)
 {
@@ -11669,7 +12015,7 @@ static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice
            taken_before(l, positions % l->segment);
 }
 
-/* Writes the lattice's entries and returns how many. */
+/* fill_index writes the lattice's entries and returns how many there are. */
 static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 {
     int64_t begin, at, count = 0;
@@ -11681,7 +12027,7 @@ static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 
 /* src/dilated/validate.c - dilated attention: every sentence about bad input. */
 
-/* "branches[n].field (value)" */
+/* put_branch says "branches[n].field (value)". */
 static void put_branch(text *why, int64_t n, const char *field, int64_t value)
 {
     put(why, "branches[");
@@ -11715,7 +12061,7 @@ static attn_status check_branch(const attn_dilated_branch *branch, int n, text *
     return bad(why, ATTN_ERR_ARG, ")");
 }
 
-/* Whatever the call. */
+/* check_branches checks what is wrong whatever the call. */
 static attn_status check_branches(const attn_dilated *d, text *why)
 {
     attn_status status = ATTN_OK;
@@ -11739,46 +12085,8 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* What means nothing here, or would mean something else. Looked at first: nothing else that is set
- * then helps. */
-static attn_status check_refused(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        int set;
-    } fields[] = {
-        { "kv_begin", p->kv_begin != NULL },
-        { "key_base", p->key_base != NULL },
-        { "kv_rows.ring", p->kv_rows.ring != 0 },
-        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
-        { "shared_keys", p->shared_keys != 0 },
-        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
-        { "prefix", p->prefix != NULL },
-        { "chunk_size", p->chunk_size != 0 },
-        { "q_segments", p->q_segments != NULL },
-        { "kv_segments", p->kv_segments != NULL },
-        { "tree_parents", p->tree_parents != NULL },
-        { "bit_mask", p->bit_mask.data != NULL },
-        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
-        { "mask", p->mask != NULL },
-        { "score", p->score != NULL },
-        { "dropout_p", !(p->dropout_p == 0.0f) },
-        { "partial", p->partial != 0 },
-        { "part", p->part.rows != 0 || p->part.keys != 0 },
-        { "logits", p->logits.data != NULL },
-        { "backend", p->backend != NULL },
-    };
-    int i;
-    for (i = 0; i < COUNT_OF(fields); i++)
-        if (fields[i].set) {
-            put(why, fields[i].name);
-            return bad(why, ATTN_ERR_UNSUPPORTED,
-                       " is set, but dilated attention does not take it");
-        }
-    return ATTN_OK;
-}
-
-/* Rows are positions, and branches are for heads that there are. */
+/* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
+ * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
     int64_t b;
@@ -11830,21 +12138,23 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
     return ATTN_OK;
 }
 
-/* What of a problem sizes depend on. */
+/* An outline is what of a problem sizes depend on. */
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
-    int64_t rows, positions; /* of the longest sequence */
+    int64_t rows, positions; /* These are those of the longest sequence. */
     int64_t workers;
-    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
-    int gathered;                /* calls see copies */
+    /* Without kernels that are asked for these are the best for the rows. */
+    const attn_kernels *kernels;
+    int gathered; /* Nonzero means that calls see copies. */
     int empty;
 } outline;
 
-/* Turns *p into *pr, or says what is wrong with *p or *d. need_data: tensors must be there. */
+/* validate_dilated turns *p into *pr, or says what is wrong with *p or *d; with need_data tensors
+ * must be there. */
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
-    attn_status status = p ? check_refused(p, why) : ATTN_OK;
+    attn_status status = p ? refuse_fields(p, BY_DILATED, "dilated attention", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (!status)
@@ -11896,23 +12206,26 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
  * whole. Sums are the results of a block so far, a part is what one call adds.
  */
 
-#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
-#define BLOCK_MOST 8192 /* up to this */
-#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
-#define BLOCK_ITEMS 4                  /* of a worker */
+/* A block has at least this number of rows times the dilation of a branch, so that row tiles fill
+ * up. */
+#define BLOCK_LEAST 256
+#define BLOCK_MOST 8192                /* That product counts up to this number of rows. */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* The sums of a block take about this number of bytes. */
+#define BLOCK_ITEMS 4                  /* A worker gets about this number of items. */
 
 typedef struct dilated_layout {
-    int64_t block;  /* rows of an item; 0 = all */
-    int64_t blocks; /* of a kv head */
+    int64_t block;  /* block counts the rows of an item; 0 means all. */
+    int64_t blocks; /* blocks counts the blocks of a kv head. */
     int64_t items;
     int workers;
-    int64_t inner_bytes; /* workspace of a call */
-    /* offsets into a slot, in bytes */
+    int64_t inner_bytes; /* inner_bytes is the workspace of a call. */
+    /* These are offsets into a slot, in bytes. */
     int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
-    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+    int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
+ * equal positions. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
@@ -11942,13 +12255,30 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
     return rows;
 }
 
-/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+/* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
+ * size query and sets no data. */
 static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
 {
     const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
     t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
     t->stride_seq =
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
+}
+
+/* The sizes of a call that goes over one kv head. */
+static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = rows;
+    p->seq_len_kv = keys;
+}
+
+/* All rows and keys of such a call are in use. */
+static void clear_lengths(attn_params *p)
+{
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
 }
 
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
@@ -11969,15 +12299,19 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    p->batch = 1;
-    p->num_heads_q = class_heads(branch, out->group);
-    p->num_heads_kv = 1;
-    p->seq_len_q = min64(rows, out->rows);
-    p->seq_len_kv = keys;
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
+    clear_lengths(p);
 }
 
-/* Nothing of a call is left that only makes sense for the caller's own. */
+/* An item calls within its worker. */
+static void run_here_alone(attn_params *p)
+{
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
+}
+
+/* strip_call clears what only makes sense in the caller's own call. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -11989,12 +12323,10 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    run_here_alone(p);
 }
 
-/* Bytes of workspace for the calls of branch n. */
+/* size_forward counts the bytes of workspace for the calls of branch n. */
 OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
                                           const outline *out, int64_t most, int n, size_t *bytes)
 {
@@ -12008,13 +12340,13 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* States of `rows` rows, or o and lse of them: one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
 }
 
-/* Everything of a slot up to the workspace of its calls. */
+/* plan_rows lays out everything of a slot up to the workspace of its calls. */
 static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
                       dilated_layout *lay)
 {
@@ -12049,7 +12381,8 @@ static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const
     return ATTN_OK;
 }
 
-/* Items of the forward call; a block more where rows do not begin with one. */
+/* plan_blocks counts the items of the forward call; there is one block more where rows do not begin
+ * with one. */
 static void plan_blocks(const outline *out, dilated_layout *lay)
 {
     lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;
@@ -12060,13 +12393,14 @@ static void plan_blocks(const outline *out, dilated_layout *lay)
 /* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them. */
 
 typedef struct dilated_run {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
     dilated_layout lay;
-    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    /* These are the kernels asked for, as each call has its own number of rows. */
+    const attn_kernels *kernels;
     int tile_keys;
-    attn_gradients g; /* backward: strides explicit */
-    int calls;        /* something but dsinks is asked for */
+    attn_gradients g; /* The backward call has them here with explicit strides. */
+    int calls;        /* Nonzero means that something but dsinks is asked for. */
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -12074,27 +12408,27 @@ static const dilated_run *run_of(const call *c)
     return (const dilated_run *)(const void *)c;
 }
 
-/* At the start of a worker's slot. */
+/* A dilated_slot stands at the start of a worker's slot. */
 typedef struct dilated_slot {
-    attn_params p; /* of a call */
+    attn_params p; /* p is the call under way. */
     attn_gradients g;
-    attn_status status; /* of the calls so far */
+    attn_status status; /* status is that of the calls so far. */
     const dilated_run *run;
-    const attn_params *asked; /* the problem's */
+    const attn_params *asked; /* asked is the problem's. */
     sequence s;
     int64_t kv_head;
-    int64_t from, to; /* positions of the rows of this item */
-    int64_t before;   /* position of row 0 */
-    /* of the call */
-    int n;                     /* branch */
-    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    int64_t from, to; /* The rows of this item are positions from to to-1. */
+    int64_t before;   /* before is the position of row 0. */
+    /* The fields up to offset belong to the call under way. */
+    int n;                     /* n is the branch. */
+    int64_t head, step, heads; /* Query heads are head, head + step, .... */
     lattice l;
     segments at;
     int32_t offset;
-    /* in the slot */
+    /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
-    attn_state sums, part; /* lse in m, where results are finished ones */
+    attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
 
@@ -12111,7 +12445,7 @@ static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
     return s;
 }
 
-/* For kv head `kv_head` of batch entry b. */
+/* open_slot begins kv head `kv_head` of batch entry b. */
 static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
@@ -12134,7 +12468,7 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* Number among the sums of row number i of segment e and head h of the call. */
+/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
 static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
 {
     const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
@@ -12142,8 +12476,8 @@ static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
     return head * rows_of_item(w) + position - w->from;
 }
 
-/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
- * the same positions. 0 = there are no more. */
+/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
+ * head that take equal positions. It returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
@@ -12160,7 +12494,7 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
-/* All calls of branch n: by classes of heads, then by segments. */
+/* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
@@ -12180,7 +12514,8 @@ static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
     return step ? step : ATTN_STRIDE_BROADCAST;
 }
 
-/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+/* view_of derives the strides of the call from those of the caller's tensor; segments become batch
+ * entries. */
 static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
 {
     attn_tensor view = *t;
@@ -12192,19 +12527,20 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* Of a tensor of the query's rows; of keys. */
+/* A tensor of the rows of queries. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
+/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* Of an array of pairs: where the first one is, and its strides. */
+/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -12236,27 +12572,23 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* w->p becomes the call, but for where results go. */
+/* open_call makes w->p the call, except where results go. */
 static void open_call(dilated_slot *w)
 {
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    p->batch = w->at.count;
-    p->num_heads_q = w->heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = w->at.rows;
-    p->seq_len_kv = w->at.keys;
+    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;
-    w->offset = (int32_t)w->at.row0; /* one segment then */
+    w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
 }
@@ -12267,7 +12599,7 @@ static void run_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* Where a call's finished results go: f32, packed. */
+/* ask_results says where a call's finished results go: f32, packed. */
 static void ask_results(dilated_slot *w, int with_lse)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
@@ -12275,7 +12607,8 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+/* each_row calls `take` for each row of the call with its number in the sums and among the call's
+ * rows. */
 static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
 {
     int64_t e, h, i, row = 0;
@@ -12287,7 +12620,7 @@ static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum,
 
 /* src/dilated/results.c - the results of a block of rows, branch by branch. */
 
-/* Branches of a mean that query head h has. */
+/* branches_of_head counts the branches of a mean that query head h has. */
 static int branches_of_head(const attn_dilated *d, int64_t h)
 {
     int n, count = 0;
@@ -12320,7 +12653,7 @@ static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
         to[d] = to[d] + from[d];
 }
 
-/* Element offset of a row of the item, in an output of the caller's. */
+/* place_of gives the element offset of a row of the item in an output of the caller's. */
 static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
 {
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
@@ -12331,7 +12664,7 @@ static void *element_of_output(const attn_output *t, int64_t at)
     return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
-/* n results as they are stored: NaN canonical, never -0. */
+/* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
 static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
                           int64_t n)
 {
@@ -12341,7 +12674,7 @@ static void store_results(const dilated_slot *w, const attn_output *to, int64_t 
     store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
 }
 
-/* Stores o of row number `sum` of the sums, and lse. */
+/* store_sum stores o of row number `sum` of the sums, and lse. */
 static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
 {
     const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
@@ -12352,7 +12685,7 @@ static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t su
         store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
 }
 
-/* Calls `finish` for each row of the item, then stores it. */
+/* store_sums calls `finish` for each row of the item, then stores it. */
 static void store_sums(dilated_slot *w, void (*finish)(dilated_slot *w, int64_t head, int64_t sum))
 {
     const int64_t group = w->run->c.pr.group, rows = rows_of_item(w);
@@ -12400,15 +12733,13 @@ static void strided_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_state);
 }
 
-/* The sums of an item are states: sink and result. */
+/* The sums of an item are states, which finish_states turns into results with the sink. */
 static void finish_states(dilated_slot *w)
 {
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
-    p->seq_len_q = rows_of_item(w);
+    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;
@@ -12449,7 +12780,7 @@ static void strided_item(const call *c, char *base, int64_t index)
  * and its results, scattered, merge by their LSE with the results so far.
  */
 
-/* The lattice's positions. */
+/* index_in_call points to the lattice's positions. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
@@ -12467,7 +12798,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
     return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
 }
 
-/* One row of an input, dim elements, to the place of row number `row` of copies. */
+/* copy_row copies one row of an input, dim elements, to row number `row` of copies. */
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
@@ -12476,7 +12807,7 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
     memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
 }
 
-/* Packed, as the call now has it. */
+/* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
     attn_tensor packed;
@@ -12534,7 +12865,7 @@ static void gathered_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_result);
 }
 
-/* A sink is a key without a value. */
+/* A sink merges as a key without a value. */
 static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 {
     const int64_t dim = w->asked->head_dim_v;
@@ -12564,7 +12895,7 @@ static int64_t dilated_bytes(const dilated_layout *lay, int workers)
     return plus(RUN_BYTES, times(workers, lay->slot_bytes));
 }
 
-/* Whether the plan fits into `have` bytes. */
+/* check_dilated_room tells whether the plan fits into `have` bytes. */
 static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
@@ -12598,7 +12929,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
+ * there is nothing to run. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, int *empty, text *why)
 {
@@ -12639,7 +12971,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     return status;
 }
 
-/* The run in its workspace, for a call that has passed its checks. */
+/* open_run sets up the run in its workspace, for a call that has passed its checks. */
 static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
                              void *workspace, size_t bytes)
 {
@@ -12673,7 +13005,7 @@ static attn_status run_list(dilated_run *run,
     return status;
 }
 
-/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+/* prepare_forward checks a call and makes *run ready, or NULL if there is nothing to run. */
 OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
                                              void *workspace, size_t bytes, dilated_run **run)
 {
@@ -12744,7 +13076,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " must be tiled for gradients of merged branches: naive reads no lse");
     if (g->dbias.data || g->dslopes)
@@ -12756,8 +13088,8 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     return ATTN_OK;
 }
 
-/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
- * little as the textbook does. */
+/* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
+ * them. A mean does not need o and lse, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -12793,7 +13125,8 @@ static int grad_wanted(const attn_gradients *g, int which)
     return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
 }
 
-/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+/* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
+ * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -12815,10 +13148,10 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     lay->inner = at;
 }
 
-/* A tensor or output packed, where strides do not matter. */
+/* PACK_STRIDES makes a tensor or output packed, where strides do not matter. */
 #define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
 
-/* What calls of a branch ask for, as far as sizes depend on it. */
+/* part_of_wanted sets what calls of a branch ask for, as far as sizes depend on it. */
 static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
 {
     *part = *g;
@@ -12830,7 +13163,8 @@ static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
     PACK_STRIDES(part->dv);
 }
 
-/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+/* size_backward counts the bytes of workspace for the calls of branch n. As a special case, n =
+ * num_branches means the call of dsinks. */
 OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
                                            const outline *out, const attn_gradients *g, int n,
                                            size_t *bytes)
@@ -12904,7 +13238,7 @@ static void run_backward_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* An output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
@@ -12916,7 +13250,8 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
+ * all packed and f32. */
 static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
 {
     const attn_tensor *dout = &w->run->g.dout;
@@ -12943,7 +13278,7 @@ static void prepare_mean(dilated_slot *w)
                 prepare_mean_row(w, e, h, i, row++);
 }
 
-/* n floats from part number `row` to sum number `sum`. */
+/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
 static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -12967,7 +13302,7 @@ static void add_keys_of(dilated_slot *w, int which, int64_t n)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
 }
 
-/* The call's gradients, of which o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -12988,7 +13323,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
     if (g->dv.data)
         w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
-    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
 }
 
 static void backward_call(dilated_slot *w)
@@ -13009,7 +13345,7 @@ static void backward_call(dilated_slot *w)
 
 /* ---- an item */
 
-/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
 static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
                         int64_t first_row, int64_t from, int64_t rows, int64_t n)
 {
@@ -13059,7 +13395,8 @@ static void backward_item(const call *c, char *base, int64_t index)
     store_item(w);
 }
 
-/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
+ * worker. */
 static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
 {
     dilated_slot *w = (dilated_slot *)(void *)run->c.slots;
@@ -13134,15 +13471,17 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 /* src/ring/layout.c - which rank holds which positions: every layout but CUSTOM deals runs of units to the ranks. */
 
 #define RING_MOST_RANKS 4096
-#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+/* Up to this length products of units and ranks fit into 64 bits. */
+#define RING_MOST_LENGTH ((int64_t)1 << 45)
 
 typedef struct ring_cut {
     const attn_ring *ring;
     int ranks;
-    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    /* Nonzero means that all cuts are between chunks, and states merge along the tree. */
+    int along_tree;
     int64_t length, unit, units, runs;
-    int64_t shift;  /* n of position x: x + shift, in every sequence */
-    int64_t chunks; /* that the root of the tree covers */
+    int64_t shift;  /* In every sequence n of position x is x + shift. */
+    int64_t chunks; /* The root of the tree covers this number of chunks. */
 } ring_cut;
 
 static int64_t run_begin(const ring_cut *c, int64_t run)
@@ -13158,7 +13497,8 @@ static int owner_of_run(const ring_cut *c, int64_t run)
     return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
 }
 
-/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+/* dealt_range gives range number `at` of a rank as the layout deals them, empty ones included, and
+ * returns 0 after the last. */
 static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
 {
     const attn_ring *ring = c->ring;
@@ -13178,7 +13518,8 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
+ * begins as 0. */
 static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
 {
     attn_ring_range more;
@@ -13192,7 +13533,8 @@ static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range 
     return 1;
 }
 
-/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
+ * where asked. */
 static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
 {
     attn_ring_range range;
@@ -13209,7 +13551,8 @@ static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *lo
     return sum;
 }
 
-/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+/* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
+ * owner, or -1 if none does. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
     int64_t i;
@@ -13220,8 +13563,8 @@ static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owne
     return -1;
 }
 
-/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
- * begins as 0, as *x does. */
+/* next_owner walks along the sequence: it tells who holds what lies from position *x on and up to
+ * where, and moves *x there. *run and *x begin as 0. */
 static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
 {
     int owner = 0;
@@ -13236,14 +13579,15 @@ static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
     return owner;
 }
 
-/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+/* shift_of gives n - position of the keys of a sequence, or -1 for a key_base that attn_forward
+ * refuses. */
 static int64_t shift_of(const attn_params *p, int64_t b)
 {
     const int64_t base = p->key_base ? p->key_base[b] : 0;
     return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
 }
 
-/* Whether every cut lies between two chunks of every sequence. */
+/* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
     attn_ring_range range;
@@ -13277,7 +13621,8 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
     return c;
 }
 
-/* Whether the bits are those of one process: also where one rank holds everything. */
+/* is_canonical tells whether the bits are those of one process, which they also are where one rank
+ * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
     attn_ring_range range;
@@ -13297,10 +13642,10 @@ static int is_canonical(const ring_cut *c)
 
 typedef struct ring_node {
     int level;
-    int64_t index, begin, end; /* begin, end: positions */
+    int64_t index, begin, end; /* begin and end are positions. */
 } ring_node;
 
-/* Chunks *from .. *to - 1 that a range fills. */
+/* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
 {
     const int64_t end = range->begin + range->count;
@@ -13308,8 +13653,8 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* The largest node from chunk *from on that ends at chunk `to` at the latest; *from moves behind
- * it. */
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
 static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
 {
     ring_node node;
@@ -13345,14 +13690,14 @@ static int64_t nodes_of_rank(const ring_cut *c, int rank)
     return count;
 }
 
-/* Whose keys a rank has after so many exchanges. */
+/* source_at tells whose keys a rank has after `step` exchanges. */
 static int source_at(const ring_cut *c, int rank, int step)
 {
     return (rank - step + 2 * c->ranks) % c->ranks;
 }
 
-/* States that wait when the keys of steps 0..step have come: the nodes that what has come is made
- * of. */
+/* waiting_after counts the states that wait when the keys of steps 0 to `step` have come: one for
+ * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
     int64_t x = 0, run = 0, from, to, count = 0;
@@ -13360,7 +13705,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     while (x < c->length) {
         const int64_t begin = x;
         const int owner = next_owner(c, &run, &x);
-        if (source_at(c, rank, owner) <= step) { /* rank - owner: the step at which it comes */
+        if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
             chunks_of(c, &come, &from, &to);
@@ -13373,7 +13718,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     return count + (come.count ? count_nodes(c, from, to) : 0);
 }
 
-/* Room for the states that wait and those of the keys that come next. */
+/* states_at_once makes room for the states that wait and those of the keys that come next. */
 static int64_t states_at_once(const ring_cut *c, int rank)
 {
     int64_t most = 1, waiting = 0;
@@ -13445,7 +13790,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
     return ATTN_OK;
 }
 
-/* Every position is in one range of a CUSTOM layout. */
+/* check_custom refuses a CUSTOM layout unless every position is in one range of it. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
     attn_status status = check_first_ranges(ring, ranks, why);
@@ -13469,11 +13814,10 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
     return ATTN_OK;
 }
 
-/* What a ring does not take. */
+/* check_ring_params refuses what a ring does not take. */
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
-    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -13486,25 +13830,13 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
-    if (p->cu_seqlens_q || p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": a ring writes o and lse");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
-    if (part->rows || part->keys)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
-/* Parameters and layout for so many ranks; not the tensors. */
+/* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
 static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
 {
     attn_status status = ATTN_OK;
@@ -13552,20 +13884,20 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
-/* The call as one of this rank's tensors: a part, packed as they are. */
+/* take_local makes the call one of this rank's tensors: a part, packed as they are. */
 static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
                        int64_t length)
 {
     *local = *p;
-    local->backend = NULL; /* only the arguments are looked at */
+    local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* not read */
+        local->k.data = local->v.data = ring; /* It is not read. */
 }
 
-/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
- * is all that is missing. */
+/* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
+ * The call would run if that is all that is missing. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
                                                 const attn_ring *ring, int64_t length, text *why)
 {
@@ -13587,41 +13919,45 @@ OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn
  *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
  */
 
-/* Sizes of one position of a shard. */
+/* A ring_shape holds sizes of one position of a shard. */
 typedef struct ring_shape {
-    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t entries_q, entries_kv; /* Each is batch * heads. */
     int64_t dim, dim_v;
-    int64_t k_bytes, v_bytes; /* of a position of all entries */
+    int64_t k_bytes, v_bytes; /* These are bytes of a position of all entries. */
 } ring_shape;
 
 typedef struct ring_plan {
     ring_cut cuts;
     ring_shape shape;
     int rank;
-    int64_t length, longest;          /* positions of this rank; of the rank that has most */
-    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
-    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    /* length counts the positions of this rank, and longest those of the rank that has most. */
+    int64_t length, longest;
+    /* row_range is the longest range of this rank, and key_range that of any rank. */
+    int64_t row_range, key_range;
+    /* slots counts states, slot_floats is the size of a state of all rows, and rows counts those of
+     * all entries. */
+    int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
 typedef struct ring_entry {
     int64_t index;
-    int level, slot; /* slot: -1 = an empty state */
+    int level, slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
-/* One call on one rank, at the beginning of its workspace. */
+/* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
 typedef struct ring_call {
-    attn_params p; /* of the part that is computed */
+    attn_params p; /* p is the part that is computed. */
     attn_gradients g;
-    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_params own; /* own has the rank's tensors with explicit strides. */
     attn_gradients own_g;
     ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
-    char *base; /* what the plan's offsets count from */
+    char *base; /* The plan's offsets count from base. */
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
@@ -13641,7 +13977,7 @@ static ring_shape shape_of(const attn_params *p)
     return s;
 }
 
-/* Of a shard: values lie behind keys; dk and dv likewise. */
+/* values_at relies on this: in a shard values lie behind keys, and dv lies behind dk. */
 static int64_t values_at(const ring_shape *s, int64_t length)
 {
     return aligned(times(s->k_bytes, length));
@@ -13676,8 +14012,8 @@ static void plan_lengths(ring_plan *pl)
     pl->entry_count = nodes;
 }
 
-/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
- * the first keys are as many as any others. */
+/* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
+ * workspace. Without kv_begin the first keys are as many as any others. */
 OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
                                                 size_t *bytes)
 {
@@ -13706,13 +14042,13 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
-    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
     return status;
 }
 
-/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
 {
     attn_ring_range keys;
@@ -13725,8 +14061,8 @@ static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
     return 0;
 }
 
-/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
- * lengths those of the same counts need the same. */
+/* backward_part_bytes asks about all parts, as a shorter backward call may need more workspace.
+ * Without lengths, parts of equal counts have equal needs. */
 OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
                                                  const ring_cut *c, int own, size_t *bytes)
 {
@@ -13783,7 +14119,7 @@ static void plan_ring_backward(ring_plan *pl)
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
 }
 
-/* Workspace of the parts. */
+/* size_of_parts sizes the workspace of the parts. */
 static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
                                  const attn_ring *ring, size_t *bytes)
 {
@@ -13793,7 +14129,7 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
              : forward_part_bytes(p, &c, ring->transport->rank, bytes);
 }
 
-/* With so many bytes for the parts. */
+/* plan_ring gives the parts `work` bytes. */
 static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
                       ring_plan *pl)
 {
@@ -13809,7 +14145,7 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     else
         plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
-    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
 OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
@@ -13820,7 +14156,7 @@ OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, cons
     return pl.bytes;
 }
 
-/* Bytes of workspace that a call needs. */
+/* ring_bytes counts the bytes of workspace that a call needs. */
 static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
                               int64_t *bytes)
 {
@@ -13836,7 +14172,7 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return held_by(&c, ring->transport->rank, NULL, NULL);
 }
 
-/* Everything that can be wrong on one rank. */
+/* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
@@ -13874,7 +14210,8 @@ static double ring_seconds(const attn_transport *t)
     return t->seconds ? t->seconds(t->user) : 0;
 }
 
-/* The status of the lowest rank that has one: it gives the largest number. */
+/* agree_on_status finds the status of the lowest rank that has one, which gives the largest
+ * number. */
 static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
                                    attn_status status)
 {
@@ -13911,61 +14248,42 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
     return hash;
 }
 
-/* What has to be the same on every rank, or messages would not fit or results mean nothing. */
+/* The numbers of an array. */
+static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params *p,
+                          const call_axes *x)
+{
+    const int64_t outer = x->count[f->axis[0]], inner = x->count[f->axis[3]];
+    const size_t bytes = (size_t)element_bytes(f, p);
+    const char *data = field_data(f, p);
+    ptrdiff_t stride[4];
+    int64_t i, k;
+    resolve_strides_of(f, p, x, stride);
+    for (i = 0; i < outer; i++)
+        for (k = 0; k < inner; k++) {
+            int64_t number = 0;
+            memcpy(&number, data + (i * stride[0] + k) * (ptrdiff_t)bytes, bytes);
+            hash = mix_in(hash, number);
+        }
+    return hash;
+}
+
+/* What every rank must have set alike, or messages would not fit or results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { gradients,
-                                p->batch,
-                                p->num_heads_q,
-                                p->num_heads_kv,
-                                p->seq_len_kv,
-                                p->head_dim,
-                                p->head_dim_v,
-                                p->k.dtype,
-                                p->v.dtype,
-                                p->causal,
-                                p->alignment,
-                                p->window,
-                                p->window_left,
-                                p->window_right,
-                                p->chunk_size,
-                                bits_of(p->scale),
-                                bits_of(p->softcap),
-                                bits_of(p->dropout_p),
-                                (int64_t)p->dropout_seed,
-                                p->softmax1,
-                                p->prefix != NULL,
-                                p->q_segments != NULL,
-                                p->sinks != NULL,
-                                p->tree_parents != NULL,
-                                p->alibi_slopes != NULL,
-                                p->bias.data != NULL,
-                                p->bool_mask.data != NULL,
-                                p->bit_mask.data != NULL,
-                                p->block_mask.bitmap != NULL,
-                                p->block_mask.row_offsets != NULL,
-                                p->mask != NULL,
-                                p->score != NULL };
-    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
-    int64_t b;
+    const call_axes x = axes_of_call(p);
+    uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
     int i;
-    for (i = 0; i < COUNT_OF(numbers); i++)
-        hash = mix_in(hash, numbers[i]);
-    for (b = 0; b < p->batch; b++) {
-        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
-        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
-        hash = mix_in(hash, shift_of(p, b));
-        hash = mix_in(hash, entry32(p->prefix, b, 0));
-        hash = mix_in(hash, entry32(p->q_offset, b, 0));
-    }
-    for (i = 0; i < p->num_heads_q; i++) {
-        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
-        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        if (f->takers & (BY_RANKS | BY_RANKS_SET))
+            hash = mix_in(hash, field_number(f, p));
+        if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
+            hash = mix_array(hash, f, p, &x);
     }
     return hash;
 }
 
-/* All numbers are the same if the largest and the smallest are. */
+/* agree_on_call relies on this: all numbers are equal if the largest and the smallest are. */
 static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
@@ -13976,14 +14294,14 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }
 
-/* A message, from the beginning of a buffer on. */
+/* A ring_message is a message from the beginning of a buffer on. */
 typedef struct ring_message {
     const char *send;
     char *receive;
     int64_t send_bytes, receive_bytes;
 } ring_message;
 
-/* Begins an exchange if no rank has failed; returns what they agree on. */
+/* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
 static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
 {
     const attn_transport *t = c->t;
@@ -14006,7 +14324,7 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
     return ATTN_OK;
 }
 
-/* Ends it, whatever this rank's status is. */
+/* end_exchange ends it, whatever this rank's status is. */
 static attn_status end_exchange(ring_call *c, attn_status status)
 {
     const double from = ring_seconds(c->t);
@@ -14017,7 +14335,7 @@ static attn_status end_exchange(ring_call *c, attn_status status)
 
 /* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard. */
 
-/* 0 would mean packed. */
+/* A stride of 0 would mean packed. */
 static void name_broadcast(attn_tensor *t)
 {
     if (t->stride_batch == 0)
@@ -14029,31 +14347,28 @@ static void name_broadcast(attn_tensor *t)
 }
 
 /* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static call_axes own_axes(const attn_params *p, int64_t length)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_ROW] = x.count[AXIS_KEY] = length;
+    return x;
+}
+
 static void resolve_own(attn_params *p, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
-    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    text none = text_in(NULL, 0);
+    call_axes x;
+    resolve_sizes(p);
+    x = own_axes(p, length);
+    resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
     name_broadcast(&p->q);
-    if (p->window && p->window_left > TOO_BIG) /* as attn_forward takes them */
-        p->window_left = -1;
-    if (p->window && p->window_right > TOO_BIG)
-        p->window_right = -1;
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
-    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    const call_axes x = own_axes(p, length);
+    text none = text_in(NULL, 0);
+    resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
     name_broadcast(&g->dout);
     name_broadcast(&g->dlse);
 }
@@ -14071,7 +14386,7 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* The part's rows: a range, which begins at row `at` of this rank's. */
+/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
 static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
 {
     attn_params *p = &c->p;
@@ -14085,7 +14400,7 @@ static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }
 
-/* Keys that lie packed among `length` ones. */
+/* set_key_strides is for keys that lie packed among `length` ones. */
 static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
 {
     t->stride_seq = (ptrdiff_t)dim;
@@ -14093,7 +14408,8 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
+ * `length`. */
 static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
                           int64_t begin, int64_t end)
 {
@@ -14109,7 +14425,7 @@ static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
 
-/* One tensor of the rank's own keys or values, packed. */
+/* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
@@ -14126,7 +14442,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
                        (size_t)bytes);
 }
 
-/* The rank's own shard into the first buffer. */
+/* load_own puts the rank's own shard into the first buffer. */
 static attn_status load_own(ring_call *c)
 {
     const attn_ring *ring = c->pl.cuts.ring;
@@ -14138,7 +14454,7 @@ static attn_status load_own(ring_call *c)
     return ATTN_OK;
 }
 
-/* Whether the part has a pair that may be visible; counts. */
+/* has_pairs tells whether the part has a pair that may be visible, and counts. */
 static int has_pairs(ring_call *c)
 {
     const double pairs = visible_pairs(&c->p);
@@ -14165,7 +14481,7 @@ static attn_state slot_state(const ring_call *c, int slot)
     return s;
 }
 
-/* A slot of empty states. */
+/* take_slot gives a slot of empty states. */
 static int take_slot(ring_call *c)
 {
     char *used = c->base + c->pl.used;
@@ -14187,7 +14503,7 @@ static int take_slot(ring_call *c)
     return slot;
 }
 
-/* The states of two slots in one of them. */
+/* merge_slots merges the states of two slots into one of them. */
 static int merge_slots(ring_call *c, int lower, int upper)
 {
     attn_state a, b;
@@ -14200,7 +14516,8 @@ static int merge_slots(ring_call *c, int lower, int upper)
     return lower;
 }
 
-/* The entry of a node, which leaves the list, or -2. Not along the tree: what has come so far. */
+/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
+ * not merge along the tree, it takes what has come so far. */
 static int take_entry(ring_call *c, int level, int64_t index)
 {
     int64_t i;
@@ -14214,7 +14531,7 @@ static int take_entry(ring_call *c, int level, int64_t index)
     return -2;
 }
 
-/* A node is complete: with its sibling it is the node above. */
+/* add_entry adds a complete node, which together with its sibling becomes the node above. */
 static void add_entry(ring_call *c, int level, int64_t index, int slot)
 {
     const int along_tree = c->pl.cuts.along_tree;
@@ -14232,8 +14549,8 @@ static void add_entry(ring_call *c, int level, int64_t index, int slot)
     entry->slot = slot;
 }
 
-/* Every range of this rank's rows against the keys of the part: a new slot in *slot, unless the
- * masks leave nothing. */
+/* compute_rows computes every range of this rank's rows against the keys of the part, into a new
+ * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
     attn_ring_range range;
@@ -14254,7 +14571,8 @@ static attn_status compute_rows(ring_call *c, int *slot)
     return status;
 }
 
-/* The keys of one range, which begin at `at` of a shard of `length`, node by node. */
+/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
+ * node. */
 static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
                                  const attn_ring_range *range)
 {
@@ -14282,7 +14600,7 @@ static attn_status compute_range(ring_call *c, const char *shard, int64_t length
     return status;
 }
 
-/* The keys of rank `source`. */
+/* compute_shard takes the keys of rank `source`. */
 static attn_status compute_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14294,7 +14612,8 @@ static attn_status compute_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* Keys or values of a range of a shard to their place in the whole sequence. */
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
 static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
                           int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
 {
@@ -14319,13 +14638,13 @@ static void gather_shard(ring_call *c, int source, const char *shard)
     }
 }
 
-/* This rank's rows against all keys at once. */
+/* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
     attn_status status;
     int slot = -1;
     set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* all of them */
+    c->p.part.keys = 0; /* All keys count. */
     c->p.part.key_begin = c->p.part.key_count = 0;
     status = compute_rows(c, &slot);
     add_entry(c, 0, 0, slot);
@@ -14403,7 +14722,7 @@ static attn_status ring_attention(ring_call *c)
  * where R is the number of ranks, the gradients are home.
  */
 
-/* Where gradients lie in the buffer of message t. */
+/* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
     const ring_cut *cuts = &c->pl.cuts;
@@ -14437,7 +14756,7 @@ static void add_floats(float *to, const float *from, int64_t count)
         to[i] = to[i] + from[i];
 }
 
-/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
 static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
@@ -14451,7 +14770,8 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
-/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+/* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
+ * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14466,7 +14786,8 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = c->base + c->pl.part_dv;
 }
 
-/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+/* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
+ * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14490,7 +14811,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
+ * rows to dq. */
 static attn_status backward_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14505,7 +14827,7 @@ static attn_status backward_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* A row of f32 to an output's row `x` of this rank. */
+/* store_row stores a row of f32 to an output's row `x` of this rank. */
 static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
                       int64_t dim)
 {
@@ -14515,7 +14837,8 @@ static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, co
     attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
 }
 
-/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+/* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
+ * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, const float *from)
 {
@@ -14525,7 +14848,7 @@ static void store_gradient(const ring_call *c, const attn_output *to, int64_t he
             store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
 }
 
-/* Of the rows and keys in use: `home` holds dk and dv. */
+/* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
 static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14548,7 +14871,7 @@ static void write_gradients(ring_call *c, const float *home)
     }
 }
 
-/* What this rank adds joins what came with message t. */
+/* join_gifts adds what came with message t to what this rank gives. */
 static void join_gifts(ring_call *c, int t)
 {
     float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));
@@ -14695,7 +15018,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
     return ring_sentence(p, g, 1, ring, workspace, workspace_bytes, buffer, buffer_bytes);
 }
 
-/* The call, made ready in its workspace. */
+/* open_ring_call makes the call ready in its workspace. */
 OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
@@ -14706,7 +15029,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     base = align_memory(base);
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
-    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;
@@ -14716,7 +15039,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->p = c->own;
     if (g) {
         c->own_g = *g;
-        resolve_own_gradients(p, &c->own_g, c->pl.length);
+        resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
         c->g = c->own_g;
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);

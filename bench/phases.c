@@ -1,6 +1,6 @@
 /* phases.c - where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  * SPDX-License-Identifier: MIT */
-#include "phases.h"
+#include "run.h"
 
 #include "../tests/spy.h"
 

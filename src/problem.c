@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "sizes.c"
+#include "fields.c"
 #include "select.c"
 #include "tuning.c"
 
@@ -130,21 +130,6 @@ static void settle_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Where 0 means broadcast, its long name does, too. */
-static void resolve_broadcast(ptrdiff_t *stride)
-{
-    if (*stride == ATTN_STRIDE_BROADCAST)
-        *stride = 0;
-}
-
-static void resolve_mask_strides(attn_mask *m)
-{
-    resolve_broadcast(&m->stride_batch);
-    resolve_broadcast(&m->stride_head);
-    resolve_broadcast(&m->stride_q);
-    resolve_broadcast(&m->stride_kv);
-}
-
 /* Rows of a batch entry of k and v, or of a page. */
 static int64_t rows_of_entry(const attn_params *p)
 {
@@ -159,49 +144,40 @@ static int64_t table_entries(const attn_params *p)
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
-static void resolve_rows(attn_params *p)
+static call_axes axes_of_call(const attn_params *p)
 {
-    attn_rows *rows = &p->kv_rows;
-    if (rows->page_size)
-        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }
 
-static void resolve_layouts(attn_params *p)
+/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_layouts(attn_params *p, text *why)
 {
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const attn_block_mask *blocks = &p->block_mask;
-    resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
-    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
-    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
-    if (varlen)
-        p->lse.stride_batch = 0;
-    resolve_broadcast(&p->bias.stride_batch);
-    resolve_broadcast(&p->bias.stride_head);
-    resolve_broadcast(&p->bias.stride_q);
-    resolve_broadcast(&p->bias.stride_kv);
-    resolve_mask_strides(&p->bool_mask);
-    resolve_mask_strides(&p->bit_mask);
-    resolve_broadcast(&p->block_mask.stride_batch);
-    resolve_broadcast(&p->block_mask.stride_head);
-    resolve_broadcast(&p->block_mask.csr_stride_batch);
-    resolve_broadcast(&p->block_mask.csr_stride_head);
-    resolve_broadcast(&p->alibi_stride);
-    if (p->q_segments_stride == 0)
-        p->q_segments_stride = to_stride(p->seq_len_q);
-    if (p->kv_segments_stride == 0)
-        p->kv_segments_stride = to_stride(p->seq_len_kv);
-    if (p->tree_stride == 0)
-        p->tree_stride = to_stride(p->seq_len_q);
-    resolve_broadcast(&p->q_segments_stride);
-    resolve_broadcast(&p->kv_segments_stride);
-    resolve_broadcast(&p->tree_stride);
-    if (blocks->block_k > 0 && blocks->stride_row == 0)
-        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
         p->logits.num_rows = p->seq_len_q;
+    x = axes_of_call(p);
+    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
 /* Whether sequences differ in length or position; else the first stands for all. */

@@ -7,7 +7,7 @@
 #include "../rules.c"
 #include "../problem.c"
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -19,7 +19,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -31,7 +31,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -83,31 +83,23 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
     return a;
 }
 
-static void resolve_gradients(const attn_params *p, attn_gradients *g)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
-}
+#define AT(member) offsetof(attn_gradients, member)
 
-/* ---- Validation */
-
-#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
-
-/* int fields */
-static const size_rule gradient_rules[] = {
-    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
-    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
-    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
 };
+#undef AT
 
-/* What a gradient needs that is not given. */
+/* check_given refuses a gradient that needs something which is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -170,71 +162,37 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         " has no gradients: use o and lse");
-    if (rows->ring)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
-                         ": caches have no gradients");
-    if (rows->page_size)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
-                         ": caches have no gradients");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_strides("dq", &g->dq, why);
-    if (!status)
-        status = check_output_strides("dk", &g->dk, why);
-    if (!status)
-        status = check_output_strides("dv", &g->dv, why);
+        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }
 
-/* That the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
-                                                  text *why)
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
-    const struct {
-        const char *name;
-        const attn_tensor *tensor;
-        int64_t heads, rows, columns;
-    } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
-        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
-        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
-        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
-    };
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
-        const attn_tensor *t = tensors[i].tensor;
-        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-        if (t->data)
-            status =
-                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
-    }
     if (!status && a.data)
         status =
             check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],

@@ -60,7 +60,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
     return ATTN_OK;
 }
 
-/* Every position is in one range of a CUSTOM layout. */
+/* check_custom refuses a CUSTOM layout unless every position is in one range of it. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
     attn_status status = check_first_ranges(ring, ranks, why);
@@ -84,11 +84,10 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
     return ATTN_OK;
 }
 
-/* What a ring does not take. */
+/* check_ring_params refuses what a ring does not take. */
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
-    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -101,25 +100,13 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
-    if (p->cu_seqlens_q || p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": a ring writes o and lse");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
-    if (part->rows || part->keys)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
-/* Parameters and layout for so many ranks; not the tensors. */
+/* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
 static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
 {
     attn_status status = ATTN_OK;
@@ -167,20 +154,20 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
-/* The call as one of this rank's tensors: a part, packed as they are. */
+/* take_local makes the call one of this rank's tensors: a part, packed as they are. */
 static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
                        int64_t length)
 {
     *local = *p;
-    local->backend = NULL; /* only the arguments are looked at */
+    local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* not read */
+        local->k.data = local->v.data = ring; /* It is not read. */
 }
 
-/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
- * is all that is missing. */
+/* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
+ * The call would run if that is all that is missing. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
                                                 const attn_ring *ring, int64_t length, text *why)
 {
