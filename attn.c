@@ -742,35 +742,21 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
+ */
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -802,24 +788,68 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
 typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* by attn_dtype */
+/* By attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { load_f32, store_f32 },
-    { load_f16, store_f16 },
-    { load_bf16, store_bf16 },
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
-#define STORAGE_COUNT COUNT_OF(storages)
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
+}
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
@@ -1206,10 +1236,10 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
@@ -1267,7 +1297,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
@@ -4341,8 +4371,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
+        !storages[dtype].in_products)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -7351,12 +7382,7 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    const int dtype = j->rows.x.dtype;
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16
-                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -7366,8 +7392,7 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16
-                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+        store_run(j->kernels, dtype, to, 0, from, n);
 }
 
 /* One head's row of a block through f32, both halves read before one is written. */
@@ -7638,7 +7663,7 @@ static attn_status check_rope_side(const char *name, int dtype, const void *data
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");
@@ -7930,8 +7955,8 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
-    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
 /* As given: rows of storage that is written must not share elements. */
@@ -9244,11 +9269,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },

@@ -806,7 +806,7 @@ static void fail_loops(void)
 
 /* ---- the group ------------------------------------------------------------------------------- */
 
-void test_decode(void)
+TEST_GROUP(decode, RUN_ONCE, "the last rows alone are the last rows of the prefill, bit for bit")
 {
     const int quick = getenv("ATTN_TEST_QUICK") != NULL;
     if (!T.exact || T.impl == ATTN_IMPL_NAIVE) {

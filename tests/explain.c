@@ -925,7 +925,7 @@ static void check_sets(void)
     CHECK(attn_kernels_get(-1) == NULL && attn_kernels_get(1000) == NULL, "sets that do not exist");
 }
 
-void test_explain(void)
+TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what runs")
 {
     static const struct {
         const char *name;

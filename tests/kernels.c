@@ -1059,7 +1059,7 @@ static void watch_classifier(void)
     }
 }
 
-void test_kernels(void)
+TEST_GROUP(kernels, RUN_EACH_SET, "each kernel of the set against the portable set")
 {
     tested = set_under_test();
     portable = attn_kernels_find("portable");

@@ -989,7 +989,7 @@ static const struct {
     { "probabilities beyond the range", law_keep_range, 4 },
 };
 
-void test_laws(void)
+TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks, tiles, merges")
 {
     if (!T.exact) {
         SKIP("what is equal bit for bit is asked of exact devices");

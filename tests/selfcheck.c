@@ -548,7 +548,7 @@ static void check_beyond(void)
     }
 }
 
-void test_selfcheck(void)
+TEST_GROUP(selfcheck, RUN_ONCE, "the harness notices planted bugs: overruns, broken kernels")
 {
     check_margins();
     check_pages();

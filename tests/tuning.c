@@ -718,7 +718,7 @@ static void check_shorter(void)
     }
 }
 
-void test_tuning(void)
+TEST_GROUP(tuning, RUN_ONCE, "p.tuning: the same bits, sizes as told; a damaged text is none")
 {
     static const struct {
         const char *name;
