@@ -164,8 +164,15 @@ static void run_pack(const attn_kernels *f, tile *t)
 
 static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
 {
-    f->qk(block(t, S, b), t->array[QT], t->k + b * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          ATTN_BLOCK, t->dim, t->lanes, beside, NULL);
+    const attn_product p = { .to = block(t, S, b),
+                             .by = t->array[QT],
+                             .kv = t->k + b * ATTN_BLOCK * t->dim,
+                             .stride = (ptrdiff_t)t->dim,
+                             .n = ATTN_BLOCK,
+                             .dim = t->dim,
+                             .lanes = t->lanes,
+                             .beside = beside };
+    f->qk(&p);
 }
 
 static void run_qk(const attn_kernels *f, tile *t)
@@ -260,10 +267,22 @@ static void run_rescale(const attn_kernels *f, tile *t)
 }
 
 /* Blocks begin..end-1. */
+static attn_product values_of(tile *t, int begin, int end)
+{
+    const attn_product p = { .to = t->array[O],
+                             .by = block(t, S, begin),
+                             .kv = t->v + begin * ATTN_BLOCK * t->dim,
+                             .stride = (ptrdiff_t)t->dim,
+                             .n = (end - begin) * ATTN_BLOCK,
+                             .dim = t->dim,
+                             .lanes = t->lanes };
+    return p;
+}
+
 static void blocks_pv(const attn_kernels *f, tile *t, int begin, int end)
 {
-    f->pv(t->array[O], block(t, S, begin), t->v + begin * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          (end - begin) * ATTN_BLOCK, t->dim, t->lanes, NULL);
+    const attn_product p = values_of(t, begin, end);
+    f->pv(&p);
 }
 
 static void run_pv(const attn_kernels *f, tile *t)
@@ -273,7 +292,8 @@ static void run_pv(const attn_kernels *f, tile *t)
 
 static void run_pv_select(const attn_kernels *f, tile *t)
 {
-    f->pv_select(t->array[O], t->array[S], t->v, (ptrdiff_t)t->dim, KEYS, t->dim, t->lanes);
+    const attn_product p = values_of(t, 0, BLOCKS);
+    f->pv_select(&p);
 }
 
 static void run_merge(const attn_kernels *f, tile *t)
@@ -305,16 +325,20 @@ static attn_lanes new_lanes(const tile *t)
     return lanes;
 }
 
-static void sum_rows(void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                                   int64_t columns),
-                     const tile *t, int x, int b)
+static void sum_rows(void (*outer)(const attn_outer *f), const tile *t, int x, int b)
 {
     const attn_term one = { t->array[x], t->array[b], new_lanes(t), 0, KEYS };
     attn_term group[KERNEL_MOST_GROUP];
-    const attn_terms terms = { group, t->group, t->pitch };
+    const attn_outer f = { .to = t->c,
+                           .stride = t->pitch,
+                           .n = KEYS,
+                           .columns = t->dim,
+                           .term = group,
+                           .count = t->group,
+                           .b_stride = t->pitch };
     for (int i = 0; i < t->group; i++)
         group[i] = one;
-    outer(t->c, t->pitch, &terms, KEYS, t->dim);
+    outer(&f);
 }
 
 static void run_outer(const attn_kernels *f, tile *t)

@@ -6,7 +6,7 @@
 
 #include "../../bench/cases/cases.h"
 
-#include "../../attn_simd.h"
+#include "../spy.h"
 #include "../kernel_tiles.h"
 #include "../../bench/machine/machine.h"
 #include "../../bench/measure.h"
@@ -206,12 +206,15 @@ static float *scratch(void)
     return scratch_memory + 16 - (uintptr_t)scratch_memory / sizeof(float) % 16;
 }
 
-static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void slow_qk(const attn_product *p)
 {
+    attn_product more = *p;
+    more.to = scratch();
+    more.beside = NULL;
+    more.ahead = NULL;
     for (int i = 0; i < MORE; i++)
-        right->qk(scratch(), qt, k, k_stride, n, head_dim, lanes, NULL, NULL);
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+        right->qk(&more);
+    right->qk(p);
 }
 
 static void slow_exp(const attn_exp *e)
@@ -240,12 +243,14 @@ static int slow_max(const float *s, int n, float *m, float *l, float *alpha)
     return right->running_max(s, n, m, l, alpha);
 }
 
-static void slow_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                    int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void slow_pv(const attn_product *p)
 {
+    attn_product more = *p;
+    more.to = scratch();
+    more.ahead = NULL;
     for (int i = 0; i < MORE; i++)
-        right->pv(scratch(), p, v, v_stride, n, head_dim_v, lanes, NULL);
-    right->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
+        right->pv(&more);
+    right->pv(p);
 }
 
 /* The last division, which counts as merge. */
@@ -335,19 +340,18 @@ static void check_planted(const phase_call *c)
 
 static int besides;
 
-static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void *watch_qk(int kernel, void *first)
 {
-    besides += beside != NULL;
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+    const attn_product *const p = first;
+    besides += kernel == SPY_qk && p->beside;
+    return first;
 }
 
 /* The call has exponentials beside Q K^T, its phases have them apart. */
 static void check_beside(phase_call c)
 {
-    attn_kernels watched = *right;
+    const attn_kernels watched = spy_on(right, watch_qk);
     phase_times t;
-    watched.qk = watch_qk;
     c.p.kernels = &watched;
     expect(!forward(&c) && besides > 0, "exponentials beside Q K^T", besides);
     besides = 0;

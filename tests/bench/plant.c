@@ -38,25 +38,22 @@ static int num_known;
 
 /* ---- wrong */
 
-static void wrong_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void wrong_qk(const attn_product *p)
 {
-    origin->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-    s[lanes.begin] = 7;
+    origin->qk(p);
+    p->to[p->lanes.begin] = 7;
 }
 
-static void wrong_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void wrong_pv(const attn_product *p)
 {
-    origin->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
-    o[lanes.begin] = 7;
+    origin->pv(p);
+    p->to[p->lanes.begin] = 7;
 }
 
-static void wrong_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                        int64_t columns)
+static void wrong_outer(const attn_outer *f)
 {
-    origin->outer(c, c_stride, terms, n, columns);
-    c[0] = 7;
+    origin->outer(f);
+    f->to[0] = 7;
 }
 
 static void wrong_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
@@ -98,20 +95,29 @@ static int repetitions(void)
     return whole;
 }
 
-static void slow_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+/* Without what is beside it. */
+static attn_product alone(const attn_product *p)
 {
-    origin->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-    for (int i = repetitions(); i > 0; i--)
-        origin->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, NULL);
+    attn_product again = *p;
+    again.beside = NULL;
+    again.ahead = NULL;
+    return again;
 }
 
-static void slow_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void slow_qk(const attn_product *p)
 {
-    origin->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
+    origin->qk(p);
+    const attn_product again = alone(p);
     for (int i = repetitions(); i > 0; i--)
-        origin->qk_runs(s, qt, k, n, head_dim, lanes, NULL, NULL);
+        origin->qk(&again);
+}
+
+static void slow_qk_runs(const attn_product *p)
+{
+    origin->qk_runs(p);
+    const attn_product again = alone(p);
+    for (int i = repetitions(); i > 0; i--)
+        origin->qk_runs(&again);
 }
 
 /* A copy of a kernel set that repeats some of its products Q K^T; none yet. For one thread. */

@@ -90,26 +90,23 @@ static void narrow_down(uint16_t *to, const float *from, int64_t n)
     }
 }
 
-static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void qk_alone(const attn_product *p)
 {
-    (void)beside;
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
+    attn_product alone = *p;
+    alone.beside = NULL;
+    right->qk(&alone);
 }
 
-static void qk_lane_lost(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                         int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                         attn_ahead *ahead)
+static void qk_lane_lost(const attn_product *p)
 {
-    right->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-    s[0] = 7;
+    right->qk(p);
+    p->to[0] = 7;
 }
 
-static void pv_lane_lost(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                         int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void pv_lane_lost(const attn_product *p)
 {
-    right->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
-    o[0] = 7;
+    right->pv(p);
+    p->to[0] = 7;
 }
 
 static void idle_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
@@ -117,13 +114,14 @@ static void idle_gradient(float *s, float *dp, int n, const float *lse2, const f
     (void)s, (void)dp, (void)n, (void)lse2, (void)delta;
 }
 
-static void outer_lane_lost(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                            int64_t columns)
+static void outer_lane_lost(const attn_outer *f)
 {
-    attn_term term = *terms->term;
-    const attn_terms one = { &term, 1, terms->b_stride };
+    attn_term term = *f->term;
+    attn_outer one = *f;
     term.lanes.end--;
-    right->outer(c, c_stride, &one, n, columns);
+    one.term = &term;
+    one.count = 1;
+    right->outer(&one);
 }
 
 static int silent_max(const float *s, int n, float *m, float *l, float *alpha)
