@@ -1196,15 +1196,14 @@ enum field_axis {
     AXIS_COUNT
 };
 
-/* Who takes a field. */
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_DEVICE = 32,   /* attn_opencl.c */
-    BY_ALL = 63,
+    BY_ALL = 31,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1246,8 +1245,7 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
-    MASKS = BY_ALL & ~BY_DILATED,
-    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+    MASKS = BY_ALL & ~BY_DILATED
 };
 
 static const call_field call_fields[] = {
@@ -1318,8 +1316,8 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -1327,7 +1325,7 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -1352,8 +1350,8 @@ static const call_field call_fields[] = {
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
     { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
@@ -1405,6 +1403,19 @@ static attn_status check_values(const call_field *table, int n, const void *base
     return ATTN_OK;
 }
 
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
 /* The first field that is set and that `taker` does not list is refused by its name. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
@@ -1412,16 +1423,8 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         const int64_t value = f->takers & taker ? 0 : field_number(f, p);
-        if (!value)
-            continue;
-        if (f->type == F_INT || f->type == F_INT64)
-            put_field(why, f->name, value);
-        else
-            put(why, f->name);
-        put(why, " is set, but ");
-        put(why, who);
-        put(why, f->instead ? " does not take it: " : " does not take it");
-        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+        if (value)
+            return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
 }
@@ -1534,6 +1537,59 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
@@ -2521,17 +2577,6 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
@@ -2642,46 +2687,6 @@ static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
 }
 
 /* Every array of the call gets its strides, or *why says which one does not fit into memory. */
@@ -2799,7 +2804,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -2819,7 +2824,7 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 }
 
 /* The place behind those that lie one after the other: key_at without a division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -6867,13 +6872,13 @@ static uint64_t high_of_halves(uint64_t a, uint64_t b)
 }
 #endif
 
-/* whole + part / 2^64 */
+/* The number is whole + part / 2^64. */
 typedef struct rope_fixed {
     int64_t whole;
     uint64_t part;
 } rope_fixed;
 
-/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+/* fixed_over divides x >= 0 by d, which is from 1 to 2^31, and rounds down. */
 static rope_fixed fixed_over(rope_fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
@@ -6885,7 +6890,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     return y;
 }
 
-/* n x for n < 2^31 and x >= 0 below 2^32 / n */
+/* fixed_times gives n x for n < 2^31 and x >= 0 below 2^32 / n. */
 static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
@@ -6903,7 +6908,7 @@ static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
     return x;
 }
 
-/* x > 0 is the result, of 24 bits, times 2^*scale. */
+/* mantissa splits x > 0 into the result, which has 24 bits, times 2^*scale. */
 static uint64_t mantissa(float x, int *scale)
 {
     const uint32_t u = bits_of(x), exponent = u >> 23;
@@ -6911,9 +6916,9 @@ static uint64_t mantissa(float x, int *scale)
     return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
 }
 
-/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
- * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
- * before: all together 2^-62. */
+/* log2_of gives log2 of v 2^scale for v > 0. A square has twice the logarithm, so each squaring of
+ * a number in [1, 2) gives one more binary digit. An error of a square counts half as much as one
+ * of the square before, so all together they stay below 2^-62. */
 static rope_fixed log2_of(uint64_t v, int scale)
 {
     rope_fixed y = { 0, 0 };
@@ -6936,7 +6941,7 @@ static rope_fixed log2_of_float(float x)
     return log2_of(v << 40, scale - 40);
 }
 
-/* c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
+/* alternating evaluates c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
 static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
 {
     uint64_t y = c[count - 1];
@@ -6946,8 +6951,8 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
     return y;
 }
 
-/* 2^64 2^-x for x in [0, 1) in units of 2^-64: 1 - x g(x), g of degree 12, Remez, worst error
- * 2^-69. */
+/* power_of_two gives 2^64 2^-x for x in [0, 1) in units of 2^-64. It is 1 - x g(x) with g of degree
+ * 12 by Remez, and its worst error is 2^-69. */
 static uint64_t power_of_two(uint64_t x)
 {
     static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
@@ -6961,7 +6966,8 @@ static uint64_t power_of_two(uint64_t x)
     return ~ROPE_HIGH64(x, y);
 }
 
-/* x / d for d > 0: the result times 2^-*shift, which is added to. */
+/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to
+ * *shift. */
 static uint64_t over_float(uint64_t x, float d, int *shift)
 {
     int scale;
@@ -6972,7 +6978,7 @@ static uint64_t over_float(uint64_t x, float d, int *shift)
     return (x / by << 23) + (x % by << 23) / by;
 }
 
-/* x 2^-shift to the nearest, modulo 2^64 */
+/* shifted gives x 2^-shift to the nearest, modulo 2^64. */
 static uint64_t shifted(uint64_t x, int shift)
 {
     if (shift <= 0)
@@ -6988,17 +6994,20 @@ static uint64_t shifted(uint64_t x, int shift)
  * take a difference of two: their frequencies are below a turn, see ROPE_LEAST_COMPARED.
  */
 
-#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* It is in units of 2^-30. */
 
-/* What attn_rope says about angles, with every default resolved. */
+/* A rope_ladder is what attn_rope says about angles, with every default resolved. */
 typedef struct rope_ladder {
-    rope_fixed step; /* log2 of a frequency over that of the next pair */
+    rope_fixed step; /* step is log2 of a frequency over that of the next pair. */
     int scaling;
     float factor, attention;
     const float *freq_factors;
-    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
-    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
-    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    /* With YARN, pairs up to low keep their frequency, and those from high do not. */
+    int64_t low, high;
+    /* With LLAMA3, frequencies up to slow are scaled, and those from fast are not. */
+    uint64_t slow, fast;
+    /* With LLAMA3 it is 2^125 / width, where width = (fast - slow) << width_shift. */
+    uint64_t per_width;
     int width_shift;
 } rope_ladder;
 
@@ -7007,7 +7016,8 @@ static float or_default(float x, float otherwise)
     return x == 0 ? otherwise : x;
 }
 
-/* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
+/* frequency_over gives the frequency of pair i, base^(-2i/dim), over the pair's own factor, over
+ * `factor`. */
 static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
 {
     const rope_fixed x = fixed_times(l->step, i);
@@ -7017,7 +7027,7 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
         return 0;
     shift = (int)x.whole + 2;
     y = power_of_two(x.part);
-    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* The constant is 2^66 / (2 pi). */
     if (l->freq_factors)
         y = over_float(y, l->freq_factors[i], &shift);
     if (factor != 1.0f)
@@ -7025,15 +7035,15 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d <= 2^32 */
+/* fraction_of gives floor(x n / d) for n <= d <= 2^32. */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
     return x / by * times_n + x % by * times_n / by;
 }
 
-/* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
- * length is one of 0.001. */
+/* on_the_way tells how far pair i has come from low to high, as a part of *whole. As in
+ * transformers, a way of no length counts as one of 0.001. */
 static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
 {
     const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
@@ -7057,7 +7067,8 @@ static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
         return kept;
     if (kept <= l->slow)
         return slowed;
-    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    /* The result is in units of 2^-61. */
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width);
     return slowed + ROPE_HIGH64(kept - slowed, part << 3);
 }
 
@@ -7070,14 +7081,14 @@ static uint64_t frequency(const rope_ladder *l, int64_t i)
     return frequency_over(l, i, l->scaling == ATTN_ROPE_LINEAR ? l->factor : 1.0f);
 }
 
-/* In units of 2^-30. */
+/* coarse gives x in units of 2^-30. */
 static int64_t coarse(rope_fixed x)
 {
     return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
 }
 
-/* dim log2(length / (2 pi turns)) / (2 log2 base): the pair that turns so often over that length;
- * rounded down, or up. */
+/* pair_of_turns gives the pair that makes `turns` turns over that length, dim log2(length / (2 pi
+ * turns)) / (2 log2 base), rounded down or up. */
 static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
 {
     const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
@@ -7090,10 +7101,10 @@ static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int u
     return q;
 }
 
-/* 0.1 ln(factor) + 1 */
+/* yarn_attention gives 0.1 ln(factor) + 1. */
 static float yarn_attention(float factor)
 {
-    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
+    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* This is 0.1 ln 2 in units of 2^-58. */
     const rope_fixed x = log2_of_float(factor);
     const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
     return (float)(int64_t)y * 0x1p-58f;
@@ -7102,20 +7113,21 @@ static float yarn_attention(float factor)
 static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    /* Both numbers can be 2^51. The bounds dim and -1 change no part of a way but keep it below
+     * 2^32. */
     l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
     l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
 
-/* turns / length, below a turn */
+/* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
     int scale;
     const uint64_t v = mantissa(turns, &scale);
     rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
+    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
     x.part = v << (64 + scale);
     x = fixed_over(x, length);
     return x.whole ? UINT64_MAX : x.part;
@@ -7132,7 +7144,7 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
     width = l->fast - l->slow;
     for (l->width_shift = 0; width && !(width >> 62); l->width_shift++)
         width <<= 1;
-    for (digit = 0; width && digit < 64; digit++) { /* long division */
+    for (digit = 0; width && digit < 64; digit++) { /* This is long division. */
         const int one = rest >= width;
         l->per_width = l->per_width << 1 | (uint64_t)one;
         rest = (rest - (one ? width : 0)) << 1;
@@ -7159,19 +7171,20 @@ static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 
 /* ---- Cosine and sine */
 
-/* x, up to 2^63 in units of 2^-63, as a float: the two bits less that make it a signed number stay
- * in the last one, so that it is rounded once. */
+/* signed_float gives x, up to 2^63 in units of 2^-63, as a float. A signed number has two bits
+ * less; they stay in the last bit, so that x is rounded once. */
 static float signed_float(uint64_t x, int negative)
 {
     const int64_t v = (int64_t)(x >> 2 | ((x & 3) != 0));
     return (float)(negative ? -v : v) * 0x1p-61f;
 }
 
-/* w = distance to the nearest quarter turn, in quarter turns, at most 1/2; u = w^2;
- * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
+/* cos_sin takes w, the distance to the nearest quarter turn in quarter turns, which is at most 1/2,
+ * and u = w^2. Then sin = w S(u) and cos = 1 - u C(u), with S and C by Remez in u on [0, 1/4]. The
+ * worst error of S is 2^-57, and that of u C is 2^-52. */
 static void cos_sin(uint64_t angle, float *c, float *s)
 {
-    /* in units of 2^-63, signs alternating */
+    /* Both arrays are in units of 2^-63, with alternating signs. */
     static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
                                      UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
                                      UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
@@ -7193,9 +7206,10 @@ static void cos_sin(uint64_t angle, float *c, float *s)
 
 /* src/rope/turn.c - turning pairs of numbers in f32: built once plainly and once for FMA. */
 
-#define ROPE_PAIRS 16 /* turned by one vector loop */
+#define ROPE_PAIRS 16 /* One vector loop turns this number of pairs. */
 
-/* x, but +0 for -0 and the one NaN, as in every output of the library. */
+/* finished gives x, but +0 for -0 and the one NaN for every NaN, as every output of the library has
+ * it. */
 KERNEL float finished(float x)
 {
     uint32_t nan;
@@ -7204,7 +7218,8 @@ KERNEL float finished(float x)
     return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
 }
 
-/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+/* turn_pairs turns ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) into the places of y that x has,
+ * with y_apart for apart. */
 KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
                        const float *c, const float *s)
 {
@@ -7220,8 +7235,9 @@ KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_
     }
 }
 
-/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
- * are first an array of their own, so that compilers need not fear that y is x + 1. */
+/* turn_split_body turns n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of
+ * ROPE_PAIRS. Results first go to an array of their own, so that compilers need not fear that y is
+ * x + 1. */
 KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
                             const float *s, int n)
 {
@@ -7242,7 +7258,7 @@ KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, con
     }
 }
 
-/* n pairs (x[2k], x[2k + 1]) */
+/* turn_interleaved_body turns n pairs (x[2k], x[2k + 1]). */
 KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
                                   int n)
 {
@@ -7260,11 +7276,11 @@ KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float 
     }
 }
 
-/* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
+/* y may be x. apart lies between the two numbers of a pair; 1 means interleaved. */
 typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
                              const float *s, int n);
 
-/* Each body in a function of its own: at -O0 one frame for both would take 1.3 KiB. */
+/* Each body is a function of its own, as at -O0 one frame for both would take 1.3 KiB. */
 #define ROPE_TURN(NAME, TARGET, HW)                                                                \
     TARGET static void NAME##_interleaved(float *y, const float *x, const float *c,                \
                                           const float *s, int n)                                   \
@@ -7306,20 +7322,21 @@ static rope_turn_fn best_turn(void)
  * heads.
  */
 
-#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+/* A block has 1 KiB of frequencies, cosines and sines, which serve a head of up to 128 at once. */
+#define ROPE_BLOCK 64
 
 typedef struct rope_block {
-    int64_t first; /* pair */
+    int64_t first; /* first is a pair. */
     int n;
     uint64_t frequencies[ROPE_BLOCK];
     float c[ROPE_BLOCK], s[ROPE_BLOCK];
 } rope_block;
 
-/* Where angles come from: computed, or from the table. */
+/* A rope_source is where angles come from: they are computed, or taken from the table. */
 typedef struct rope_source {
     int64_t pairs;
     rope_ladder angles;
-    const float *cos, *sin; /* NULL = computed */
+    const float *cos, *sin; /* NULL means that they are computed. */
     int64_t table_stride;
 } rope_source;
 
@@ -7368,7 +7385,7 @@ static void set_angles(rope_block *k, const rope_source *from, int64_t position)
 
 typedef struct rope_job {
     const attn_rope *rope;
-    attn_rope_rows rows; /* strides resolved */
+    attn_rope_rows rows; /* Strides of rows are resolved. */
     int64_t dim;
     const attn_kernels *kernels;
     rope_turn_fn turn;
@@ -7389,7 +7406,8 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
         store_run(j->kernels, dtype, to, 0, from, n);
 }
 
-/* One head's row of a block through f32, both halves read before one is written. */
+/* turn_through turns one head's row of a block through f32, and reads both halves before it writes
+ * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7419,7 +7437,7 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
         turn_through(j, k, y, x);
 }
 
-/* The elements that do not turn. */
+/* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7447,7 +7465,7 @@ static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
     return (r->first ? r->first[b] : 0) + i;
 }
 
-/* k = NULL: what does not turn. */
+/* As a special case, k = NULL copies what does not turn. */
 static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
 {
     const attn_tensor *from = &j->rows.x;
@@ -7514,13 +7532,15 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     return ATTN_OK;
 }
 
-/* Numbers of *r: where they are allowed other than 0, and from where to where. */
+/* A rope_number_rule says with which scalings a number of attn_rope may be other than 0, and in
+ * what range. */
 typedef struct rope_number_rule {
     const char *name;
-    size_t offset;     /* of a float */
-    unsigned scalings; /* bits: those with which it means something */
+    size_t offset; /* offset is that of a float. */
+    /* scalings has a bit for each scaling with which the number means something. */
+    unsigned scalings;
     float least;
-    int above; /* nonzero: least itself is too small */
+    int above; /* Nonzero means that least itself is too small. */
     float most;
     const char *rest;
 } rope_number_rule;
@@ -7563,8 +7583,9 @@ static attn_status check_rope_number(const attn_rope *r, const rope_number_rule 
     return ATTN_OK;
 }
 
-/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
- * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+/* YARN and LLAMA3 compare frequencies, which are up to 1 / (2 pi) turns before freq_factors divide
+ * them, so those must keep them below a turn. The other scalings only need a factor that numbers of
+ * 64 bits can be divided by. */
 #define ROPE_LEAST_COMPARED 0.16f
 #define ROPE_LEAST_DIVISOR 1e-6f
 
@@ -7591,7 +7612,7 @@ static attn_status bad_order(text *why, const char *low_name, float low, const c
     return bad_number(why, high_name, high, "");
 }
 
-/* What only YARN and LLAMA3 need. */
+/* check_rope_order checks what only YARN and LLAMA3 need. */
 static attn_status check_rope_order(const attn_rope *r, text *why)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
@@ -7652,7 +7673,8 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     return check_rope_computed(r, head_dim / 2, why);
 }
 
-/* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
+/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
+ * before a complaint. */
 static attn_status check_rope_side(const char *name, int dtype, const void *data,
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
@@ -7679,7 +7701,8 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* Strides of *r are resolved; y's as given are in *given. */
+/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
+ * *given. */
 static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
@@ -7700,7 +7723,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     return status;
 }
 
-/* "batch b, row i: position (p) rest" */
+/* bad_position says "batch b, row i: position (p) rest". */
 static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
 {
     put(why, "batch ");
@@ -7723,16 +7746,17 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Batch entries that may have positions of their own: one where all share them. */
+/* positioned_entries counts the batch entries that may have positions of their own: one where all
+ * share them. */
 static int64_t positioned_entries(const attn_rope_rows *r)
 {
     const int shared = r->positions ? r->positions_stride == 0 : !r->first;
     return shared ? min64(r->batch, 1) : r->batch;
 }
 
-/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
- * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
- * position that is refused. */
+/* check_rope_positions also looks where there are no heads to turn, as nothing but positions bounds
+ * batch and seq_len then. Without an array it is enough to look at the first and last row of a
+ * batch entry; of 2^32 + 2 rows one has a position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
     const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
@@ -7750,7 +7774,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
@@ -7761,7 +7785,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
     if (!status)
-        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
+        /* This comes before packed strides, which are products of the sizes. */
+        status = check_rope_sizes(rows, why);
     if (status)
         return status;
     j->rope = rope;
@@ -7882,7 +7907,7 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
-/* One layer of K or V: [entry, head, row, dim]. */
+/* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = *storage_of(c, side);
@@ -7891,17 +7916,18 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
-typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
 
-/* Bytes from the first element of a tensor or output to a row. */
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
 #define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
       (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
+ * type it keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
                          int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
 {
@@ -7919,7 +7945,7 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
     }
 }
 
-/* All heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
@@ -7933,12 +7959,12 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 2  Shape
+ * Shape
  * --------------------------------------------------------------------------------------------- */
 
 #define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
 
-/* numbers of sequences, pages and rows are int32_t */
+/* Numbers of sequences, pages and rows have to fit int32_t. */
 static const size_rule cache_counts[] = {
     { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
     { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
@@ -7953,7 +7979,8 @@ static const size_rule cache_enums[] = {
     { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
-/* As given: rows of storage that is written must not share elements. */
+/* check_given_strides looks at strides as given: rows of storage that is written must not share
+ * elements. */
 static attn_status check_given_strides(const attn_cache *c, text *why)
 {
     attn_status status = check_output_strides("k", &c->k, why);
@@ -7998,7 +8025,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
-/* Fills in every default. */
+/* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
     c->num_layers = max64(c->num_layers, 1);
@@ -8011,7 +8038,7 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
 }
 
-typedef struct storage_axes { /* layers, entries, heads, rows */
+typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
     int64_t count[4];
     ptrdiff_t stride[4];
     int64_t dim;
@@ -8038,8 +8065,9 @@ static int64_t distance(ptrdiff_t stride)
     return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
 }
 
-/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
- * stride to the largest, has to step over all that the ones before it cover. */
+/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
+ * axis, from the smallest stride to the largest, has to step over all that the axes before it
+ * cover. */
 static int64_t span_of(const storage_axes *a)
 {
     int64_t span = a->dim;
@@ -8074,7 +8102,7 @@ static void put_storage(const attn_cache *c, int side, text *why)
     }
 }
 
-/* Strides are resolved. */
+/* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const attn_output *o = storage_of(c, side);
@@ -8096,10 +8124,11 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
 }
 
-/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
+ * on. */
 typedef struct cache_memory {
     int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* of all, at any address */
+    int64_t bytes; /* bytes is enough for all, at any address. */
 } cache_memory;
 
 static cache_memory place_cache(const attn_cache *c)
@@ -8122,14 +8151,14 @@ static cache_memory place_cache(const attn_cache *c)
     return m;
 }
 
-/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
                                text *why)
 {
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
-    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+    if (c->begin) /* Its k.data and v.data would count as storage of the caller's own. */
         return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
     status = check_fields(c, why);
     if (status)
@@ -8211,7 +8240,7 @@ static void empty_cache(attn_cache *c)
     c->num_free = c->page_size ? c->num_pages : 0;
     for (i = 0; i < c->num_free; i++) {
         c->uses[i] = 0;
-        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* Page 0 is taken first. */
     }
 }
 
@@ -8245,7 +8274,8 @@ static int32_t *table_of(const attn_cache *c, int64_t q)
     return c->table + q * c->pages_per_sequence;
 }
 
-/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+/* A cache_run is numbers that lie one after the other in an entry; rows = 0 means that it stands
+ * before the first of them. */
 typedef struct cache_run {
     int64_t number, rows;
     cache_place at;
@@ -8259,7 +8289,8 @@ static cache_run run_before(int64_t number)
     return run;
 }
 
-/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
+ * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
 {
     int64_t row;
@@ -8273,12 +8304,12 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
-/* Places of a table, which go on from the last to the first. */
+/* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
 } page_range;
 
-/* Those of numbers first .. first+count-1, count at most c->rows. */
+/* pages_of gives the places of numbers first to first+count-1; count is at most c->rows. */
 static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
 {
     const int64_t row = first % c->rows;
@@ -8300,7 +8331,8 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
     return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
 }
 
-/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+/* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
+ * missed either. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -8324,7 +8356,7 @@ static void leave_page(attn_cache *c, int32_t page)
         c->free_pages[c->num_free++] = page;
 }
 
-/* These rows of all layers. */
+/* copy_entry copies these rows in all layers. */
 static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
 {
     cache_place target = from;
@@ -8339,7 +8371,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         }
 }
 
-/* Pages without a key of begin .. end-1 are given back. */
+/* drop_pages gives back pages without a key of begin to end-1. */
 static void drop_pages(attn_cache *c, int64_t q)
 {
     const page_range kept = pages_of(c, c->begin[q], c->length[q]);
@@ -8354,13 +8386,13 @@ static void drop_pages(attn_cache *c, int64_t q)
 
 /* src/cache/steps.c - a step of a cache: every rule about new keys and its sentence. */
 
-/* What one batch entry of a step brings. */
+/* A cache_part is what one batch entry of a step brings. */
 typedef struct cache_part {
     int64_t sequence, count;
-    cache_place from; /* of k and v, where its rows begin */
+    cache_place from; /* from is where its rows begin in k and v. */
 } cache_part;
 
-/* Rows of k and v that are entry b's, in use or not. */
+/* rows_given counts the rows of k and v that are entry b's, in use or not. */
 static int64_t rows_given(const attn_cache_step *s, int64_t b)
 {
     return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
@@ -8385,7 +8417,7 @@ static attn_status check_cache(const attn_cache *c, text *why)
     return ATTN_OK;
 }
 
-/* "name (value) must be from 0 to `most`" */
+/* check_index says "name (value) must be from 0 to `most`". */
 static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
 {
     if (value >= 0 && value <= most)
@@ -8425,7 +8457,8 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
+ * compare. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
     int64_t b, i, top = -1;
@@ -8489,8 +8522,8 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     return bad(why, ATTN_ERR_FULL, " in one step");
 }
 
-/* Whether all other sequences that have this page are earlier entries of the step and write to it,
- * too: then they will have taken copies, and the page is left to entry b. */
+/* is_last_user tells whether all other sequences that have this page are earlier entries of the
+ * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
 static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
                         int32_t page)
 {
@@ -8503,7 +8536,8 @@ static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b
     return others == 0;
 }
 
-/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
+ * of shared pages. */
 static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
 {
     const cache_part part = part_of(s, b);
@@ -8517,7 +8551,7 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
     return needed;
 }
 
-/* Whether the step fits, all of it. */
+/* check_fits tells whether the whole step fits. */
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
@@ -8538,7 +8572,7 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
     return bad(why, ATTN_ERR_FULL, " pages");
 }
 
-/* k or v of a step with its strides resolved. */
+/* input_of gives k or v of a step with its strides resolved. */
 static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
 {
     attn_tensor t = side == CACHE_K ? s->k : s->v;
@@ -8546,7 +8580,7 @@ static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int s
     return t;
 }
 
-/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
 static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
 {
     if (dtype == ATTN_F32 || dtype == stored)
@@ -8575,7 +8609,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
                         s->seq_len, dim_of(c, side), stride, why);
 }
 
-/* First of a part's positions; NULL = its keys' numbers. */
+/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
 static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
 {
     return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
@@ -8592,7 +8626,8 @@ static attn_status check_positions_given(const attn_cache_step *s, text *why)
                         1, stride, why);
 }
 
-/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
+ * and turns nothing. */
 static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
 {
     attn_rope_rows rows;
@@ -8604,8 +8639,8 @@ static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
     return rows;
 }
 
-/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
- * named only before a complaint. */
+/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
+ * the sequence is named only before a complaint. */
 static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
                                       const cache_part *part, int64_t first, text why)
 {
@@ -8649,7 +8684,7 @@ static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, i
 
 /* src/cache/write.c - extending a cache and writing keys into it. */
 
-/* A page of its own for each place that new keys go to. */
+/* own_pages takes a page of its own for each place that new keys go to. */
 static void own_pages(attn_cache *c, const cache_part *part)
 {
     const page_range r = pages_of(c, c->end[part->sequence], part->count);
@@ -8669,8 +8704,8 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
- * them that were present are overwritten, not what the caller had forgotten before. */
+/* advance lets numbers below end - rows make room, as their rows are those of the new keys. Only
+ * numbers that were present count as overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
@@ -8700,11 +8735,12 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     return done(ATTN_OK, &why);
 }
 
-/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+/* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
+ * numbers. */
 static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
 {
     cache_place from = part->from;
@@ -8712,7 +8748,8 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
+ * it would mean packed. */
 static ptrdiff_t as_field(ptrdiff_t stride)
 {
     return stride ? stride : ATTN_STRIDE_BROADCAST;
@@ -8732,7 +8769,7 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     rows.positions = positions_of(s, from);
     rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
@@ -8767,7 +8804,8 @@ static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step 
     }
 }
 
-/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+/* is_shared tells whether other sequences have pages of a part's last keys, after a fork before the
+ * keys were written. */
 static int is_shared(const attn_cache *c, const cache_part *part)
 {
     page_range r;
@@ -8835,14 +8873,15 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     write_all(c, 0, s);
     return done(ATTN_OK, &why);
 }
 
 /* src/cache/cache.c - trimming, forking, viewing and reading a cache. */
 
-/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+/* check_present refuses numbers first to end-1 that are not present; first must be present, too,
+ * unless it is the end. */
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
@@ -8860,8 +8899,9 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
     return ATTN_ERR_ARG;
 }
 
-/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
- * begin beyond what it has overwritten says that all before it is forgotten. */
+/* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
+ * from end - window_left on, would miss some. A begin beyond what the ring has overwritten says
+ * that all before it is forgotten. */
 static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
@@ -8947,10 +8987,10 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Views and reading
+ * Views and reading
  * --------------------------------------------------------------------------------------------- */
 
-/* Offsets of a view's arrays in the caller's memory. */
+/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
 typedef struct view_memory {
     int64_t key_base, kv_len, begin, table, bytes;
 } view_memory;
@@ -8996,7 +9036,7 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     return done(status, &why);
 }
 
-/* What does not depend on which sequences are chosen. */
+/* view_storage sets what does not depend on which sequences are chosen. */
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -9022,7 +9062,7 @@ static void view_all(const attn_cache *c, attn_params *p)
     p->kv_rows.num_pages = c->num_pages;
 }
 
-/* Of a cache that is not paged, each sequence is a page of its own. */
+/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
 static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                         attn_params *p, char *at)
 {
@@ -9049,7 +9089,8 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.num_pages = cache_entries(c);
 }
 
-/* Keys that all sequences of the view have in the same pages from the same number on. */
+/* count_shared counts the first keys of the view that all its sequences have in one set of pages
+ * and with one set of numbers. */
 static int64_t count_shared(const attn_cache *c, const attn_params *p)
 {
     const int64_t pages = c->pages_per_sequence;
@@ -9075,7 +9116,7 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
 }
 
-/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+/* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
 static void view_window(const attn_cache *c, attn_params *p)
 {
     if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
@@ -9125,7 +9166,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     return done(ATTN_OK, &why);
 }
 
-/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
 static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
                               text *why)
 {
@@ -9182,7 +9223,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     return done(status, &why);
 }
 
-/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
 /* Which gradients, or parts of them, some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
@@ -9263,18 +9304,43 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
 };
 #undef AT
+
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
 
 /* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
@@ -9346,7 +9412,8 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
     return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {
@@ -9363,19 +9430,6 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     return status;
 }
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
-    return status;
-}
-
 /* src/backward/plan.c - the plan of the gradients: items and workspace.
  *
  *     | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
@@ -9384,80 +9438,88 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
  * keys pass by.
  */
 
-/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
+ * KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
 #define MOST_GROUP 8
 
-/* A tile of rows of one head. */
+/* A grad_tile is a tile of rows of one head. */
 typedef struct grad_tile {
-    tile t;                 /* first: attn.c fills it in */
-    float *dout_t;          /* [head_dim_v][rows] */
-    float *q, *dout;        /* [rows][pitch] */
-    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
-    float *lse2, *delta;    /* [rows] */
-    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
-    int entered;            /* something has entered dq or sum since they last were +0 */
+    tile t;          /* It comes first, as the functions of tiles fill it in. */
+    float *dout_t;   /* dout_t is [head_dim_v][rows]. */
+    float *q, *dout; /* Both are [rows][pitch]. */
+    /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
+    float *dq, *dq_total;
+    float *lse2, *delta;    /* Both are [rows]. */
+    float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
+    /* Nonzero means that something has entered dq or sum since they last were +0. */
+    int entered;
 } grad_tile;
 
 typedef struct layout {
     int want;
-    int gemms;                /* 5 or 7; of the naive path 5 */
-    int keys, rows;           /* of a pair tile */
-    int panel;                /* row tiles that are packed at once */
-    int group;                /* row tiles that enter dK and dV at once */
-    int64_t pair_floats;      /* of a pair tile */
-    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
-    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;         /* that a sweep adds dK and dV for */
-    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
-    /* offsets into a slot, in bytes */
+    int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
+    int keys, rows;      /* These are the sizes of a pair tile. */
+    int panel;           /* panel counts the row tiles that are packed at once. */
+    int group;           /* group counts the row tiles that enter dK and dV at once. */
+    int64_t pair_floats; /* pair_floats is the size of a pair tile. */
+    /* dq_floats is the size of the sums of a row tile, in whole cache lines. */
+    int64_t dq_floats;
+    /* An item that takes a part of the rows, or of the keys, takes this number of them. */
+    int item_rows, item_keys;
+    int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
+    /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
+    int bias_beside;
+    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
+    int64_t pitch[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* offsets into a row tile */
+    /* These are offsets into a row tile. */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
 } layout;
 
 typedef struct backward {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_gradients g;
     layout lay;
     attn_sum_axes bias, slopes;
-    float *lse2, *delta, *sink_terms; /* by state_row */
+    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
-/* Row tiles that enter dK and dV together. */
+/* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
 
-/* At the start of a worker's slot. */
+/* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo; /* dead pairs are left out of every product by selection */
+    int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
-    float *s, *dp; /* of the pair tile at work */
+    float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const attn_sum_axes *axes; /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* axes are those of the sum that is wanted. */
     sequence seq;
-    int64_t kv_head, head; /* of keys; of the rows in the panel */
-    int finite;            /* all results so far are */
+    /* kv_head is that of the keys, and head that of the rows in the panel. */
+    int64_t kv_head, head;
+    int finite; /* Nonzero means that all results so far are finite. */
     char *slot;
-    int row_tiles; /* in use */
+    int row_tiles; /* row_tiles counts those in use. */
     row_group group;
 } desk;
 
@@ -9469,17 +9531,18 @@ static const backward *backward_of(const call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Plan
+ * Plan
  * --------------------------------------------------------------------------------------------- */
 
-/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+/* items_by counts the items of a list that takes `count` rows or keys of every (batch entry, head)
+ * by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
 {
     return times(times(p->batch, heads), ceil_div(count, each));
 }
 
-/* Whether five products let the workers end first: the last round of items may not be full, while
- * parts of rows and keys always divide evenly. */
+/* choose_gemms takes five products if they let the workers end first: the last round of items may
+ * not be full, while parts of rows and keys always divide evenly. */
 static int choose_gemms(const problem *pr, const attn_gradients *g)
 {
     const int64_t workers = pr->p.num_workers;
@@ -9489,7 +9552,7 @@ static int choose_gemms(const problem *pr, const attn_gradients *g)
     return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
 }
 
-/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+/* divide halves *each, a multiple of `unit`, until there are four items for each worker. */
 static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
 {
     const int64_t least = 4 * (int64_t)pr->p.num_workers;
@@ -9547,7 +9610,7 @@ static void plan_grad_tile(const problem *pr, layout *lay)
     lay->row_tile_bytes = at;
 }
 
-/* Returns the bytes of a slot. */
+/* plan_desk returns the bytes of a slot. */
 static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9580,13 +9643,13 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     return plus(at, times(lay->panel, lay->row_tile_bytes));
 }
 
-/* Rows of all heads, as state_row numbers them. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
-/* Items of the longest list. */
+/* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9595,7 +9658,7 @@ static int64_t most_items(const problem *pr, const layout *lay)
     return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
 }
 
-/* *lay and what items and the functions of attn.c need of a plan. */
+/* plan_backward fills in *lay and what items and tiles need of a plan. */
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
@@ -9627,7 +9690,7 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -9641,8 +9704,8 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     w->kernels->qk(&p);
 }
 
-/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
- * tile_class, not EMPTY. */
+/* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
+ * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
@@ -9660,7 +9723,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -9669,7 +9732,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* dP = dout V^T in w->dp; a dropped key has +0. */
+/* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
@@ -9683,7 +9746,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
     }
 }
 
-/* dS passes the derivative of the score callback. */
+/* pass_score passes dS through the derivative of the score callback. */
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
@@ -9698,8 +9761,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
- * w->dp; none if nobody does. */
+/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
+ * is then in w->s, and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -9718,7 +9781,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     return lanes;
 }
 
-/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+/* A product finds dead pairs by -0, so mark_live makes a live dS of -0 +0. */
 static void mark_live(const desk *w, int n)
 {
     int k;
@@ -9727,7 +9790,8 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* p of pairs that are kept takes dropout's factor, the others become dead. */
+/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
+ * dead. */
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
@@ -9737,7 +9801,7 @@ static void drop_probabilities(const desk *w, int n)
     }
 }
 
-/* The last steps before the products. */
+/* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
     if (w->pr->p.softcap > 0)
@@ -9780,13 +9844,13 @@ static desk *open_desk(const call *c, char *slot)
     return w;
 }
 
-/* Where row tile number g of the panel is. */
+/* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* A row tile without rows. */
+/* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
@@ -9820,8 +9884,8 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     return row;
 }
 
-/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
- * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+/* load_rows puts the used lanes' rows of `from`, an output or input of `dim` elements, at `to` as
+ * f32, `pitch` floats apart and filled up with +0. The rows of other lanes are +0. */
 static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9837,7 +9901,7 @@ static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t
     }
 }
 
-/* to[d][row] from rows `pitch` floats apart. */
+/* turn_rows makes to[d][row] from rows `pitch` floats apart. */
 static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9846,7 +9910,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
 }
 
-/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+/* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
@@ -9871,7 +9935,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     return row;
 }
 
-/* What the first list left of each row. */
+/* load_statistics loads what the first list left of each row. */
 static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
@@ -9889,7 +9953,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to
+ * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
@@ -9904,7 +9969,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+/* load_keys loads keys j0 to j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
     copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
@@ -9936,7 +10001,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the elements of its pairs. */
+/* add_to_elements adds dS to the elements of its pairs. */
 static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
 {
     const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
@@ -9948,7 +10013,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     }
 }
 
-/* dS enters the sums of its keys, in part[KEYS]. */
+/* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
     float *sums = w->part[KEYS] + (j0 - w->keys->j0);
@@ -9961,7 +10026,7 @@ static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
     }
 }
 
-/* dS enters the sums of its rows. */
+/* add_to_rows adds dS to the sums of its rows. */
 static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
@@ -9984,7 +10049,7 @@ static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_l
         add_to_keys(w, j0, n, lanes);
 }
 
-/* What a chunk of rows adds to keys j0..j0+n-1. */
+/* write_key_sums writes what a chunk of rows adds to keys j0 to j0+n-1. */
 static void write_key_sums(const desk *w, int64_t j0, int n)
 {
     int j;
@@ -9994,7 +10059,7 @@ static void write_key_sums(const desk *w, int64_t j0, int n)
     }
 }
 
-/* The rows' sums over all keys. */
+/* write_row_sums writes the rows' sums over all keys. */
 static void write_row_sums(const desk *w)
 {
     float chunk = 0.0f;
@@ -10014,7 +10079,8 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+/* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
+ * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
                            int first)
 {
@@ -10031,8 +10097,8 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
-/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
- * and dS then are in w->s and w->dp. */
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
@@ -10058,7 +10124,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+/* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
     const int rows = w->lay->rows;
@@ -10069,7 +10135,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
         x[k] = ATTN_DEAD;
 }
 
-/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+/* add_grad_tile takes a row tile against the n open keys; what it has for dK and dV joins the
+ * group. */
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
@@ -10126,7 +10193,8 @@ static void add_group(const desk *w, int n)
         add_terms(w, VALUES, g->dv, n);
 }
 
-/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+/* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
+ * compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
     float sum[16], more[16];
@@ -10142,7 +10210,7 @@ static void flush(float *total, float *x, int64_t n)
     clear(x, n);
 }
 
-/* A chunk of keys is done. */
+/* end_chunk_of_keys ends a chunk of keys. */
 static void end_chunk_of_keys(const desk *w)
 {
     int g;
@@ -10156,7 +10224,7 @@ static void end_chunk_of_keys(const desk *w)
     }
 }
 
-/* All row tiles of the panel against keys j0..end-1. */
+/* sweep_keys takes all row tiles of the panel against keys j0 to end-1. */
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
@@ -10177,7 +10245,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         write_key_sums(w, j0, n);
 }
 
-/* dQ of a row tile, scaled. */
+/* write_dq writes dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
@@ -10185,8 +10253,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
- * they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
+ * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->lay->keys;
@@ -10214,7 +10282,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {
@@ -10236,20 +10304,20 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * infinity that a mask hides may have met a factor of +0.
  */
 
-/* Heads, rows and keys of a sequence. */
+/* A region is heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+    int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+/* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
     float x[16];
     int64_t d;
     int i;
-    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+    for (d = 0; d < dim; d += 16) { /* The rest of the last line is +0. */
         memcpy(x, total + d, sizeof x);
         for (i = 0; i < 16; i++) {
             x[i] = x[i] * factor;
@@ -10262,7 +10330,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* dK and dV of keys from..to-1. */
+/* write_keys writes dK and dV of keys from to to-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -10281,7 +10349,8 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
-/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+/* store_bias visits dBias of a part, where nothing is summed: it sets +0 first, and makes NaN
+ * canonical at the end. */
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
@@ -10291,7 +10360,7 @@ static void store_bias(const desk *w, const region *a, int first)
     store_elements(bias, from, to, first);
 }
 
-/* The gradients `want` of a part. */
+/* take_part computes the gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
@@ -10319,7 +10388,7 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
-/* All of a kv head: five products. */
+/* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10337,7 +10406,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
-/* dQ of some rows of a head: three products. Heavy causal parts first. */
+/* rows_item takes dQ of some rows of a head, in three products. Heavy causal parts come first. */
 static void rows_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10358,7 +10427,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
-/* dK and dV of some keys of a head: four products. */
+/* keys_item takes dK and dV of some keys of a head, in four products. */
 static void keys_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10404,7 +10473,7 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
-/* delta = rowsum(dout * o) of all rows of a head. */
+/* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
 static void statistics_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
@@ -10428,7 +10497,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
 
 /* ---- sums */
 
-/* dSink of a head. */
+/* sinks_item computes dSink of a head. */
 static void sinks_item(const call *c, char *slot, int64_t head)
 {
     const backward *back = backward_of(c);
@@ -10448,8 +10517,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
- * one that is kept so many. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
+ * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -10474,7 +10543,8 @@ static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
     return items;
 }
 
-/* Elements number `index` of a sum: heads and batch entries one after the other. */
+/* sum_item takes the elements of item `index` of a sum; heads and batch entries come one after the
+ * other. */
 static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
@@ -10490,7 +10560,7 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = sequence_of(p, b);
-        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
         sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
               j1);
@@ -10514,10 +10584,10 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * line of the forward that it repeats or differentiates.
  */
 
-/* A tile of rows and where its part of the matrices is. */
+/* A textbook_rows is a tile of rows and where its part of the matrices is. */
 typedef struct textbook_rows {
     grad_tile *row;
-    float *p, *ds; /* [kv_len][rows] */
+    float *p, *ds; /* Both are [kv_len][rows]. */
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -10531,8 +10601,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     return n;
 }
 
-/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
- * them are dead. */
+/* textbook_logits computes s = softcap(scale q.k) + bias + ALiBi, callback and masks of the open
+ * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10547,7 +10617,7 @@ static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int coun
     return visible != ATTN_TILE_EMPTY;
 }
 
-/* Calls `pass` for all keys of a row tile, tile by tile. */
+/* each_keys calls `pass` for all keys of a row tile, tile by tile. */
 static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
@@ -10556,7 +10626,7 @@ static void each_keys(desk *w, const textbook_rows *n,
         pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
 }
 
-/* 1. S = the logits */
+/* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
@@ -10573,7 +10643,8 @@ static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
     w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
-/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+/* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
+ * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows;
@@ -10593,7 +10664,7 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10601,7 +10672,8 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     }
 }
 
-/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+/* Pass 3 differentiates O = P V: dP = dout V^T. With dropout that is the gradient by P' V, P' = P
+ * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10610,7 +10682,8 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
-/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+/* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
+ * dlse. */
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
@@ -10637,7 +10710,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     }
 }
 
-/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+/* Pass 5 differentiates the sink in the softmax: dSink = -P_sink (sum of P dP - dlse). */
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
@@ -10665,7 +10738,8 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
         }
 }
 
-/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+/* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
+ * in. */
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
@@ -10684,7 +10758,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(ds, w->dp, bytes);
 }
 
-/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+/* Pass 7 differentiates O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale
+ * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10750,7 +10825,7 @@ static void textbook_head(desk *w)
     }
 }
 
-/* All heads of a kv head of w->seq. */
+/* textbook_group takes all heads of a kv head of w->seq. */
 static void textbook_group(desk *w)
 {
     int64_t head;
@@ -10779,7 +10854,8 @@ static void textbook_item(const call *c, char *slot, int64_t index)
     textbook_group(w);
 }
 
-/* Everything in one item: heads and batch entries add to the same sums. */
+/* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
+ * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
@@ -10808,7 +10884,7 @@ typedef struct grad_list {
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* List number i of a call; 0 = there are no more. */
+/* take_list gives list number i of a call, and returns 0 after the last. */
 OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
@@ -10836,7 +10912,7 @@ OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
     return 1;
 }
 
-/* The lists, one after the other. */
+/* run_backward runs the lists one after the other. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
@@ -10849,7 +10925,7 @@ static attn_status run_backward(backward *back)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 #define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))
@@ -10859,7 +10935,7 @@ static int64_t backward_bytes(const plan *pl, int workers)
     return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* How many workers fit. */
+/* workers_in tells how many workers fit. */
 static int workers_in(const plan *pl, size_t bytes)
 {
     const int64_t one = backward_bytes(pl, 1);
@@ -10870,14 +10946,15 @@ static int workers_in(const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+/* validate_backward turns *p and *g into *pr and *resolved, or says what is wrong. */
 static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
                                      problem *pr, attn_gradients *resolved, text *why)
 {
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    /* If this fails, nothing that is set helps. */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -10892,8 +10969,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
- * nothing without a backend. */
+/* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can, and *reason then says why. Without a backend it says nothing. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;
@@ -10915,16 +10992,7 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
-}
-
-/* What changes in *info if a backend takes the call. */
+/* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)
 {
@@ -10947,7 +11015,7 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
                : ATTN_OK;
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
                                  size_t bytes, attn_status *status)
 {
@@ -10956,7 +11024,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     attn_gradients resolved;
     attn_gradient_call made;
     problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
     made = gradient_call(&pr.p, &resolved);
     if (ask_gradients(&pr, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
@@ -10967,7 +11035,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     return 0;
 }
 
-/* All of *info but flops, of which it has those of a pair. */
+/* describe fills in all of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
 {
@@ -10985,7 +11053,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
 }
 
-/* Whether the plan can be, and fits into `have` bytes. */
+/* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
@@ -11002,7 +11070,8 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+/* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
+ * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
                                             int need_data, int64_t have, attn_backward_info *info,
                                             text *why)
@@ -11037,7 +11106,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* A call that has passed its checks, in its workspace. */
+/* open_backward sets up a call that has passed its checks, in its workspace. */
 OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
                                          void *workspace, size_t bytes)
 {
@@ -11048,7 +11117,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     int i;
     base = align_memory(base);
     back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
@@ -11136,7 +11205,7 @@ static int64_t least_bytes(const problem *pr, const attn_gradients *g, const att
 #define MOST_TILE_KEYS 128
 #define USUAL_TILE_BYTES ((int64_t)1 << 18)
 
-/* Offsets into the memory, from its first aligned byte on. */
+/* A resume_layout holds offsets into the memory, from its first aligned byte on. */
 typedef struct resume_layout {
     int64_t tile_keys, entry_rows, rows, slots;
     int64_t q_len, m, l, o, pending, k, v, workspace;
@@ -11149,7 +11218,8 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
+ * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
     int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
@@ -11158,7 +11228,7 @@ static int64_t most_pending(int64_t keys)
     return slots;
 }
 
-/* p: resolved. */
+/* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
     int64_t at = 0;
@@ -11212,8 +11282,8 @@ static void place_tile(attn_params *one, const resume_layout *lay, char *base)
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
+/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
+ * arrays lie in `base`, or nowhere if that is NULL. */
 static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
                            char *base)
 {
@@ -11227,7 +11297,7 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
         place_tile(one, lay, base);
 }
 
-/* Bytes before the workspace of attn_forward. */
+/* fixed_bytes counts the bytes before the workspace of attn_forward. */
 static int64_t fixed_bytes(const resume_layout *lay)
 {
     return plus(ALIGNMENT - 1, lay->workspace);
@@ -11238,7 +11308,8 @@ static void share_keys(attn_tensor *x)
     x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+/* prepare fills in *lay, and *one as open_tile_call leaves it; without `base` no data need be
+ * there. */
 OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
                                      resume_layout *lay, attn_params *one, text *why)
 {
@@ -11247,7 +11318,7 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (status)
         return status;
     *one = *p;
-    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->k); /* All of the keys need not fit into the address space. */
     share_keys(&one->v);
     status = validate(one, &pr, 0, why);
     if (status)
@@ -11262,12 +11333,12 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
     shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
-    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
     return ATTN_OK;
 }
 
-/* What the caller's o and lse must be: attn_forward never sees them. */
+/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
@@ -11304,7 +11375,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 
 /* ---- states */
 
-/* State number `slot` of the entry under way. */
+/* pending_state gives state number `slot` of the entry under way. */
 static attn_state pending_state(const attn_resumable *r, int slot)
 {
     attn_state s;
@@ -11316,7 +11387,7 @@ static attn_state pending_state(const attn_resumable *r, int slot)
     return s;
 }
 
-/* The states of the chunk under way. */
+/* entry_state gives the states of the chunk under way. */
 static attn_state entry_state(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
@@ -11341,7 +11412,8 @@ static void move_state(const attn_state *to, const attn_state *from)
     memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
 }
 
-/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
+ * under way. */
 static void merge_level(attn_resumable *r, int level)
 {
     attn_state now = entry_state(r), lower;
@@ -11363,8 +11435,8 @@ static int free_slot(const attn_resumable *r)
     return slot;
 }
 
-/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
- * levels at which a lower half waits. */
+/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
+ * the levels at which a lower half waits. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
     const attn_state now = entry_state(r);
@@ -11379,7 +11451,7 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
     r->slot_of[level] = (unsigned char)(slot + 1);
 }
 
-/* The root of the entry under way: keys that never came are empty. */
+/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
 static void end_of_entry(attn_resumable *r)
 {
     int level;
@@ -11389,7 +11461,7 @@ static void end_of_entry(attn_resumable *r)
 
 /* ---- tiles */
 
-/* Keys that some row of an entry sees. */
+/* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
     int64_t i, lo, hi;
@@ -11404,7 +11476,7 @@ static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t 
     }
 }
 
-/* Where the tile of key j ends. */
+/* tile_end tells where the tile of key j ends. */
 static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
 {
     const int64_t n = s->key_base + j;
@@ -11423,7 +11495,7 @@ static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
     return tiles;
 }
 
-/* Only entry b has rows for the call of a tile. */
+/* choose_entry gives rows to entry b alone for the call of a tile. */
 static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 {
     int64_t i;
@@ -11431,7 +11503,7 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
         r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
 }
 
-/* The next entry with keys begins. */
+/* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
     for (;;) {
@@ -11463,8 +11535,8 @@ static int fetch_tile(attn_resumable *r)
     return 1;
 }
 
-/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
- * failed. */
+/* want_tile fetches the next tile and sets up the call that takes it in, and changes nothing else.
+ * It returns 0 if the fetch failed. */
 OWN_FRAME static int want_tile(attn_resumable *r)
 {
     sequence s;
@@ -11479,7 +11551,7 @@ OWN_FRAME static int want_tile(attn_resumable *r)
     return fetch_tile(r);
 }
 
-/* The tile is in the states. */
+/* take_in_tile puts the tile into the states. */
 OWN_FRAME static void take_in_tile(attn_resumable *r)
 {
     const sequence s = sequence_of(&r->p, r->entry);
@@ -11491,7 +11563,8 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
         end_of_entry(r);
 }
 
-/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+/* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
+ * stack. */
 static attn_status take_tile(attn_resumable *r)
 {
     attn_status status;
@@ -11643,7 +11716,7 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
     return t;
 }
 
-/* A pattern with its sizes in cells. */
+/* A cell_grid is a pattern with its sizes in cells. */
 typedef struct cell_grid {
     attn_pattern t;
     int64_t rows, columns, heads;
@@ -11679,14 +11752,14 @@ static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
     return ATTN_OK;
 }
 
-/* A row of cells: its diagonal, and the columns it may see. */
+/* A cell_row is a row of cells: its diagonal, and the columns it may see. */
 typedef struct cell_row {
     int64_t head, row;
-    int64_t first, last; /* columns of the diagonal; they may lie before column 0 */
-    int64_t end;         /* columns below it */
+    int64_t first, last; /* These are the columns of the diagonal, which may lie before column 0. */
+    int64_t end;         /* The row may see columns below end. */
 } cell_row;
 
-/* The column of a position, which may be negative. */
+/* column_of gives the column of a position, which may be negative. */
 static int64_t column_of(const cell_grid *grid, int64_t position)
 {
     const int64_t size = grid->t.block_k;
@@ -11707,11 +11780,11 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     return at;
 }
 
-/* Whether a part other than `random` shows the cell. */
+/* shows tells whether a part other than `random` shows the cell. */
 static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
 {
     const int64_t before = at->first - column, after = column - at->last;
-    const int64_t away = max64(0, max64(before, after)); /* from the diagonal */
+    const int64_t away = max64(0, max64(before, after)); /* It is the distance from the diagonal. */
     if (t->local && before <= t->local_before && after <= t->local_after)
         return 1;
     if (column < t->global_columns || at->row < t->global_rows)
@@ -11719,7 +11792,8 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
+/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
+ * 2014) over each. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -11734,9 +11808,10 @@ static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
     return (uint32_t)(x >> 32);
 }
 
-/* Visible columns of a row, ascending, to `columns` unless that is NULL; returns how many. Random
- * ones by selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): each of `left` candidates is
- * taken with probability wanted / left, so that exactly as many are taken as are wanted. */
+/* cells_of_row writes the visible columns of a row, ascending, to `columns` unless that is NULL,
+ * and returns how many there are. It draws random ones by selection sampling (Knuth, TAOCP 2,
+ * algorithm 3.4.2 S): each of `left` candidates is taken with probability wanted / left, so that
+ * exactly `wanted` are taken. */
 static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *columns)
 {
     const attn_pattern *t = &grid->t;
@@ -11865,7 +11940,7 @@ typedef struct lattice {
     int64_t segment, dilation, first;
 } lattice;
 
-/* Of a branch for the head, in a sequence of so many positions. */
+/* lattice_of gives the lattice of a branch for the head, in a sequence of `positions` positions. */
 static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64_t positions)
 {
     lattice l;
@@ -11875,35 +11950,36 @@ static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64
     return l;
 }
 
-/* Positions from one that takes part to the next of its segment; where there is none, a number that
- * no stride overflows with. */
+/* step_of counts the positions from one that takes part to the next of its segment. If there is no
+ * next one, it is a number that no stride overflows with. */
 static int64_t step_of(const lattice *l)
 {
     return min64(l->dilation, l->segment);
 }
 
-/* How many of the first `length` positions of a segment take part. */
+/* taken counts how many of the first `length` positions of a segment take part. */
 static int64_t taken(const lattice *l, int64_t length)
 {
     return length > l->first ? (length - l->first - 1) / l->dilation + 1 : 0;
 }
 
-/* Those of `positions` positions. */
+/* taken_of_all counts how many of `positions` positions take part. */
 static int64_t taken_of_all(const lattice *l, int64_t positions)
 {
     return positions / l->segment * taken(l, l->segment) + taken(l, positions % l->segment);
 }
 
-/* Segments one after the other, whole ones or a part of one, in which some rows take part. */
+/* A segments is segments one after the other, whole ones or a part of one, in which some rows take
+ * part. */
 typedef struct segments {
     int64_t count;
-    int64_t first;      /* position of key 0 of the first one */
-    int64_t keys;       /* of each */
-    int64_t row0, rows; /* keys row0 .. row0 + rows-1 of each are rows */
+    int64_t first;      /* first is the position of key 0 of the first one. */
+    int64_t keys;       /* keys counts the keys of each. */
+    int64_t row0, rows; /* Keys row0 to row0 + rows-1 of each are rows. */
 } segments;
 
-/* Those from position `at` on, rows being positions below `end` of a sequence of `positions`;
- * returns the position behind them. */
+/* next_segments gives the segments from position `at` on, where rows are positions below `end` of a
+ * sequence of `positions`, and returns the position behind them. */
 static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t positions,
                              segments *s)
 {
@@ -11922,20 +11998,22 @@ static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t 
 
 /* ---- the index: positions of each lattice of each branch, one after the other */
 
-/* How many of `length` positions of a segment lie before `first` modulo the dilation. */
+/* taken_before counts how many of `length` positions of a segment lie before `first` modulo the
+ * dilation. */
 static int64_t taken_before(const lattice *l, int64_t length)
 {
     return length / l->dilation * l->first + min64(length % l->dilation, l->first);
 }
 
-/* Entries of one branch: all lattices, or the one of its offset. */
+/* index_of_branch counts the entries of one branch: those of all lattices, or of the one of its
+ * offset. */
 static int64_t index_of_branch(const attn_dilated_branch *branch, int64_t positions)
 {
     const lattice l = lattice_of(branch, 0, positions);
     return branch->rotate ? positions : taken_of_all(&l, positions);
 }
 
-/* Where the lattice's entries begin among those of its branch. */
+/* index_of_lattice tells where the lattice's entries begin among those of its branch. */
 static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice *l,
                                 int64_t positions)
 {
@@ -11945,7 +12023,7 @@ static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice
            taken_before(l, positions % l->segment);
 }
 
-/* Writes the lattice's entries and returns how many. */
+/* fill_index writes the lattice's entries and returns how many there are. */
 static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 {
     int64_t begin, at, count = 0;
@@ -11957,7 +12035,7 @@ static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 
 /* src/dilated/validate.c - dilated attention: every sentence about bad input. */
 
-/* "branches[n].field (value)" */
+/* put_branch says "branches[n].field (value)". */
 static void put_branch(text *why, int64_t n, const char *field, int64_t value)
 {
     put(why, "branches[");
@@ -11991,7 +12069,7 @@ static attn_status check_branch(const attn_dilated_branch *branch, int n, text *
     return bad(why, ATTN_ERR_ARG, ")");
 }
 
-/* Whatever the call. */
+/* check_branches checks what is wrong whatever the call. */
 static attn_status check_branches(const attn_dilated *d, text *why)
 {
     attn_status status = ATTN_OK;
@@ -12015,10 +12093,8 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* What means nothing here, or would mean something else. Looked at first: nothing else that is set
- * then helps. */
-
-/* Rows are positions, and branches are for heads that there are. */
+/* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
+ * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
     int64_t b;
@@ -12070,17 +12146,19 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
     return ATTN_OK;
 }
 
-/* What of a problem sizes depend on. */
+/* An outline is what of a problem sizes depend on. */
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
-    int64_t rows, positions; /* of the longest sequence */
+    int64_t rows, positions; /* These are those of the longest sequence. */
     int64_t workers;
-    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
-    int gathered;                /* calls see copies */
+    /* Without kernels that are asked for these are the best for the rows. */
+    const attn_kernels *kernels;
+    int gathered; /* Nonzero means that calls see copies. */
     int empty;
 } outline;
 
-/* Turns *p into *pr, or says what is wrong with *p or *d. need_data: tensors must be there. */
+/* validate_dilated turns *p into *pr, or says what is wrong with *p or *d; with need_data tensors
+ * must be there. */
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
@@ -12136,23 +12214,26 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
  * whole. Sums are the results of a block so far, a part is what one call adds.
  */
 
-#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
-#define BLOCK_MOST 8192 /* up to this */
-#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
-#define BLOCK_ITEMS 4                  /* of a worker */
+/* A block has at least this number of rows times the dilation of a branch, so that row tiles fill
+ * up. */
+#define BLOCK_LEAST 256
+#define BLOCK_MOST 8192                /* That product counts up to this number of rows. */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* The sums of a block take about this number of bytes. */
+#define BLOCK_ITEMS 4                  /* A worker gets about this number of items. */
 
 typedef struct dilated_layout {
-    int64_t block;  /* rows of an item; 0 = all */
-    int64_t blocks; /* of a kv head */
+    int64_t block;  /* block counts the rows of an item; 0 means all. */
+    int64_t blocks; /* blocks counts the blocks of a kv head. */
     int64_t items;
     int workers;
-    int64_t inner_bytes; /* workspace of a call */
-    /* offsets into a slot, in bytes */
+    int64_t inner_bytes; /* inner_bytes is the workspace of a call. */
+    /* These are offsets into a slot, in bytes. */
     int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
-    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+    int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
+ * equal positions. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
@@ -12182,7 +12263,8 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
     return rows;
 }
 
-/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+/* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
+ * size query and sets no data. */
 static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
 {
     const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
@@ -12237,7 +12319,7 @@ static void run_here_alone(attn_params *p)
     p->log = NULL;
 }
 
-/* Nothing of a call is left that only makes sense for the caller's own. */
+/* strip_call clears what only makes sense in the caller's own call. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -12252,7 +12334,7 @@ static void strip_call(attn_params *p)
     run_here_alone(p);
 }
 
-/* Bytes of workspace for the calls of branch n. */
+/* size_forward counts the bytes of workspace for the calls of branch n. */
 OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
                                           const outline *out, int64_t most, int n, size_t *bytes)
 {
@@ -12266,13 +12348,13 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* States of `rows` rows, or o and lse of them: one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
 }
 
-/* Everything of a slot up to the workspace of its calls. */
+/* plan_rows lays out everything of a slot up to the workspace of its calls. */
 static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
                       dilated_layout *lay)
 {
@@ -12307,7 +12389,8 @@ static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const
     return ATTN_OK;
 }
 
-/* Items of the forward call; a block more where rows do not begin with one. */
+/* plan_blocks counts the items of the forward call; there is one block more where rows do not begin
+ * with one. */
 static void plan_blocks(const outline *out, dilated_layout *lay)
 {
     lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;
@@ -12318,13 +12401,14 @@ static void plan_blocks(const outline *out, dilated_layout *lay)
 /* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them. */
 
 typedef struct dilated_run {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
     dilated_layout lay;
-    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    /* These are the kernels asked for, as each call has its own number of rows. */
+    const attn_kernels *kernels;
     int tile_keys;
-    attn_gradients g; /* backward: strides explicit */
-    int calls;        /* something but dsinks is asked for */
+    attn_gradients g; /* The backward call has them here with explicit strides. */
+    int calls;        /* Nonzero means that something but dsinks is asked for. */
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -12332,27 +12416,27 @@ static const dilated_run *run_of(const call *c)
     return (const dilated_run *)(const void *)c;
 }
 
-/* At the start of a worker's slot. */
+/* A dilated_slot stands at the start of a worker's slot. */
 typedef struct dilated_slot {
-    attn_params p; /* of a call */
+    attn_params p; /* p is the call under way. */
     attn_gradients g;
-    attn_status status; /* of the calls so far */
+    attn_status status; /* status is that of the calls so far. */
     const dilated_run *run;
-    const attn_params *asked; /* the problem's */
+    const attn_params *asked; /* asked is the problem's. */
     sequence s;
     int64_t kv_head;
-    int64_t from, to; /* positions of the rows of this item */
-    int64_t before;   /* position of row 0 */
-    /* of the call */
-    int n;                     /* branch */
-    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    int64_t from, to; /* The rows of this item are positions from to to-1. */
+    int64_t before;   /* before is the position of row 0. */
+    /* The fields up to offset belong to the call under way. */
+    int n;                     /* n is the branch. */
+    int64_t head, step, heads; /* Query heads are head, head + step, .... */
     lattice l;
     segments at;
     int32_t offset;
-    /* in the slot */
+    /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
-    attn_state sums, part; /* lse in m, where results are finished ones */
+    attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
 
@@ -12369,7 +12453,7 @@ static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
     return s;
 }
 
-/* For kv head `kv_head` of batch entry b. */
+/* open_slot begins kv head `kv_head` of batch entry b. */
 static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
@@ -12392,7 +12476,7 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* Number among the sums of row number i of segment e and head h of the call. */
+/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
 static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
 {
     const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
@@ -12400,8 +12484,8 @@ static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
     return head * rows_of_item(w) + position - w->from;
 }
 
-/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
- * the same positions. 0 = there are no more. */
+/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
+ * head that take equal positions. It returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
@@ -12418,7 +12502,7 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
-/* All calls of branch n: by classes of heads, then by segments. */
+/* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
@@ -12438,7 +12522,8 @@ static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
     return step ? step : ATTN_STRIDE_BROADCAST;
 }
 
-/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+/* view_of derives the strides of the call from those of the caller's tensor; segments become batch
+ * entries. */
 static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
 {
     attn_tensor view = *t;
@@ -12495,7 +12580,7 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* w->p becomes the call, but for where results go. */
+/* open_call makes w->p the call, except where results go. */
 static void open_call(dilated_slot *w)
 {
     attn_params *p = &w->p;
@@ -12511,7 +12596,7 @@ static void open_call(dilated_slot *w)
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;
-    w->offset = (int32_t)w->at.row0; /* one segment then */
+    w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
 }
@@ -12522,7 +12607,7 @@ static void run_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* Where a call's finished results go: f32, packed. */
+/* ask_results says where a call's finished results go: f32, packed. */
 static void ask_results(dilated_slot *w, int with_lse)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
@@ -12530,7 +12615,8 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+/* each_row calls `take` for each row of the call with its number in the sums and among the call's
+ * rows. */
 static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
 {
     int64_t e, h, i, row = 0;
@@ -12542,7 +12628,7 @@ static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum,
 
 /* src/dilated/results.c - the results of a block of rows, branch by branch. */
 
-/* Branches of a mean that query head h has. */
+/* branches_of_head counts the branches of a mean that query head h has. */
 static int branches_of_head(const attn_dilated *d, int64_t h)
 {
     int n, count = 0;
@@ -12575,7 +12661,7 @@ static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
         to[d] = to[d] + from[d];
 }
 
-/* Element offset of a row of the item, in an output of the caller's. */
+/* place_of gives the element offset of a row of the item in an output of the caller's. */
 static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
 {
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
@@ -12586,7 +12672,7 @@ static void *element_of_output(const attn_output *t, int64_t at)
     return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
-/* n results as they are stored: NaN canonical, never -0. */
+/* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
 static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
                           int64_t n)
 {
@@ -12596,7 +12682,7 @@ static void store_results(const dilated_slot *w, const attn_output *to, int64_t 
     store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
 }
 
-/* Stores o of row number `sum` of the sums, and lse. */
+/* store_sum stores o of row number `sum` of the sums, and lse. */
 static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
 {
     const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
@@ -12607,7 +12693,7 @@ static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t su
         store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
 }
 
-/* Calls `finish` for each row of the item, then stores it. */
+/* store_sums calls `finish` for each row of the item, then stores it. */
 static void store_sums(dilated_slot *w, void (*finish)(dilated_slot *w, int64_t head, int64_t sum))
 {
     const int64_t group = w->run->c.pr.group, rows = rows_of_item(w);
@@ -12655,7 +12741,7 @@ static void strided_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_state);
 }
 
-/* The sums of an item are states: sink and result. */
+/* The sums of an item are states, which finish_states turns into results with the sink. */
 static void finish_states(dilated_slot *w)
 {
     const int64_t head = w->kv_head * w->run->c.pr.group;
@@ -12702,7 +12788,7 @@ static void strided_item(const call *c, char *base, int64_t index)
  * and its results, scattered, merge by their LSE with the results so far.
  */
 
-/* The lattice's positions. */
+/* index_in_call points to the lattice's positions. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
@@ -12720,7 +12806,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
     return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
 }
 
-/* One row of an input, dim elements, to the place of row number `row` of copies. */
+/* copy_row copies one row of an input, dim elements, to row number `row` of copies. */
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
@@ -12729,7 +12815,7 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
     memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
 }
 
-/* Packed, as the call now has it. */
+/* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
     attn_tensor packed;
@@ -12787,7 +12873,7 @@ static void gathered_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_result);
 }
 
-/* A sink is a key without a value. */
+/* A sink merges as a key without a value. */
 static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 {
     const int64_t dim = w->asked->head_dim_v;
@@ -12817,7 +12903,7 @@ static int64_t dilated_bytes(const dilated_layout *lay, int workers)
     return plus(RUN_BYTES, times(workers, lay->slot_bytes));
 }
 
-/* Whether the plan fits into `have` bytes. */
+/* check_dilated_room tells whether the plan fits into `have` bytes. */
 static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
@@ -12851,7 +12937,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
+ * there is nothing to run. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, int *empty, text *why)
 {
@@ -12892,7 +12979,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     return status;
 }
 
-/* The run in its workspace, for a call that has passed its checks. */
+/* open_run sets up the run in its workspace, for a call that has passed its checks. */
 static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
                              void *workspace, size_t bytes)
 {
@@ -12926,7 +13013,7 @@ static attn_status run_list(dilated_run *run,
     return status;
 }
 
-/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+/* prepare_forward checks a call and makes *run ready, or NULL if there is nothing to run. */
 OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
                                              void *workspace, size_t bytes, dilated_run **run)
 {
@@ -12997,7 +13084,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " must be tiled for gradients of merged branches: naive reads no lse");
     if (g->dbias.data || g->dslopes)
@@ -13009,8 +13096,8 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     return ATTN_OK;
 }
 
-/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
- * little as the textbook does. */
+/* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
+ * them. A mean does not need o and lse, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -13046,7 +13133,8 @@ static int grad_wanted(const attn_gradients *g, int which)
     return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
 }
 
-/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+/* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
+ * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -13068,10 +13156,10 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     lay->inner = at;
 }
 
-/* A tensor or output packed, where strides do not matter. */
+/* PACK_STRIDES makes a tensor or output packed, where strides do not matter. */
 #define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
 
-/* What calls of a branch ask for, as far as sizes depend on it. */
+/* part_of_wanted sets what calls of a branch ask for, as far as sizes depend on it. */
 static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
 {
     *part = *g;
@@ -13083,7 +13171,8 @@ static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
     PACK_STRIDES(part->dv);
 }
 
-/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+/* size_backward counts the bytes of workspace for the calls of branch n. As a special case, n =
+ * num_branches means the call of dsinks. */
 OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
                                            const outline *out, const attn_gradients *g, int n,
                                            size_t *bytes)
@@ -13157,7 +13246,7 @@ static void run_backward_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* An output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
@@ -13169,7 +13258,8 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
+ * all packed and f32. */
 static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
 {
     const attn_tensor *dout = &w->run->g.dout;
@@ -13196,7 +13286,7 @@ static void prepare_mean(dilated_slot *w)
                 prepare_mean_row(w, e, h, i, row++);
 }
 
-/* n floats from part number `row` to sum number `sum`. */
+/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
 static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -13220,7 +13310,7 @@ static void add_keys_of(dilated_slot *w, int which, int64_t n)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
 }
 
-/* The call's gradients, of which o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -13241,7 +13331,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
     if (g->dv.data)
         w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
-    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
 }
 
 static void backward_call(dilated_slot *w)
@@ -13262,7 +13353,7 @@ static void backward_call(dilated_slot *w)
 
 /* ---- an item */
 
-/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
 static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
                         int64_t first_row, int64_t from, int64_t rows, int64_t n)
 {
@@ -13312,7 +13403,8 @@ static void backward_item(const call *c, char *base, int64_t index)
     store_item(w);
 }
 
-/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
+ * worker. */
 static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
 {
     dilated_slot *w = (dilated_slot *)(void *)run->c.slots;
@@ -13387,15 +13479,17 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 /* src/ring/layout.c - which rank holds which positions: every layout but CUSTOM deals runs of units to the ranks. */
 
 #define RING_MOST_RANKS 4096
-#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+/* Up to this length products of units and ranks fit into 64 bits. */
+#define RING_MOST_LENGTH ((int64_t)1 << 45)
 
 typedef struct ring_cut {
     const attn_ring *ring;
     int ranks;
-    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    /* Nonzero means that all cuts are between chunks, and states merge along the tree. */
+    int along_tree;
     int64_t length, unit, units, runs;
-    int64_t shift;  /* n of position x: x + shift, in every sequence */
-    int64_t chunks; /* that the root of the tree covers */
+    int64_t shift;  /* In every sequence n of position x is x + shift. */
+    int64_t chunks; /* The root of the tree covers this number of chunks. */
 } ring_cut;
 
 static int64_t run_begin(const ring_cut *c, int64_t run)
@@ -13411,7 +13505,8 @@ static int owner_of_run(const ring_cut *c, int64_t run)
     return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
 }
 
-/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+/* dealt_range gives range number `at` of a rank as the layout deals them, empty ones included, and
+ * returns 0 after the last. */
 static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
 {
     const attn_ring *ring = c->ring;
@@ -13431,7 +13526,8 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
+ * begins as 0. */
 static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
 {
     attn_ring_range more;
@@ -13445,7 +13541,8 @@ static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range 
     return 1;
 }
 
-/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
+ * where asked. */
 static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
 {
     attn_ring_range range;
@@ -13462,7 +13559,8 @@ static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *lo
     return sum;
 }
 
-/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+/* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
+ * owner, or -1 if none does. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
     int64_t i;
@@ -13473,8 +13571,8 @@ static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owne
     return -1;
 }
 
-/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
- * begins as 0, as *x does. */
+/* next_owner walks along the sequence: it tells who holds what lies from position *x on and up to
+ * where, and moves *x there. *run and *x begin as 0. */
 static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
 {
     int owner = 0;
@@ -13489,14 +13587,15 @@ static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
     return owner;
 }
 
-/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+/* shift_of gives n - position of the keys of a sequence, or -1 for a key_base that attn_forward
+ * refuses. */
 static int64_t shift_of(const attn_params *p, int64_t b)
 {
     const int64_t base = p->key_base ? p->key_base[b] : 0;
     return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
 }
 
-/* Whether every cut lies between two chunks of every sequence. */
+/* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
     attn_ring_range range;
@@ -13530,7 +13629,8 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
     return c;
 }
 
-/* Whether the bits are those of one process: also where one rank holds everything. */
+/* is_canonical tells whether the bits are those of one process, which they also are where one rank
+ * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
     attn_ring_range range;
@@ -13550,10 +13650,10 @@ static int is_canonical(const ring_cut *c)
 
 typedef struct ring_node {
     int level;
-    int64_t index, begin, end; /* begin, end: positions */
+    int64_t index, begin, end; /* begin and end are positions. */
 } ring_node;
 
-/* Chunks *from .. *to - 1 that a range fills. */
+/* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
 {
     const int64_t end = range->begin + range->count;
@@ -13561,8 +13661,8 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* The largest node from chunk *from on that ends at chunk `to` at the latest; *from moves behind
- * it. */
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
 static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
 {
     ring_node node;
@@ -13598,14 +13698,14 @@ static int64_t nodes_of_rank(const ring_cut *c, int rank)
     return count;
 }
 
-/* Whose keys a rank has after so many exchanges. */
+/* source_at tells whose keys a rank has after `step` exchanges. */
 static int source_at(const ring_cut *c, int rank, int step)
 {
     return (rank - step + 2 * c->ranks) % c->ranks;
 }
 
-/* States that wait when the keys of steps 0..step have come: the nodes that what has come is made
- * of. */
+/* waiting_after counts the states that wait when the keys of steps 0 to `step` have come: one for
+ * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
     int64_t x = 0, run = 0, from, to, count = 0;
@@ -13613,7 +13713,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     while (x < c->length) {
         const int64_t begin = x;
         const int owner = next_owner(c, &run, &x);
-        if (source_at(c, rank, owner) <= step) { /* rank - owner: the step at which it comes */
+        if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
             chunks_of(c, &come, &from, &to);
@@ -13626,7 +13726,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     return count + (come.count ? count_nodes(c, from, to) : 0);
 }
 
-/* Room for the states that wait and those of the keys that come next. */
+/* states_at_once makes room for the states that wait and those of the keys that come next. */
 static int64_t states_at_once(const ring_cut *c, int rank)
 {
     int64_t most = 1, waiting = 0;
@@ -13698,7 +13798,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
     return ATTN_OK;
 }
 
-/* Every position is in one range of a CUSTOM layout. */
+/* check_custom refuses a CUSTOM layout unless every position is in one range of it. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
     attn_status status = check_first_ranges(ring, ranks, why);
@@ -13722,7 +13822,7 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
     return ATTN_OK;
 }
 
-/* What a ring does not take. */
+/* check_ring_params refuses what a ring does not take. */
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
@@ -13744,7 +13844,7 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
-/* Parameters and layout for so many ranks; not the tensors. */
+/* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
 static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
 {
     attn_status status = ATTN_OK;
@@ -13792,20 +13892,20 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
-/* The call as one of this rank's tensors: a part, packed as they are. */
+/* take_local makes the call one of this rank's tensors: a part, packed as they are. */
 static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
                        int64_t length)
 {
     *local = *p;
-    local->backend = NULL; /* only the arguments are looked at */
+    local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* not read */
+        local->k.data = local->v.data = ring; /* It is not read. */
 }
 
-/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
- * is all that is missing. */
+/* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
+ * The call would run if that is all that is missing. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
                                                 const attn_ring *ring, int64_t length, text *why)
 {
@@ -13827,41 +13927,45 @@ OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn
  *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
  */
 
-/* Sizes of one position of a shard. */
+/* A ring_shape holds sizes of one position of a shard. */
 typedef struct ring_shape {
-    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t entries_q, entries_kv; /* Each is batch * heads. */
     int64_t dim, dim_v;
-    int64_t k_bytes, v_bytes; /* of a position of all entries */
+    int64_t k_bytes, v_bytes; /* These are bytes of a position of all entries. */
 } ring_shape;
 
 typedef struct ring_plan {
     ring_cut cuts;
     ring_shape shape;
     int rank;
-    int64_t length, longest;          /* positions of this rank; of the rank that has most */
-    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
-    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    /* length counts the positions of this rank, and longest those of the rank that has most. */
+    int64_t length, longest;
+    /* row_range is the longest range of this rank, and key_range that of any rank. */
+    int64_t row_range, key_range;
+    /* slots counts states, slot_floats is the size of a state of all rows, and rows counts those of
+     * all entries. */
+    int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
 typedef struct ring_entry {
     int64_t index;
-    int level, slot; /* slot: -1 = an empty state */
+    int level, slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
-/* One call on one rank, at the beginning of its workspace. */
+/* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
 typedef struct ring_call {
-    attn_params p; /* of the part that is computed */
+    attn_params p; /* p is the part that is computed. */
     attn_gradients g;
-    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_params own; /* own has the rank's tensors with explicit strides. */
     attn_gradients own_g;
     ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
-    char *base; /* what the plan's offsets count from */
+    char *base; /* The plan's offsets count from base. */
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
@@ -13881,7 +13985,7 @@ static ring_shape shape_of(const attn_params *p)
     return s;
 }
 
-/* Of a shard: values lie behind keys; dk and dv likewise. */
+/* values_at relies on this: in a shard values lie behind keys, and dv lies behind dk. */
 static int64_t values_at(const ring_shape *s, int64_t length)
 {
     return aligned(times(s->k_bytes, length));
@@ -13916,8 +14020,8 @@ static void plan_lengths(ring_plan *pl)
     pl->entry_count = nodes;
 }
 
-/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
- * the first keys are as many as any others. */
+/* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
+ * workspace. Without kv_begin the first keys are as many as any others. */
 OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
                                                 size_t *bytes)
 {
@@ -13946,13 +14050,13 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
-    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
     return status;
 }
 
-/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
 {
     attn_ring_range keys;
@@ -13965,8 +14069,8 @@ static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
     return 0;
 }
 
-/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
- * lengths those of the same counts need the same. */
+/* backward_part_bytes asks about all parts, as a shorter backward call may need more workspace.
+ * Without lengths, parts of equal counts have equal needs. */
 OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
                                                  const ring_cut *c, int own, size_t *bytes)
 {
@@ -14023,7 +14127,7 @@ static void plan_ring_backward(ring_plan *pl)
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
 }
 
-/* Workspace of the parts. */
+/* size_of_parts sizes the workspace of the parts. */
 static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
                                  const attn_ring *ring, size_t *bytes)
 {
@@ -14033,7 +14137,7 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
              : forward_part_bytes(p, &c, ring->transport->rank, bytes);
 }
 
-/* With so many bytes for the parts. */
+/* plan_ring gives the parts `work` bytes. */
 static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
                       ring_plan *pl)
 {
@@ -14049,7 +14153,7 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     else
         plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
-    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
 OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
@@ -14060,7 +14164,7 @@ OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, cons
     return pl.bytes;
 }
 
-/* Bytes of workspace that a call needs. */
+/* ring_bytes counts the bytes of workspace that a call needs. */
 static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
                               int64_t *bytes)
 {
@@ -14076,7 +14180,7 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return held_by(&c, ring->transport->rank, NULL, NULL);
 }
 
-/* Everything that can be wrong on one rank. */
+/* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
@@ -14114,7 +14218,8 @@ static double ring_seconds(const attn_transport *t)
     return t->seconds ? t->seconds(t->user) : 0;
 }
 
-/* The status of the lowest rank that has one: it gives the largest number. */
+/* agree_on_status finds the status of the lowest rank that has one, which gives the largest
+ * number. */
 static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
                                    attn_status status)
 {
@@ -14186,7 +14291,7 @@ static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *
     return hash;
 }
 
-/* All numbers are the same if the largest and the smallest are. */
+/* agree_on_call relies on this: all numbers are equal if the largest and the smallest are. */
 static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
@@ -14197,14 +14302,14 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }
 
-/* A message, from the beginning of a buffer on. */
+/* A ring_message is a message from the beginning of a buffer on. */
 typedef struct ring_message {
     const char *send;
     char *receive;
     int64_t send_bytes, receive_bytes;
 } ring_message;
 
-/* Begins an exchange if no rank has failed; returns what they agree on. */
+/* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
 static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
 {
     const attn_transport *t = c->t;
@@ -14227,7 +14332,7 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
     return ATTN_OK;
 }
 
-/* Ends it, whatever this rank's status is. */
+/* end_exchange ends it, whatever this rank's status is. */
 static attn_status end_exchange(ring_call *c, attn_status status)
 {
     const double from = ring_seconds(c->t);
@@ -14238,7 +14343,7 @@ static attn_status end_exchange(ring_call *c, attn_status status)
 
 /* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard. */
 
-/* 0 would mean packed. */
+/* A stride of 0 would mean packed. */
 static void name_broadcast(attn_tensor *t)
 {
     if (t->stride_batch == 0)
@@ -14289,7 +14394,7 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* The part's rows: a range, which begins at row `at` of this rank's. */
+/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
 static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
 {
     attn_params *p = &c->p;
@@ -14303,7 +14408,7 @@ static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }
 
-/* Keys that lie packed among `length` ones. */
+/* set_key_strides is for keys that lie packed among `length` ones. */
 static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
 {
     t->stride_seq = (ptrdiff_t)dim;
@@ -14311,7 +14416,8 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
+ * `length`. */
 static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
                           int64_t begin, int64_t end)
 {
@@ -14327,7 +14433,7 @@ static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
 
-/* One tensor of the rank's own keys or values, packed. */
+/* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
@@ -14344,7 +14450,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
                        (size_t)bytes);
 }
 
-/* The rank's own shard into the first buffer. */
+/* load_own puts the rank's own shard into the first buffer. */
 static attn_status load_own(ring_call *c)
 {
     const attn_ring *ring = c->pl.cuts.ring;
@@ -14356,7 +14462,7 @@ static attn_status load_own(ring_call *c)
     return ATTN_OK;
 }
 
-/* Whether the part has a pair that may be visible; counts. */
+/* has_pairs tells whether the part has a pair that may be visible, and counts. */
 static int has_pairs(ring_call *c)
 {
     const double pairs = visible_pairs(&c->p);
@@ -14383,7 +14489,7 @@ static attn_state slot_state(const ring_call *c, int slot)
     return s;
 }
 
-/* A slot of empty states. */
+/* take_slot gives a slot of empty states. */
 static int take_slot(ring_call *c)
 {
     char *used = c->base + c->pl.used;
@@ -14405,7 +14511,7 @@ static int take_slot(ring_call *c)
     return slot;
 }
 
-/* The states of two slots in one of them. */
+/* merge_slots merges the states of two slots into one of them. */
 static int merge_slots(ring_call *c, int lower, int upper)
 {
     attn_state a, b;
@@ -14418,7 +14524,8 @@ static int merge_slots(ring_call *c, int lower, int upper)
     return lower;
 }
 
-/* The entry of a node, which leaves the list, or -2. Not along the tree: what has come so far. */
+/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
+ * not merge along the tree, it takes what has come so far. */
 static int take_entry(ring_call *c, int level, int64_t index)
 {
     int64_t i;
@@ -14432,7 +14539,7 @@ static int take_entry(ring_call *c, int level, int64_t index)
     return -2;
 }
 
-/* A node is complete: with its sibling it is the node above. */
+/* add_entry adds a complete node, which together with its sibling becomes the node above. */
 static void add_entry(ring_call *c, int level, int64_t index, int slot)
 {
     const int along_tree = c->pl.cuts.along_tree;
@@ -14450,8 +14557,8 @@ static void add_entry(ring_call *c, int level, int64_t index, int slot)
     entry->slot = slot;
 }
 
-/* Every range of this rank's rows against the keys of the part: a new slot in *slot, unless the
- * masks leave nothing. */
+/* compute_rows computes every range of this rank's rows against the keys of the part, into a new
+ * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
     attn_ring_range range;
@@ -14472,7 +14579,8 @@ static attn_status compute_rows(ring_call *c, int *slot)
     return status;
 }
 
-/* The keys of one range, which begin at `at` of a shard of `length`, node by node. */
+/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
+ * node. */
 static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
                                  const attn_ring_range *range)
 {
@@ -14500,7 +14608,7 @@ static attn_status compute_range(ring_call *c, const char *shard, int64_t length
     return status;
 }
 
-/* The keys of rank `source`. */
+/* compute_shard takes the keys of rank `source`. */
 static attn_status compute_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14512,7 +14620,8 @@ static attn_status compute_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* Keys or values of a range of a shard to their place in the whole sequence. */
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
 static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
                           int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
 {
@@ -14537,13 +14646,13 @@ static void gather_shard(ring_call *c, int source, const char *shard)
     }
 }
 
-/* This rank's rows against all keys at once. */
+/* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
     attn_status status;
     int slot = -1;
     set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* all of them */
+    c->p.part.keys = 0; /* All keys count. */
     c->p.part.key_begin = c->p.part.key_count = 0;
     status = compute_rows(c, &slot);
     add_entry(c, 0, 0, slot);
@@ -14621,7 +14730,7 @@ static attn_status ring_attention(ring_call *c)
  * where R is the number of ranks, the gradients are home.
  */
 
-/* Where gradients lie in the buffer of message t. */
+/* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
     const ring_cut *cuts = &c->pl.cuts;
@@ -14655,7 +14764,7 @@ static void add_floats(float *to, const float *from, int64_t count)
         to[i] = to[i] + from[i];
 }
 
-/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
 static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
@@ -14669,7 +14778,8 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
-/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+/* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
+ * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14684,7 +14794,8 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = c->base + c->pl.part_dv;
 }
 
-/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+/* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
+ * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14708,7 +14819,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
+ * rows to dq. */
 static attn_status backward_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14723,7 +14835,7 @@ static attn_status backward_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* A row of f32 to an output's row `x` of this rank. */
+/* store_row stores a row of f32 to an output's row `x` of this rank. */
 static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
                       int64_t dim)
 {
@@ -14733,7 +14845,8 @@ static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, co
     attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
 }
 
-/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+/* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
+ * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, const float *from)
 {
@@ -14743,7 +14856,7 @@ static void store_gradient(const ring_call *c, const attn_output *to, int64_t he
             store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
 }
 
-/* Of the rows and keys in use: `home` holds dk and dv. */
+/* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
 static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14766,7 +14879,7 @@ static void write_gradients(ring_call *c, const float *home)
     }
 }
 
-/* What this rank adds joins what came with message t. */
+/* join_gifts adds what came with message t to what this rank gives. */
 static void join_gifts(ring_call *c, int t)
 {
     float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));
@@ -14913,7 +15026,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
     return ring_sentence(p, g, 1, ring, workspace, workspace_bytes, buffer, buffer_bytes);
 }
 
-/* The call, made ready in its workspace. */
+/* open_ring_call makes the call ready in its workspace. */
 OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
@@ -14924,7 +15037,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     base = align_memory(base);
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
-    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;

@@ -7,17 +7,6 @@
 #include "select.c"
 #include "tuning.c"
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
@@ -128,46 +117,6 @@ static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
 }
 
 /* Every array of the call gets its strides, or *why says which one does not fit into memory. */

@@ -5,8 +5,8 @@
  */
 #pragma once
 
+#include "../config.h"
 #include "../../attn_opencl.h"
-#include "../../kernels.cl" /* for its numbers: the kernels are left out */
 
 #include <string.h>
 #ifdef _WIN32
