@@ -23,7 +23,7 @@ static inline attn_status bad_range(text *why, const size_rule *rule, int64_t va
     return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;
@@ -48,7 +48,7 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return ATTN_OK;
 }
 
-/* name: of an output, field: its stride, as it was given. */
+/* `name` is that of an output, and `field` is its stride as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
                                               text *why)
 {

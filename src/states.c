@@ -6,7 +6,8 @@
 #include "numbers.c"
 #include "seam.h"
 
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {
@@ -22,7 +23,8 @@ static inline int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+/* merge_body computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
+ * or b. */
 KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {

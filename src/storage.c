@@ -7,7 +7,7 @@
 #include "seam.h"
 #include "sizes.c"
 
-/* n numbers from data[at..] as f32. */
+/* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
@@ -18,7 +18,7 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
                            : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
 }
 
-/* n results, NaN canonical already and without -0, to data[at..]. */
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {
@@ -64,7 +64,7 @@ typedef struct storage {
     void (*store)(void *data, int64_t at, float x);
 } storage;
 
-/* by attn_dtype */
+/* The table is in the order of attn_dtype. */
 static const storage storages[] = {
     { load_f32, store_f32 },
     { load_f16, store_f16 },

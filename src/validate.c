@@ -10,10 +10,11 @@
 #include "problem.c"
 #include "keys.c"
 
-#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 #define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
 
-/* int64_t fields */
+/* These are the int64_t fields. */
 static const size_rule size_rules[] = {
     { SIZE_RULE(batch, 0, MOST) },
     { SIZE_RULE(num_heads_q, 1, MOST) },
@@ -37,7 +38,7 @@ static const size_rule size_rules[] = {
     { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
 };
 
-/* int fields */
+/* These are the int fields. */
 static const size_rule enum_rules[] = {
     { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
     { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
@@ -88,8 +89,8 @@ static attn_status check_numbers(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
- * means something: what it shows is visible anyway. */
+/* Fields that mean nothing without another one are refused, not ignored. As a special case, prefix
+ * without causal means something: what it shows is visible anyway. */
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
@@ -167,7 +168,7 @@ static attn_status check_rows(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Rows or keys of a part: its three fields and the one that bounds them. */
+/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
 typedef struct part_rule {
     const char *flag, *begin_name, *count_name, *whole_name;
     int on;
@@ -220,7 +221,8 @@ static attn_status check_part(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
+ * rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -278,7 +280,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
     return status;
 }
 
-/* The pages that hold the keys in use of one sequence are there. */
+/* check_table wants the pages that hold the keys in use of one sequence to be there. */
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -296,7 +298,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* The rows of one sequence lie inside the ring and in pages that exist. */
+/* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
 static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -338,7 +340,7 @@ static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t 
                         why);
 }
 
-/* The resolved tensors fit into memory and are there. */
+/* check_tensors wants the resolved tensors to fit into memory and to be there. */
 static attn_status check_tensors(const attn_params *p, int need_data, text *why)
 {
     const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
@@ -360,8 +362,8 @@ static attn_status check_tensors(const attn_params *p, int need_data, text *why)
     return status;
 }
 
-/* An optional array over (batch, head, row, column), of `bytes` each; rows and columns 1 where it
- * has no such axis. */
+/* check_array is for an optional array over (batch, head, row, column), of `bytes` each; rows and
+ * columns are 1 where it has no such axis. */
 static attn_status check_array(const char *name, const void *data, int64_t bytes,
                                const attn_params *p, int64_t rows, int64_t columns,
                                ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
@@ -399,7 +401,7 @@ static attn_status check_block_mask(const attn_params *p, text *why)
     return status;
 }
 
-/* Every strided array but the tensors. */
+/* check_arrays checks every strided array but the tensors. */
 static attn_status check_arrays(const attn_params *p, text *why)
 {
     const attn_bias *bias = &p->bias;
@@ -505,7 +507,7 @@ static attn_status check_csr(const attn_params *p, text *why)
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
@@ -529,7 +531,8 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
+ * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;
