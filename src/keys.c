@@ -4,7 +4,6 @@
 #pragma once
 
 #include "sizes.c"
-#include "call.h"
 
 /* A key_place is where a key of a sequence lies. In this file only it and the three functions below
  * know that. */
@@ -24,7 +23,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -43,9 +42,8 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
     return at;
 }
 
-/* next_place goes behind the rows that lie one after the other, as key_at would without a
- * division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+/* The place behind those that lie one after the other: key_at without a division. */
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;

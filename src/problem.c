@@ -3,23 +3,11 @@
  */
 #pragma once
 
-#include "sizes.c"
+#include "fields.c"
 #include "select.c"
 #include "tuning.c"
 
-/* rows_held counts the rows of a batch entry of q that are there, and keys_held the keys of one of
- * k. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
-/* state_row gives the number of a row among raw states: that of a packed lse. */
+/* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
@@ -133,78 +121,14 @@ static void settle_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Where 0 means broadcast, its long name does, too. */
-static void resolve_broadcast(ptrdiff_t *stride)
+/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_layouts(attn_params *p, text *why)
 {
-    if (*stride == ATTN_STRIDE_BROADCAST)
-        *stride = 0;
-}
-
-static void resolve_mask_strides(attn_mask *m)
-{
-    resolve_broadcast(&m->stride_batch);
-    resolve_broadcast(&m->stride_head);
-    resolve_broadcast(&m->stride_q);
-    resolve_broadcast(&m->stride_kv);
-}
-
-/* rows_of_entry counts the rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* table_entries counts the entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static void resolve_rows(attn_params *p)
-{
-    attn_rows *rows = &p->kv_rows;
-    if (rows->page_size)
-        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
-}
-
-static void resolve_layouts(attn_params *p)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const attn_block_mask *blocks = &p->block_mask;
-    resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
-    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
-    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
-    if (varlen)
-        p->lse.stride_batch = 0;
-    resolve_broadcast(&p->bias.stride_batch);
-    resolve_broadcast(&p->bias.stride_head);
-    resolve_broadcast(&p->bias.stride_q);
-    resolve_broadcast(&p->bias.stride_kv);
-    resolve_mask_strides(&p->bool_mask);
-    resolve_mask_strides(&p->bit_mask);
-    resolve_broadcast(&p->block_mask.stride_batch);
-    resolve_broadcast(&p->block_mask.stride_head);
-    resolve_broadcast(&p->block_mask.csr_stride_batch);
-    resolve_broadcast(&p->block_mask.csr_stride_head);
-    resolve_broadcast(&p->alibi_stride);
-    if (p->q_segments_stride == 0)
-        p->q_segments_stride = to_stride(p->seq_len_q);
-    if (p->kv_segments_stride == 0)
-        p->kv_segments_stride = to_stride(p->seq_len_kv);
-    if (p->tree_stride == 0)
-        p->tree_stride = to_stride(p->seq_len_q);
-    resolve_broadcast(&p->q_segments_stride);
-    resolve_broadcast(&p->kv_segments_stride);
-    resolve_broadcast(&p->tree_stride);
-    if (blocks->block_k > 0 && blocks->stride_row == 0)
-        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
         p->logits.num_rows = p->seq_len_q;
+    x = axes_of_call(p);
+    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
 /* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands

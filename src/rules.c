@@ -12,15 +12,15 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+/* "name (value) must be at least / at most / the only value" */
+static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
+                                    int64_t value)
 {
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be "
-             : low                     ? " must be at least "
-                                       : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+    const int low = value < least;
+    put_field(why, name, value);
+    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
+    put_int(why, low ? least : most);
+    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
@@ -31,7 +31,7 @@ static inline attn_status check_counts(const void *base, const size_rule *rules,
         int64_t value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
@@ -43,19 +43,19 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
         int value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
 
-/* `name` is that of an output, and `field` is its stride as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
-                                              text *why)
+/* A stride of an output, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *stride_name,
+                                              ptrdiff_t stride, text *why)
 {
     if (stride != ATTN_STRIDE_BROADCAST)
         return ATTN_OK;
     put(why, name);
-    put(why, field);
+    put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }

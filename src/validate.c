@@ -10,54 +10,11 @@
 #include "problem.c"
 #include "keys.c"
 
-/* This is no limit of memory, and equal on every machine. */
-#define MOST_KEY_BASE ((int64_t)1 << 58)
-#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
-
-/* These are the int64_t fields. */
-static const size_rule size_rules[] = {
-    { SIZE_RULE(batch, 0, MOST) },
-    { SIZE_RULE(num_heads_q, 1, MOST) },
-    { SIZE_RULE(num_heads_kv, 0, MOST) },
-    { SIZE_RULE(seq_len_q, 0, MOST) },
-    { SIZE_RULE(seq_len_kv, 0, MOST) },
-    { SIZE_RULE(head_dim, 1, MOST) },
-    { SIZE_RULE(head_dim_v, 0, MOST) },
-    { SIZE_RULE(shared_keys, 0, MOST) },
-    { SIZE_RULE(chunk_size, 0, MOST) },
-    { SIZE_RULE(block_mask.block_q, 0, MOST) },
-    { SIZE_RULE(block_mask.block_k, 0, MOST) },
-    { SIZE_RULE(logits.num_rows, 0, MOST) },
-    { SIZE_RULE(kv_rows.ring, 0, MOST) },
-    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
-    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
-    { SIZE_RULE(part.row_begin, 0, MOST) },
-    { SIZE_RULE(part.row_count, 0, MOST) },
-    { SIZE_RULE(part.key_begin, 0, MOST) },
-    { SIZE_RULE(part.key_count, 0, MOST) },
-    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
-};
-
-/* These are the int fields. */
-static const size_rule enum_rules[] = {
-    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(lse.dtype, 0, 0) },
-    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
-    { SIZE_RULE(window, 0, ATTN_WINDOW) },
-    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
-    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
-    { SIZE_RULE(num_workers, 0, 65536) },
-};
+#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
-    if (!status)
-        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
@@ -83,88 +40,154 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
-    if (p->sinks && p->softmax1)
-        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
-                         " is a sink of 0 and excludes sinks: set one of them");
     return ATTN_OK;
 }
 
-/* Fields that mean nothing without another one are refused, not ignored. As a special case, prefix
- * without causal means something: what it shows is visible anyway. */
+/* A member of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
+}
+
+/* An int64_t, or a ptrdiff_t. */
+static int64_t number_of(const attn_params *p, member m)
+{
+    int64_t number;
+    ptrdiff_t stride;
+    memcpy(&number, (const char *)p + m.offset, sizeof number);
+    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
+    return m.size == sizeof stride ? stride : number;
+}
+
+/* A field that must not stand alone, or not together with another one. */
+typedef struct pair_rule {
+    member field, other;
+    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
+    const char *name; /* of the number to be shown; NULL = none */
+    const char *rest;
+} pair_rule;
+
+#define ALONE(field, other, rest)                                                                  \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, NULL, rest                                                \
+    }
+#define NUMBER_ALONE(field, other, rest)                                                           \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, #field, rest                                              \
+    }
+#define TOGETHER(field, other, rest)                                                               \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
+    }
+
+/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
+ * means something: the keys that it shows are visible anyway. */
+static const pair_rule pair_rules[] = {
+    ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
+    ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
+    ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
+    NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    TOGETHER(block_mask.bitmap, block_mask.row_offsets,
+             "block_mask.bitmap and row_offsets: give one of them"),
+    ALONE(block_mask.row_offsets, block_mask.columns,
+          "block_mask.row_offsets and columns: give both or neither"),
+    ALONE(block_mask.columns, block_mask.row_offsets,
+          "block_mask.row_offsets and columns: give both or neither"),
+    TOGETHER(cu_seqlens_kv, kv_rows, "kv_rows and cu_seqlens_kv: give one of them"),
+    ALONE(kv_rows.begin, kv_rows.ring,
+          "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0"),
+    ALONE(kv_rows.table, kv_rows.page_size,
+          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
+    NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+};
+
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    const attn_block_mask *m = &p->block_mask;
-    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
-    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
-        return bad(why, ATTN_ERR_ARG,
-                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (!p->q_segments != !p->kv_segments)
-        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    if (!p->window && p->window_left)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
-    if (!p->window && p->window_right)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
+    int i = 0;
+    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
+                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
+        i++;
+    if (i == COUNT_OF(pair_rules))
+        return ATTN_OK;
+    if (pair_rules[i].name)
+        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
+    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+}
+
+static attn_status check_window_sides(const attn_params *p, text *why)
+{
     if (p->window_left < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
                          " must be -1 (unbounded) or more");
     if (p->window_right < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
                          " must be -1 (unbounded) or more");
-    if (p->mask_tile && !p->mask)
-        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
-    if (m->bitmap && m->row_offsets)
-        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
-    if (!m->row_offsets != !m->columns)
-        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
-    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
-static attn_status check_rows(const attn_params *p, text *why)
+static attn_status check_alignment(const attn_params *p, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
-    if (p->cu_seqlens_kv &&
-        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
-        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
-    if (rows->begin && !rows->ring)
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    return ATTN_OK;
+}
+
+static attn_status check_cells(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int given = m->bitmap || m->row_offsets;
+    if (given && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if (given && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !given)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    return ATTN_OK;
+}
+
+/* What the value of one field asks of another one. */
+static attn_status check_values_of_fields(const attn_params *p, text *why)
+{
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
-                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
-    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (p->shared_keys > p->seq_len_kv) {
+        put_field(why, "shared_keys", p->shared_keys);
+        put(why, " must be at most ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
                          " is set, but kv_rows.table is NULL");
-    if (!rows->page_size && rows->table)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
-                         " must be at least 1 when kv_rows.table is given");
-    if (!rows->page_size && rows->table_stride)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
-                         " is set, but kv_rows.page_size is 0");
-    if (!rows->page_size && rows->num_pages)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
-                         " is set, but kv_rows.page_size is 0");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
@@ -209,16 +232,10 @@ static attn_status check_part(const attn_params *p, text *why)
                          " needs part.keys and partial");
     if (status || (!part->rows && !part->keys))
         return status;
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
-    return ATTN_OK;
+    return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
 /* check_continued wants the keys of a part that is continued in one chunk, of sequences with
@@ -258,25 +275,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 
@@ -328,121 +351,17 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
-                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
+/* The tensors that the call reads are there. */
+static attn_status check_tensors(const attn_params *p, text *why)
 {
-    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-    if (needed && !t->data) {
-        put(why, name);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
-                        why);
-}
-
-/* check_tensors wants the resolved tensors to fit into memory and to be there. */
-static attn_status check_tensors(const attn_params *p, int need_data, text *why)
-{
-    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
-    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
-    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
-    const int need_keys = need_data && keys_held(p) > 0;
-    const int need_values = need_keys && wants_values(p);
-    attn_status status;
-    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
-    if (!status)
-        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
-    if (!status)
-        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
-    if (!status)
-        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
-    if (!status)
-        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
-    return status;
-}
-
-/* check_array is for an optional array over (batch, head, row, column), of `bytes` each; rows and
- * columns are 1 where it has no such axis. */
-static attn_status check_array(const char *name, const void *data, int64_t bytes,
-                               const attn_params *p, int64_t rows, int64_t columns,
-                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
-                               ptrdiff_t stride_column, text *why)
-{
-    ptrdiff_t stride[4];
-    stride[0] = stride_batch;
-    stride[1] = stride_head;
-    stride[2] = stride_row;
-    stride[3] = stride_column;
-    if (!data)
-        return ATTN_OK;
-    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
-}
-
-static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
-{
-    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
-                       m->stride_head, m->stride_q, m->stride_kv, why);
-}
-
-static attn_status check_block_mask(const attn_params *p, text *why)
-{
-    const attn_block_mask *m = &p->block_mask;
-    attn_status status;
-    if (!m->block_q || !m->block_k)
-        return ATTN_OK;
-    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
-                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
-                         m->stride_row, 1, why);
-    if (!status)
-        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
-                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
-                             m->csr_stride_head, 1, 0, why);
-    return status;
-}
-
-/* check_arrays checks every strided array but the tensors. */
-static attn_status check_arrays(const attn_params *p, text *why)
-{
-    const attn_bias *bias = &p->bias;
-    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
-                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
-                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
-    if (!status)
-        status = check_mask("bool_mask", &p->bool_mask, p, why);
-    if (!status)
-        status = check_mask("bit_mask", &p->bit_mask, p, why);
-    if (!status)
-        status = check_block_mask(p, why);
-    if (!status)
-        status =
-            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
-    if (!status)
-        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
-                             p->q_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
-                             p->kv_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
-                             0, 1, 0, why);
-    if (!status && p->kv_rows.page_size)
-        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
-                             p->kv_rows.table_stride, 0, 0, 1, why);
-    return status;
-}
-
-static attn_status check_output_sizes(const attn_params *p, text *why)
-{
-    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
-    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
-    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
-    attn_status status = ATTN_OK;
-    if (p->partial)
-        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
-    if (!status && p->logits.data)
-        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
-    return status;
+    const int has_keys = keys_held(p) > 0;
+    if (!p->q.data)
+        return bad(why, ATTN_ERR_ARG, "q.data is NULL");
+    if (has_keys && !p->k.data)
+        return bad(why, ATTN_ERR_ARG, "k.data is NULL");
+    if (has_keys && wants_values(p) && !p->v.data)
+        return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    return ATTN_OK;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -548,23 +467,24 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
-        status = check_rows(&pr->p, why);
+        status = check_values_of_fields(&pr->p, why);
+    if (!status)
+        status = check_window_sides(&pr->p, why);
+    if (!status)
+        status = check_alignment(&pr->p, why);
+    if (!status)
+        status = check_cells(&pr->p, why);
     if (!status)
         status = check_part(&pr->p, why);
     if (!status)
-        status = check_output_strides("o", &pr->p.o, why);
-    if (!status)
-        status = check_output_strides("lse", &pr->p.lse, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
-    resolve_layouts(&pr->p);
     need_data = need_data && !is_empty(&pr->p);
-    status = check_tensors(&pr->p, need_data, why);
-    if (!status)
-        status = check_arrays(&pr->p, why);
-    if (!status)
-        status = check_output_sizes(&pr->p, why);
+    status = resolve_layouts(&pr->p, why);
+    if (!status && need_data)
+        status = check_tensors(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status)

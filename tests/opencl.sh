@@ -132,11 +132,12 @@ absent() {
     echo libm.so.6 > "$work/none/broken.icd"
     without "a driver that is none" "no OpenCL platform" "$PWD/$work/none"
     rm "$work/none/broken.icd"
-    if OCL_ICD_VENDORS=$PWD/$work/none "$test" opencl > "$work/log" 2>&1; then
-        echo "opencl: group opencl without a device: $(tail -n 1 "$work/log")"
+    if OCL_ICD_VENDORS=$PWD/$work/none "$test" opencl opencl_smoke opencl_programs \
+        > "$work/log" 2>&1; then
+        echo "opencl: groups of a device without one: $(tail -n 1 "$work/log")"
     else
         failed=1
-        echo "FAILED opencl: group opencl without a device"
+        echo "FAILED opencl: groups of a device without one"
     fi
 }
 
@@ -150,9 +151,9 @@ bench_files() {
 pocl_exact() {
     driver "$vendors/pocl.icd" PoCL || return 0
     run "PoCL, exact: golden hashes" "$test" --impl opencl bits stability outputs
-    run "PoCL: arrays, events, threads" "$test" opencl
+    run "PoCL: opening; arrays, events, threads" "$test" opencl_smoke opencl
     run "PoCL: first use; programs damaged" "$test" opencl_programs
-    run "PoCL: the bench notices what is wrong" "$build/bench" selfcheck --device Portable
+    run "PoCL: the bench notices what is wrong" "$build/bench_test" selfcheck --device Portable
     run "PoCL: the bench, and its files" bench_files
 }
 
@@ -261,7 +262,7 @@ oclgrind_clean() {
 
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
-    prefill="3: prefill" gradients="17: gradients"
+    prefill="0: prefill" gradients="14: gradients"
     plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, factor/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \
@@ -273,6 +274,20 @@ oclgrind_planted() {
         "data race"
     plant "$gradients" "a gradient of a key too many" \
         's/if (j >= keys || c >= dim)/if (c >= dim)/' "invalid write"
+}
+
+# What is not OpenCL's alone in src/opencl compiles without it: another API could use it as it is.
+rooms() {
+    for room in fields plan arrays describe; do
+        printf '#include "src/api/attn.h"\n#include "src/opencl/%s.c"\n' $room > "$work/room.c"
+        if $COMPILE -Wno-unused-function -I. -MD -MF "$work/room.d" -c "$work/room.c" \
+            -o "$work/room.o" && ! grep -E 'attn_opencl|loader|device\.c|session' "$work/room.d"; then
+            echo "opencl: src/opencl/$room.c compiles without OpenCL"
+        else
+            failed=1
+            echo "FAILED opencl: src/opencl/$room.c is not free of OpenCL"
+        fi
+    done
 }
 
 gate() {
@@ -299,7 +314,7 @@ lane() {
 
 (lane first pocl_exact on_rusticl on_intel pocl_planted oclgrind_planted) &
 first=$!
-(JOBS=1 lane second gate pocl_groups pocl_cases oclgrind_clean absent)
+(JOBS=1 lane second rooms gate pocl_groups pocl_cases oclgrind_clean absent)
 status=$?
 wait "$first" || status=1
 exit "$status"

@@ -301,9 +301,9 @@ static const struct misuse {
     { "tile_keys (8) must be 0 or a power of two from 16 to 1024", ATTN_ERR_ARG, 0, 8 },
     { "tile_keys (48) must be", ATTN_ERR_ARG, 0, 48 },
     { "tile_keys (2048) must be", ATTN_ERR_ARG, 0, 2048 },
-    { "partial (1): attn_resume gives o and lse", ATTN_ERR_UNSUPPORTED,
-      offsetof(attn_params, partial), 0 },
-    { "part.keys (1): attn_resume divides the keys itself", ATTN_ERR_UNSUPPORTED,
+    { "partial (1) is set, but attn_resume_begin does not take it: it needs o and lse",
+      ATTN_ERR_UNSUPPORTED, offsetof(attn_params, partial), 0 },
+    { "part.keys (1) is set, but attn_resume_begin does not take it", ATTN_ERR_UNSUPPORTED,
       offsetof(attn_params, part.keys), 0 },
 };
 
@@ -343,13 +343,16 @@ static void check_misuse(void)
     }
     p = a.p;
     p.cu_seqlens_q = p.cu_seqlens_kv = cu;
-    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED, "cu_seqlens_q: attn_resume takes");
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
+           "cu_seqlens_q is set, but attn_resume_begin does not take it: tell documents");
     p = a.p;
     p.kv_rows.ring = 40;
-    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED, "kv_rows: attn_resume fetches");
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
+           "is set, but attn_resume_begin does not take it");
     p = a.p;
     p.logits.data = (float *)(void *)memory;
-    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives");
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
+           "logits.data is set, but attn_resume_begin does not take it");
     p = a.p;
     p.o.data = p.lse.data = NULL;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
@@ -401,7 +404,7 @@ static const struct {
     { "a window", law_window, 8 },
 };
 
-void test_resume(void)
+TEST_GROUP(resume, RUN_ONCE, "keys that come tile by tile: the bits of one call, every misuse")
 {
     if (T.impl == ATTN_IMPL_NAIVE) {
         SKIP("naive takes no part of a call");

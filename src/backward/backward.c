@@ -91,8 +91,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    resolve_gradients(&pr->p, resolved);
-    status = check_gradient_sizes(&pr->p, resolved, why);
+    status = resolve_gradients(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -119,15 +118,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
 }
 
 /* describe_backend changes *info if a backend takes the call. */

@@ -1,113 +1,12 @@
-/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input.
+/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input.
  * SPDX-License-Identifier: MIT
  */
 #pragma once
 
-#include "../api/backward.h"
-#include "../rules.c"
+#include "fields.c"
 #include "../problem.c"
 
-/* These bits name the gradients, or parts of them, that some work is about. */
-enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
-#define WANT_KEYS (WANT_DK | WANT_DV)
-#define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
-
-static int wanted(const attn_gradients *g)
-{
-    return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
-           (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
-           (g->dsinks ? WANT_SINKS : 0);
-}
-
-/* longest counts the rows and keys of the longest sequence that may come. */
-static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
-{
-    int64_t b;
-    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
-    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
-    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
-        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
-    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
-        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
-}
-
-/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
-static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
-{
-    int64_t packed = 1;
-    int axis;
-    for (axis = 3; axis >= 0; axis--) {
-        a->stride[axis] = 0;
-        if (!a->kept[axis])
-            a->count[axis] = 1;
-        else
-            a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
-        packed = times(packed, a->count[axis]);
-    }
-}
-
-static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
-{
-    const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
-    attn_sum_axes a;
-    a.data = d->data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
-    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
-    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
-    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
-    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
-    pack_axes(&a, given);
-    return a;
-}
-
-static int keeps_all(const attn_sum_axes *a)
-{
-    return a->kept[ATTN_AXIS_BATCH] && a->kept[ATTN_AXIS_HEAD] && a->kept[ATTN_AXIS_ROW] &&
-           a->kept[ATTN_AXIS_KEY];
-}
-
-static attn_sum_axes slope_axes(const attn_params *p, float *data)
-{
-    const ptrdiff_t given[4] = { 0, 0, 0, 0 };
-    attn_sum_axes a;
-    a.data = data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
-    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
-    a.kept[ATTN_AXIS_HEAD] = 1;
-    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
-    pack_axes(&a, given);
-    return a;
-}
-
-static void resolve_gradients(const attn_params *p, attn_gradients *g)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
-}
-
-/* ---- Validation */
-
-#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
-
-/* These are the int fields. */
-static const size_rule gradient_rules[] = {
-    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
-    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
-    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
-};
-
-/* check_given refuses a gradient that needs something which is not given. */
+/* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -170,21 +69,11 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         " has no gradients: use o and lse");
-    if (rows->ring)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
-                         ": caches have no gradients");
-    if (rows->page_size)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
-                         ": caches have no gradients");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
 /* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
@@ -195,50 +84,12 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_strides("dq", &g->dq, why);
-    if (!status)
-        status = check_output_strides("dk", &g->dk, why);
-    if (!status)
-        status = check_output_strides("dv", &g->dv, why);
-    return status;
-}
-
-/* check_gradient_sizes checks that the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
-                                                  text *why)
-{
-    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
-    const struct {
-        const char *name;
-        const attn_tensor *tensor;
-        int64_t heads, rows, columns;
-    } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
-        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
-        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
-        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
-    };
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
-        const attn_tensor *t = tensors[i].tensor;
-        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-        if (t->data)
-            status =
-                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
-    }
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }

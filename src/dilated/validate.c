@@ -63,45 +63,6 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* check_refused refuses what means nothing here, or would mean something else. It comes first, as
- * nothing else that is set then helps. */
-static attn_status check_refused(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        int set;
-    } fields[] = {
-        { "kv_begin", p->kv_begin != NULL },
-        { "key_base", p->key_base != NULL },
-        { "kv_rows.ring", p->kv_rows.ring != 0 },
-        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
-        { "shared_keys", p->shared_keys != 0 },
-        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
-        { "prefix", p->prefix != NULL },
-        { "chunk_size", p->chunk_size != 0 },
-        { "q_segments", p->q_segments != NULL },
-        { "kv_segments", p->kv_segments != NULL },
-        { "tree_parents", p->tree_parents != NULL },
-        { "bit_mask", p->bit_mask.data != NULL },
-        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
-        { "mask", p->mask != NULL },
-        { "score", p->score != NULL },
-        { "dropout_p", !(p->dropout_p == 0.0f) },
-        { "partial", p->partial != 0 },
-        { "part", p->part.rows != 0 || p->part.keys != 0 },
-        { "logits", p->logits.data != NULL },
-        { "backend", p->backend != NULL },
-    };
-    int i;
-    for (i = 0; i < COUNT_OF(fields); i++)
-        if (fields[i].set) {
-            put(why, fields[i].name);
-            return bad(why, ATTN_ERR_UNSUPPORTED,
-                       " is set, but dilated attention does not take it");
-        }
-    return ATTN_OK;
-}
-
 /* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
  * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
@@ -171,7 +132,7 @@ typedef struct outline {
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
-    attn_status status = p ? check_refused(p, why) : ATTN_OK;
+    attn_status status = p ? refuse_fields(p, BY_DILATED, "dilated attention", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (!status)

@@ -48,57 +48,37 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
     return hash;
 }
 
-/* call_hash covers what has to be equal on every rank, as otherwise messages would not fit or
- * results mean nothing. */
+/* The numbers of an array. */
+static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params *p,
+                          const call_axes *x)
+{
+    const int64_t outer = x->count[f->axis[0]], inner = x->count[f->axis[3]];
+    const size_t bytes = (size_t)element_bytes(f, p);
+    const char *data = field_data(f, p);
+    ptrdiff_t stride[4];
+    int64_t i, k;
+    resolve_strides_of(f, p, x, stride);
+    for (i = 0; i < outer; i++)
+        for (k = 0; k < inner; k++) {
+            int64_t number = 0;
+            memcpy(&number, data + (i * stride[0] + k) * (ptrdiff_t)bytes, bytes);
+            hash = mix_in(hash, number);
+        }
+    return hash;
+}
+
+/* What every rank must have set alike, or messages would not fit or results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { gradients,
-                                p->batch,
-                                p->num_heads_q,
-                                p->num_heads_kv,
-                                p->seq_len_kv,
-                                p->head_dim,
-                                p->head_dim_v,
-                                p->k.dtype,
-                                p->v.dtype,
-                                p->causal,
-                                p->alignment,
-                                p->window,
-                                p->window_left,
-                                p->window_right,
-                                p->chunk_size,
-                                bits_of(p->scale),
-                                bits_of(p->softcap),
-                                bits_of(p->dropout_p),
-                                (int64_t)p->dropout_seed,
-                                p->softmax1,
-                                p->prefix != NULL,
-                                p->q_segments != NULL,
-                                p->sinks != NULL,
-                                p->tree_parents != NULL,
-                                p->alibi_slopes != NULL,
-                                p->bias.data != NULL,
-                                p->bool_mask.data != NULL,
-                                p->bit_mask.data != NULL,
-                                p->block_mask.bitmap != NULL,
-                                p->block_mask.row_offsets != NULL,
-                                p->mask != NULL,
-                                p->score != NULL };
-    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
-    int64_t b;
+    const call_axes x = axes_of_call(p);
+    uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
     int i;
-    for (i = 0; i < COUNT_OF(numbers); i++)
-        hash = mix_in(hash, numbers[i]);
-    for (b = 0; b < p->batch; b++) {
-        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
-        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
-        hash = mix_in(hash, shift_of(p, b));
-        hash = mix_in(hash, entry32(p->prefix, b, 0));
-        hash = mix_in(hash, entry32(p->q_offset, b, 0));
-    }
-    for (i = 0; i < p->num_heads_q; i++) {
-        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
-        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        if (f->takers & (BY_RANKS | BY_RANKS_SET))
+            hash = mix_in(hash, field_number(f, p));
+        if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
+            hash = mix_array(hash, f, p, &x);
     }
     return hash;
 }

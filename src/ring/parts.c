@@ -16,33 +16,29 @@ static void name_broadcast(attn_tensor *t)
         t->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* resolve_own turns strides of the rank's own tensors into numbers, since a range of them has these
- * strides, too. */
+/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static call_axes own_axes(const attn_params *p, int64_t length)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_ROW] = x.count[AXIS_KEY] = length;
+    return x;
+}
+
 static void resolve_own(attn_params *p, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
-    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    text none = text_in(NULL, 0);
+    call_axes x;
+    resolve_sizes(p);
+    x = own_axes(p, length);
+    resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
     name_broadcast(&p->q);
-    if (p->window && p->window_left > TOO_BIG) /* attn_forward takes them in this way. */
-        p->window_left = -1;
-    if (p->window && p->window_right > TOO_BIG)
-        p->window_right = -1;
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
-    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    const call_axes x = own_axes(p, length);
+    text none = text_in(NULL, 0);
+    resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
     name_broadcast(&g->dout);
     name_broadcast(&g->dlse);
 }

@@ -133,7 +133,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->p = c->own;
     if (g) {
         c->own_g = *g;
-        resolve_own_gradients(p, &c->own_g, c->pl.length);
+        resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
         c->g = c->own_g;
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);

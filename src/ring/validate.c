@@ -88,7 +88,6 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
-    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -101,22 +100,10 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
-    if (p->cu_seqlens_q || p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": a ring writes o and lse");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
-    if (part->rows || part->keys)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
 /* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */

@@ -1,0 +1,442 @@
+/* src/fields.c - the table of fields: what each field of a call is, in one row.
+ * SPDX-License-Identifier: MIT
+ *
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
+ * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
+ * that somebody forgets is refused, never ignored.
+ */
+#pragma once
+
+#include "rules.c"
+
+enum field_type {
+    F_INT, /* values */
+    F_INT64,
+    F_UINT64,
+    F_FLOAT,
+    F_POINTER,
+    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,    /* or of these elements */
+    F_I32,
+    F_I64,
+    F_U8,
+    F_BITS
+};
+
+/* What the axes of arrays count. */
+enum field_axis {
+    AXIS_NONE,
+    AXIS_BATCH,
+    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_HEAD,
+    AXIS_HEAD_KV,
+    AXIS_ROW, /* that are held: p.part */
+    AXIS_KEY,
+    AXIS_DIM,
+    AXIS_DIM_V,
+    AXIS_SEQ_Q, /* of the whole call */
+    AXIS_SEQ_KV,
+    AXIS_CELL_ROW,
+    AXIS_CELL_COLUMN,
+    AXIS_CELL_OFFSET,
+    AXIS_PAGE,
+    AXIS_CHOSEN, /* rows of logits */
+    AXIS_COUNT
+};
+
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
+enum taker {
+    BY_PART = 1,      /* calls of some rows or some keys */
+    BY_GRADIENTS = 2, /* attn_backward */
+    BY_RESUMABLE = 4, /* attn_resume_begin */
+    BY_DILATED = 8,   /* attn_dilated_forward */
+    BY_RING = 16,     /* attn_ring_forward */
+    BY_ALL = 31,
+    BY_RANKS = 64,     /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 128 /* or must have set it or not */
+};
+
+typedef struct call_field {
+    const char *name;
+    uint16_t offset; /* of the value, or of the pointer to an array */
+    uint16_t type, takers;
+    uint16_t output; /* nonzero: written by the call */
+    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
+    uint16_t axis[4];
+    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
+    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
+    int64_t least, most; /* of a number; any where most is below least */
+    const char *instead; /* what helps where the field is refused; NULL = nothing */
+} call_field;
+
+#define AT(member) offsetof(attn_params, member)
+#define VALUE(member, kind, by, ...)                                                               \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+#define RANGE(from, to) .least = from, .most = to
+#define ANY 1, 0
+#define TENSOR(member, entry, heads, rows, columns, by)                                            \
+    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .takers = by, .axis = { entry, heads, rows, columns },                                         \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
+#define PAIRS(member, kind, by)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
+                AT(member.stride_kv) }
+#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .axis = { outer, heads, rows, columns }
+#define LIST(member, kind, by, outer, inner)                                                       \
+    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+
+enum {
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    MASKS = BY_ALL & ~BY_DILATED
+};
+
+static const call_field call_fields[] = {
+    /* ---- sizes */
+    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- tensors */
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+
+    /* ---- lengths */
+    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
+    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
+    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+      .stride = { AT(kv_rows.table_stride) } },
+    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+
+    /* ---- position of the queries */
+    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+
+    /* ---- masks */
+    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(q_segments_stride) } },
+    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+      .stride = { AT(kv_segments_stride) } },
+    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(tree_stride) } },
+    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
+           AXIS_CELL_COLUMN),
+      .shared = 3,
+      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
+                  AT(block_mask.stride_row) } },
+    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
+           AXIS_CELL_OFFSET),
+      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
+
+    /* ---- what changes a logit */
+    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+      .stride = { AT(alibi_stride) } },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+
+    /* ---- softmax */
+    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- further outputs */
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+      .instead = "it needs o and lse" },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
+    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
+    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+      .output = 1, .instead = "ask for logits in a call with all keys" },
+
+    /* ---- how to compute */
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+};
+#undef AT
+
+#define IS_ARRAY(f) ((f)->type >= F_STORED)
+
+/* ---- values */
+
+/* A number of a field, 0 or 1 for a pointer. */
+static int64_t field_number(const call_field *f, const void *base)
+{
+    const char *at = (const char *)base + f->offset;
+    int64_t number = 0;
+    int as_int;
+    float as_float;
+    void *pointer;
+    switch (f->type) {
+    case F_INT:
+        memcpy(&as_int, at, sizeof as_int);
+        return as_int;
+    case F_FLOAT:
+        memcpy(&as_float, at, sizeof as_float);
+        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
+    case F_INT64:
+    case F_UINT64:
+        memcpy(&number, at, sizeof number);
+        return number;
+    default:
+        memcpy(&pointer, at, sizeof pointer);
+        return pointer != NULL;
+    }
+}
+
+static attn_status check_values(const call_field *table, int n, const void *base, text *why)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &table[i];
+        int64_t value;
+        if (f->most < f->least || IS_ARRAY(f))
+            continue;
+        value = field_number(f, base);
+        if (value < f->least || value > f->most)
+            return bad_range(why, f->name, f->least, f->most, value);
+    }
+    return ATTN_OK;
+}
+
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
+/* The first field that is set and that `taker` does not list is refused by its name. */
+static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
+        if (value)
+            return refuse_field(f, value, who, why);
+    }
+    return ATTN_OK;
+}
+
+/* ---- arrays */
+
+/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+typedef struct call_axes {
+    int64_t count[AXIS_COUNT];
+    int packed_q, packed_kv;
+} call_axes;
+
+static const void *field_data(const call_field *f, const void *base)
+{
+    const void *data;
+    memcpy(&data, (const char *)base + f->offset, sizeof data);
+    return data;
+}
+
+static int64_t element_bytes(const call_field *f, const void *base)
+{
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    int dtype;
+    if (f->type != F_STORED)
+        return bytes[f->type - F_F32];
+    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
+    return (int64_t)bytes_of(dtype);
+}
+
+static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
+{
+    ptrdiff_t stride = 0;
+    if (f->stride[axis])
+        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
+    return stride;
+}
+
+static int is_tensor(const call_field *f)
+{
+    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_packed(const call_field *f, const call_axes *x)
+{
+    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
+}
+
+/* The strides of an array with what 0 and "broadcast" mean. */
+static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
+                               ptrdiff_t stride[4])
+{
+    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
+    const int packed = is_packed(f, x);
+    int64_t elements = 1;
+    int i;
+    for (i = 0; i < 4; i++) {
+        const int axis = orders[packed && f->axis[3]][i];
+        const int shared = f->shared >> axis & 1;
+        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
+        elements = times(elements, x->count[f->axis[axis]]);
+    }
+    if (packed)
+        stride[0] = 0;
+}
+
+static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
+                               const ptrdiff_t stride[4], text *why)
+{
+    const int64_t bytes = element_bytes(f, base);
+    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
+                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+}
+
+static attn_status check_output_field(const call_field *f, const void *base, text *why)
+{
+    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 4 && f->output && !status; axis++)
+        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
+    return status;
+}
+
+/* Outputs are not broadcast. */
+static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        if (IS_ARRAY(&table[i]))
+            status = check_output_field(&table[i], base, why);
+    return status;
+}
+
+/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
+                                  text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, axis;
+    for (i = 0; i < n && !status; i++) {
+        const call_field *f = &table[i];
+        ptrdiff_t stride[4];
+        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+            continue;
+        resolve_strides_of(f, base, x, stride);
+        for (axis = 0; axis < 4; axis++)
+            if (f->stride[axis])
+                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
+        status = check_array(f, base, x, stride, why);
+    }
+    return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
+}
