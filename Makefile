@@ -1,8 +1,8 @@
 # Makefile of attn, for GNU make. `make help` lists the targets and settings.
 # SPDX-License-Identifier: MIT
 #
-# Nothing here selects an instruction set: attn.c asks the CPU at run time. `cc` and `make` suffice
-# for make, make test and make bench; `make check` uses clang and python3 too where they exist.
+# Nothing here selects an instruction set, because attn.c asks the CPU at run time. make, make test
+# and make bench need only `cc` and `make`; `make check` uses clang and python3 too where they exist.
 
 BUILD   ?= build
 CFLAGS  ?= -O2 -g
@@ -30,7 +30,7 @@ DL := -ldl
 VERSION := $(shell sed -n 's/^.define ATTN_VERSION_STRING "\(.*\)".*/\1/p' attn.h)
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo none)
 
-# Required flags first, the user's last, so that CFLAGS can override everything but by intent.
+# The user's flags come last, so that CFLAGS can override the required ones on purpose.
 REQUIRED := -std=c99 -ffp-contract=off
 WARNINGS := -pedantic -Wall -Wextra -Wconversion -Wshadow
 OMP      := $(if $(OPENMP),-fopenmp)
@@ -38,14 +38,14 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
-# What a project copies, made from the rooms in src/ and committed.
+# A project copies these files; tools/amalgamate.sh makes them from src/, and they are committed.
 PORTABLE := attn.c
 HEADERS  := attn.h attn_simd.h attn_opencl.h
 MADE     := attn.h attn.c attn_simd.h attn_opencl.c
 ROOMS    := $(wildcard src/*.[ch] src/*/*.[ch])
-# Needs an operating system that loads libraries; libOpenCL itself is looked for at run time.
+# Devices need an operating system that loads libraries; libOpenCL is looked for at run time.
 DEVICES  := attn_opencl.c
-# Every SIMD file is compiled for every machine: where it does not belong it is a stub. SIMD= leaves
+# Every SIMD file is compiled for every machine and is a stub where it does not belong. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
@@ -53,93 +53,98 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
-TESTS   := test.c tests/data.c tests/problem.c tests/oracle.c tests/features.c tests/scatter.c \
-           tests/slices.c tests/masks.c tests/laws.c tests/merge.c tests/parts.c tests/dropout.c \
-           tests/poison.c tests/stability.c tests/outputs.c tests/selfcheck.c tests/errors.c \
-           tests/fuzz.c tests/pool.c tests/threads.c tests/decode.c tests/kernels.c \
-           tests/explain.c tests/tuning.c tests/cascade.c tests/bits.c tests/bits_backward.c \
-           tests/numerics.c tests/error_table.c tests/rope.c tests/cache.c tests/cache_bits.c \
-           tests/cache_misuse.c tests/cases.c tests/case_file.c tests/case_call.c \
-           tests/case_cache.c tests/operators.c tests/operators_cache.c tests/operators_ort.c \
-           tests/operators_grad.c tests/oracle_backward.c tests/gradients.c \
-           tests/finite_differences.c tests/backward.c tests/backward_poison.c \
-           tests/backward_laws.c tests/backward_errors.c tests/device.c tests/opencl.c \
-           tests/opencl_plan.c tests/opencl_programs.c tests/resume.c \
-           tests/patterns.c tests/dilated.c tests/dilated_backward.c tests/dilated_errors.c \
-           tests/ring.c tests/ring_errors.c tests/ring_cases.c examples/virtual_ranks.c
-# bench/suite.c is for programs of others: see MEASURE.
-BENCH   := bench.c $(filter-out bench/suite.c bench/measure_test.c,\
-           $(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c examples/virtual_ranks.c
-# The second implementation of docs/canon.md: nothing of the library in it.
+# The second implementation of docs/canon.md contains nothing of the library.
 CANON   := tests/canon.c tests/canon_backward.c
+# The bench checks what it times with these.
+BENCH_CHECKS := $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/tuned_bits.c
+# These are programs of their own; everything else in tests/ is the test program.
+NOT_TESTS := $(CANON) $(BENCH_CHECKS) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
+             tests/peak_rss.c tests/stack_use.c tests/every_function.c
+TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) examples/virtual_ranks.c
+# bench/suite.c is left out because it serves programs outside the bench: see MEASURE.
+BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
+           $(BENCH_CHECKS) examples/virtual_ranks.c
+# The bench with planted faults, which its self-checks must notice.
+BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
-# For `make compare-peers`: a shared library that Python calls.
+# Python calls these from a shared library in `make compare-peers`.
 PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/machine/probe.c \
                 bench/machine/reading.c bench/stats.c bench/machine/machine.c bench/cases/data.c
-# The measuring core, usable without the rest.
+# The measuring core is usable without the rest of the bench.
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
-MEASURE_TEST := bench/measure_test.c $(MEASURE)
+MEASURE_TEST := tests/bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode llm gradients \
             train multi_expert opencl out_of_core longnet ring
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) $(BENCH) $(ERROR_TABLE) \
+MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
   $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
 
-CHECKS := check-werror check-canon check-bench check-math check-numerics check-subsets check-memory \
+CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
           check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
           check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
-        list-test-objects $(CHECKS)
+        list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
 
 all: $(LIB) ## the library, build/libattn.a (default)
 
 # ---- compiling
 
-# Changes when the command line does: objects of another compiler or other flags are never mixed.
+# This file changes with the command line, so objects of different compilers or flags never mix.
 $(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD)
 $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
 
+# What is made from the rooms is there before anything is compiled.
+$(MAIN_OBJECTS) $(PIC_OBJECTS): | $(MADE)
 $(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<")
 	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -c $< -o $@
 
-# Without interposition calls within the library stay as direct as in a program.
+# -fno-semantic-interposition keeps calls within the library as direct as in a program.
 $(PIC_OBJECTS): $(BUILD)/pic/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $< (shared)")
 	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -fPIC -fno-semantic-interposition $(TUNED) -c $< \
 	  -o $@
 
-# The peer gets every help that attn.c does without.
+# The peer gets every optimisation, including those that attn.c does without.
 $(BUILD)/pic/tools/peer_openblas.o: TUNED = -O3 -march=native -ffast-math -ffp-contract=fast
 
 $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: DEFINES = -DBENCH_CFLAGS='"$(CFLAGS)"' \
   -DBENCH_REVISION='"$(REVISION)"'
 
-# For attn.c alone: assert.h first would fix the feature macros that test sources choose.
+# Only attn.c is compiled so, because assert.h would fix the feature macros that tests choose.
 $(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
 
-# The portable kernels without vectorisation, for the paths of `bench rank` that are called scalar.
+# The scalar paths of `bench rank` use the portable kernels without vectorisation.
 $(BUILD)/obj/bench/machine/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize -I$(BUILD)/kernels
 $(BUILD)/obj/bench/machine/scalar.o: $(BUILD)/kernels/attn.c
 $(BUILD)/kernels/attn.c: tools/amalgamate.sh $(ROOMS)
 	@mkdir -p $(@D)
 	$(Q)LEVELS=select sh tools/amalgamate.sh $(@D)
 
-# As a project compiles it that copies the two files only.
+# This object is the one of a project that copies only the two files.
 $(BUILD)/obj/attn_alone.o: attn.c attn.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) $(CFLAGS) -c $< -o $@
+
+# The groups that tests/ defines, for the table of test.c.
+$(BUILD)/groups.inc: $(TESTS)
+	@mkdir -p $(@D)
+	@sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort | cmp -s - $@ || \
+	  sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort > $@
+
+$(BUILD)/obj/test.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/test.o: $(BUILD)/groups.inc
 
 $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: $(BUILD)/revision
 
@@ -159,30 +164,31 @@ $(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# One file for projects that prefer one, with the headers beside it for their programs.
-$(BUILD)/attn_single.c: tools/amalgamate.sh attn_simd.h $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
+# Projects that prefer one file get it here, with the headers beside it for their programs.
+$(BUILD)/attn_single.c: tools/amalgamate.sh $(HEADERS) $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
 	$(if $(V),,@echo "  GEN  $@")
 	$(Q)sh tools/amalgamate.sh --single $@ $(SIMD_SOURCES)
 	$(Q)cp $(HEADERS) $(BUILD)
 
-# An edit of a room reaches the files of the root; an edit of those alone is left as it is.
+# An edit of src/ reaches the files of the root; an edit of those files alone is left as it is.
 $(firstword $(MADE)): tools/amalgamate.sh $(ROOMS)
 	$(if $(V),,@echo "  GEN  $(MADE)")
 	$(Q)sh tools/amalgamate.sh
 $(wordlist 2,9,$(MADE)): $(firstword $(MADE))
 
-# Of another build where it has other flags for the library alone.
+# A build with other flags for the library alone takes the test objects of another build.
 TEST_OBJECTS ?= $(call objects,$(TESTS))
 
 $(BUILD)/test: $(TEST_OBJECTS) $(LIB)
-$(BUILD)/bench: $(call objects,$(BENCH)) $(LIB)
+$(BUILD)/bench: $(call objects,bench.c $(BENCH)) $(LIB)
+$(BUILD)/bench_test: $(call objects,$(BENCH_TEST) $(BENCH)) $(LIB)
 $(BUILD)/error_table: $(call objects,$(ERROR_TABLE)) $(LIB)
 $(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(BUILD)/ring: $(call objects,examples/ring_rank.c examples/virtual_ranks.c)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
-PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/error_table $(BUILD)/measure_test \
+PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_table $(BUILD)/measure_test \
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
@@ -192,7 +198,7 @@ $(BUILD)/libpeers.so: $(PIC_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
 
-# OpenCL on the CUDA driver API: see tools/cl_on_cuda.c.
+# tools/cl_on_cuda.c provides OpenCL on top of the CUDA driver API.
 $(BUILD)/cl_on_cuda/libOpenCL.so.1: tools/cl_on_cuda.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK $@")
@@ -209,29 +215,32 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
 test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
-	$(RUN) $(BUILD)/test
-	$(RUN) $(BUILD)/test --cases tests/cases
-	RUN='$(RUN)' sh tests/damaged_cases.sh $(BUILD)
-	NM='$(NM)' sh tests/symbols.sh $(BUILD)/obj/attn_alone.o
-	RUN='$(RUN)' sh examples/check.sh $(BUILD)
-	sh docs/check.sh
+	$(Q)CC='$(LINK)' RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
 
-bench: $(BUILD)/bench ## naive against tiled on this machine, under a minute
+# As many compilations at a time as there are CPUs, unless the command line says how many; the
+# library, whose files take longest, first. The first line comes before anything else is done.
+CPUS = $(shell nproc 2>/dev/null || echo 1)
+BENCH_OBJECTS := $(call objects,bench.c $(BENCH) $(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+
+bench: ## naive against tiled on this machine, under a minute
+	@echo "compiling up to $(words $(BENCH_OBJECTS)) files, once, 45 s of CPU time in all" \
+	  "on $(CPUS) CPUs; then measuring, about 20 s"
+	+$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(LIB) $(BUILD)/bench
 	$(RUN) $(BUILD)/bench --quick
 
-plot: $(BUILD)/bench ## pictures by gnuplot: of CSV='FILE...', or measured, minutes: build/plot/
+plot: $(BUILD)/bench ## pictures in build/plot/, from CSV='FILE...' or from a measurement of minutes
 	RUN='$(RUN)' sh tools/plot.sh $(BUILD)/bench $(BUILD)/plot $(CSV)
 
-tune: $(BUILD)/bench ## sizes for this machine, under a minute: build/tuning.txt for p.tuning
+tune: $(BUILD)/bench ## build/tuning.txt, sizes for this machine for p.tuning, under a minute
 	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
-compare-peers: $(BUILD)/libpeers.so ## against OpenBLAS, PyTorch, ONNX Runtime where found: PYTHON=..., ARGS=...
+compare-peers: $(BUILD)/libpeers.so ## attn next to OpenBLAS, PyTorch, ONNX Runtime, where found (PYTHON, ARGS)
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
 performance: $(BUILD)/bench ## docs/performance.md from a measurement, minutes for each kernel set (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
-numerics: $(BUILD)/error_table ## the error to 1M keys against docs/numerics.md, minutes (WRITE=1)
+numerics: $(BUILD)/error_table ## the error up to 1M keys, compared with docs/numerics.md, minutes (WRITE=1)
 	RUN='$(RUN)' WRITE='$(WRITE)' sh tools/numerics.sh $(BUILD)
 
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
@@ -239,7 +248,7 @@ examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 
 single: $(BUILD)/attn_single.c ## build/attn_single.c: the library and all kernels in one file
 
-conformance: $(BUILD)/test ## cases of other projects: CASES="DIR..."
+conformance: $(BUILD)/test ## conformance cases of other projects, from CASES="DIR..."
 	@for dir in $(or $(CASES),none); do \
 	  if [ -d "$$dir" ]; then $(RUN) $(BUILD)/test --cases "$$dir" || exit 1; \
 	  else echo "conformance skipped: no folder '$$dir'; CASES=DIR names folders of cases in" \
@@ -257,6 +266,9 @@ list-checks:
 list-test-objects:
 	@echo $(TEST_OBJECTS)
 
+list-tests:
+	@echo $(TESTS)
+
 # $(call submake,FOLDER,COMPILER,FLAGS,TARGETS): the same build elsewhere with other flags.
 submake = +$(MAKE) --no-print-directory BUILD=$(BUILD)/$(1) CC='$(2)' CFLAGS="$(3)" $(4)
 SANITIZE := -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -271,17 +283,30 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
 
+check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/, every room of which compiles alone
+	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
+
+# What src/ makes keeps the style of its rooms. Set by hand: the examples; and src/simd.h, whose loops
+# begin with macros that clang-format takes for calls.
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(filter-out src/simd.h,$(ROOMS)) $(wildcard tests/*.[ch] tools/*.[ch]) \
+             $(wildcard bench/*.[ch] bench/*/*.[ch])
+check-format: ## clang-format changes nothing, where it is installed
+	@if command -v clang-format > /dev/null; then \
+	  clang-format --dry-run --Werror $(FORMATTED) && \
+	  echo "format: $(words $(FORMATTED)) files as clang-format sets them"; \
+	else echo "format: skipped, there is no clang-format"; fi
+
 check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a second, independent program
 	$(RUN) $(BUILD)/canon
 	RUN='$(RUN)' sh tests/dropout_mask.sh $(BUILD)
 
-# Where the shell has it: a guard of memory that fails then ends the bench, not the machine.
-# Emulators and sanitizers reserve far more addresses than they use.
+# Where the shell has ulimit, a broken guard of memory ends the bench and not the machine. Emulators
+# and sanitizers have no limit, because they reserve far more addresses than they use.
 LIMIT := $(if $(strip $(RUN) $(findstring -fsanitize,$(CFLAGS))),,ulimit -v 4000000 2> /dev/null;)
 
-check-bench: $(BUILD)/bench $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
+check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/measure_test
-	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench selfcheck
+	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench_test selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh
 	sh tools/plot_test.sh
@@ -292,11 +317,14 @@ check-math: ## exp2, log2, tanh, roots against their exact values
 	$(CC) $(REQUIRED) -O2 tools/prove_math.c -o $(BUILD)/prove_math -lm -lpthread
 	$(BUILD)/prove_math --quick
 
-check-numerics: $(BUILD)/error_table ## the error to 64K keys is what docs/numerics.md shows
+check-numerics: $(BUILD)/error_table ## the error up to 64K keys equals docs/numerics.md
 	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4
 
 check-subsets: ## attn.c and attn.h alone, in every way that projects include them
 	sh tests/subsets.sh
+
+check-size: ## a program with one call: what it does not use of attn.c is dropped
+	sh tests/size.sh
 
 check-memory: ## workspace and peak memory over the length
 	sh tests/memory.sh
@@ -304,25 +332,25 @@ check-memory: ## workspace and peak memory over the length
 check-stack: ## stack of a call
 	sh tests/stack.sh
 
-check-hot-loops: ## inner loops in the disassembly: unrolled, nothing on the stack
+check-hot-loops: ## inner loops are unrolled and keep nothing on the stack, by disassembly
 	sh tests/hot_loops.sh
 
-check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file: every compiler, the same bits
+check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file has the same bits with every compiler
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
 	  $(call objects,$(TESTS) $(DEVICES))
 
-check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## through OpenCL on PoCL, rusticl, Oclgrind, where they are installed
+check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## the device tests on PoCL, rusticl, Oclgrind, where they are installed
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' CASES='$(CASES)' sh tests/opencl.sh $(BUILD) \
 	  $(call objects,$(TESTS))
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' sh tests/cl_on_cuda.sh $(BUILD)
 
-opencl-gate: ## registers, spills, local memory of kernels.cl compiled for 16 GPUs, where compilers are
+opencl-gate: ## registers, spills, local memory of kernels.cl on 16 GPUs, where compilers are installed
 	$(Q)sh tools/opencl_gate.sh $(BUILD)/opencl_gate
 
-# Drivers of devices are not ours to be checked, and some cannot be loaded there.
+# These checks load no driver, because drivers are not ours to check and some fail to load there.
 NO_DEVICE := OCL_ICD_VENDORS=/nonexistent
 
-check-mpi: $(LIB) ## ranks that are processes: on OpenMPI and MPICH, where they are installed
+check-mpi: $(LIB) ## ranks as processes on OpenMPI and MPICH, where they are installed
 	$(Q)FLAGS='$(REQUIRED) $(WARNINGS) $(CFLAGS)' sh tests/mpi.sh $(LIB) $(BUILD)/mpi
 
 check-threads: ## real threads under ThreadSanitizer
@@ -338,7 +366,7 @@ check-sanitize: ## all groups and a million random calls under ASan and UBSan
 check-hash: ## the same bits from every compiler and flag at hand
 	sh tools/hash_matrix.sh $(BUILD)/hash
 
-check-mutants: ## planted bugs: the tests must notice each
+check-mutants: ## the tests notice every planted bug
 	CC='$(CC)' sh tools/mutants.sh $(BUILD)/mutants
 
 # ---- installing
@@ -351,7 +379,7 @@ install: $(LIB) ## headers, library and attn.pc to PREFIX (DESTDIR, LIBDIR, INCL
 	  -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' attn.pc.in \
 	  > '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
 
-uninstall: ## removes what install wrote
+uninstall: ## removes the files that install wrote
 	rm -f $(HEADERS:%='$(DESTDIR)$(INCLUDEDIR)/%') '$(DESTDIR)$(LIBDIR)/libattn.a' \
 	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
 

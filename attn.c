@@ -486,20 +486,38 @@ static inline void attn_next_line(attn_ahead *a)
     }
 }
 
-/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
- * over rows, which gradients need. */
+/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
+typedef struct attn_product {
+    float *to;             /* s [n][rows], or o [dim][rows] */
+    const float *by;       /* qt [dim][rows], or p [n][rows] */
+    const float *kv;       /* f32 rows of K or V, */
+    ptrdiff_t stride;      /* so many floats apart; */
+    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
+    int n;                 /* keys */
+    int64_t dim;           /* head_dim, or head_dim_v */
+    attn_lanes lanes;
+    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
+    attn_ahead *ahead;      /* NULL = nothing */
+} attn_product;
+
+/* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
-    const float *x; /* [n][rows] of a tile */
-    const float *b; /* [rows] so many floats apart: */
+    const float *x; /* [n][rows] */
+    const float *b; /* [rows] attn_outer.b_stride floats apart */
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
 
-typedef struct attn_terms {
+/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
+typedef struct attn_outer {
+    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
+    ptrdiff_t stride;
+    int n; /* keys */
+    int64_t columns;
     const attn_term *term;
-    int count;
-    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
-} attn_terms;
+    int count;          /* of terms */
+    ptrdiff_t b_stride; /* filled up with numbers */
+} attn_outer;
 
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
@@ -524,84 +542,92 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
+/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
+ * between a call and a set in tests and bench are expanded from it. */
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+
+/* Those that every set has. */
+#define ATTN_SET_KERNELS(X)                                                                        \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
+    /* 7fc00000) as the type's, -0 never written. */                                               \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
+    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
+      (qt, q, head_dim, c))                                                                        \
+    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
+    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    X(void, qk, (const attn_product *p), (p))                                                      \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
+    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
+      (s, n, m, l, alpha))                                                                         \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
+    /* The exponentials of a block without a product beside them. */                               \
+    X(void, exp_block, (const attn_exp *e), (e))                                                   \
+    /* Whether n numbers are all finite. */                                                        \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
+    /* at least; to the others every key is dead, or they have no query. */                        \
+    X(void, pv, (const attn_product *p), (p))                                                      \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
+    X(void, pv_select, (const attn_product *p), (p))                                               \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
+    /* o[head_dim_v][rows]]. */                                                                    \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
+    X(void, result,                                                                                \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
+      (out, o, l, factor, head_dim_v))                                                             \
+    /* ---- gradients */                                                                           \
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
+    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
+    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
+      (s, dp, n, lse2, delta))                                                                     \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
+    X(void, outer, (const attn_outer *f), (f))                                                     \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
+    X(void, outer_select, (const attn_outer *f), (f))                                              \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+
+/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
+ * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
+ * of 16. */
+#define ATTN_FEW_KERNELS(X)                                                                        \
+    X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, pv_runs, (const attn_product *p), (p))
+
+#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    const char *name;
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
-     * as the type's, -0 never written. */
-    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
-    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
-    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
-    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
-    /* qt[d][lane] = fl(q[lane][d] * c). */
-    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
-     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
-    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */
-    void (*softcap)(float *s, int n, float cap2, float icap2);
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
-    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
-    void (*clip)(float *s, int n, const int *begin, const int *end);
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
-    void (*hide)(float *s, const uint8_t *alive, int n);
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
-     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
-     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
-     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
-    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
-    void (*maximum)(const float *s, int n, float *m);
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
-    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* The exponentials of a block without a product beside them. */
-    void (*exp_block)(const attn_exp *e);
-    /* Whether n numbers are all finite. */
-    int (*finite)(const float *x, int64_t n);
-    /* x[k][lane] *= alpha[lane] for `count` rows. */
-    void (*rescale)(float *x, const float *alpha, int64_t count);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
-    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, attn_lanes lanes);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
-     * o[head_dim_v][rows]]. */
-    void (*merge)(float *a, float *b, int64_t head_dim_v);
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
-     * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *const *out, const float *o, const float *l, float factor,
-                   int64_t head_dim_v);
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
-    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
-    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                    attn_lanes lanes, attn_ahead *ahead);
-
-    /* ---- gradients */
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
-     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
-    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
-    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
-     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
-     * fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
-    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                         int64_t columns);
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
-    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
+    const char *name;
+    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
 };
 
 #endif /* ATTN_SEAM_H */
@@ -742,35 +768,21 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
+ */
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -802,24 +814,68 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
 typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* by attn_dtype */
+/* By attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { load_f32, store_f32 },
-    { load_f16, store_f16 },
-    { load_bf16, store_bf16 },
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
-#define STORAGE_COUNT COUNT_OF(storages)
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
+}
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
@@ -1204,10 +1260,10 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
@@ -1265,7 +1321,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
@@ -1555,7 +1611,7 @@ static inline int is_state(const attn_state *s)
 }
 
 /* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
-KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {
     float wa[LANES], wb[LANES];
@@ -1598,18 +1654,30 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Eight chains in eight lanes: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci +
- * lane]), t = 0..n-1. All matrix products are this loop: for Q K^T t runs over head_dim (xi =
- * k_stride, xt = 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p), for `outer` over
- * rows (xi = LANES, xt = 1, its lanes are columns of b).
- * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
- * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
- * 10-45 % in one of them. */
+/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
+ * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
+ * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
+ * columns of b). */
+typedef struct chains {
+    float *c;
+    ptrdiff_t ci;
+    int64_t count; /* i = 0..count-1 */
+    const float *x;
+    ptrdiff_t xi, xt;
+    const float *b;
+    ptrdiff_t bt;
+    int64_t n;
+} chains;
+
+/* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
+ * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
+ * array of arrays fell to 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, ptrdiff_t xi,
-                    ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n)
+KERNEL void chains8(int hw, int select, chains s)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
+    float *const c = s.c;
+    const ptrdiff_t ci = s.ci, xi = s.xi;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
@@ -1622,7 +1690,8 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
         c6[r] = c[r + 6 * ci];
         c7[r] = c[r + 7 * ci];
     }
-    for (t = 0; t < n; t++, x += xt, b += bt) {
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt) {
+        const float *const x = s.x, *const b = s.b;
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
@@ -1649,32 +1718,38 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
-                  ptrdiff_t bt, int64_t n)
+KERNEL void chain(int hw, int select, chains s)
 {
     float c0[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
-        c0[r] = c[r];
-    for (t = 0; t < n; t++, x += xt, b += bt)
+        c0[r] = s.c[r];
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt)
         for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, x[0], b[r], c0[r]);
+            c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        c[r] = c0[r];
+        s.c[r] = c0[r];
 }
 
-/* `count` chains in lanes begin..end-1, chain i in row c + i*ci, its factors from x + i*xi. */
-KERNEL void chains(int hw, int select, float *c, ptrdiff_t ci, int64_t count, const float *x,
-                   ptrdiff_t xi, ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n,
-                   int64_t begin, int64_t end)
+/* Those from chain i on, in lanes from `at` on. */
+KERNEL chains chains_at(chains s, int64_t i, int64_t at)
+{
+    s.c += i * s.ci + at;
+    s.x += i * s.xi;
+    s.b += at;
+    return s;
+}
+
+/* All of them in lanes begin..end-1. */
+KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= count; i += 8)
-            chains8(hw, select, c + i * ci + at, ci, x + i * xi, xi, xt, b + at, bt, n);
-        for (; i < count; i++)
-            chain(hw, select, c + i * ci + at, x + i * xi, xt, b + at, bt, n);
+        for (i = 0; i + 8 <= s.count; i += 8)
+            chains8(hw, select, chains_at(s, i, at));
+        for (; i < s.count; i++)
+            chain(hw, select, chains_at(s, i, at));
     }
 }
 
@@ -1695,10 +1770,11 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int r;
+    (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
             qt[d * LANES + r] = q[r][d] * c;
@@ -1726,10 +1802,11 @@ KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *facto
 }
 
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
-KERNEL void maximum_body(const float *s, int n, float *m)
+KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 {
     float top[LANES];
     int j, r;
+    (void)hw;
     memcpy(top, m, sizeof top);
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
@@ -1762,11 +1839,12 @@ KERNEL void exp_block_body(int hw, const attn_exp *e)
 }
 
 /* 16 at a time, which compilers vectorise. */
-KERNEL int finite_body(const float *x, int64_t n)
+KERNEL int finite_body(int hw, const float *x, int64_t n)
 {
     uint32_t wrong[16] = { 0 }, any = 0;
     int64_t k;
     int i;
+    (void)hw;
     for (k = 0; k + 16 <= n; k += 16)
         for (i = 0; i < 16; i++)
             wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
@@ -1786,26 +1864,52 @@ static void ask_ahead(attn_ahead *a)
     }
 }
 
-KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+KERNEL void qk_body(int hw, const attn_product *p)
 {
-    if (beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, beside);
-    memset(s, 0, (size_t)n * LANES * sizeof *s);
-    chains(hw, 0, s, LANES, n, k, k_stride, 1, qt, LANES, head_dim, lanes.begin, lanes.end);
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->n,
+                       .x = p->kv,
+                       .xi = p->stride,
+                       .xt = 1,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->dim };
+    ask_ahead(p->ahead);
+    if (p->beside) /* only vector kernels gain from doing both at once */
+        exp_block_body(hw, p->beside);
+    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
+    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
 }
 
-KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
+KERNEL void add_values_body(int hw, int select, const attn_product *p)
+{
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->dim,
+                       .x = p->kv,
+                       .xi = 1,
+                       .xt = p->stride,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->n };
+    ask_ahead(p->ahead);
+    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
+}
+
+KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
 {
     int j, r;
+    (void)hw;
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
 {
     int k;
+    (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
 }
@@ -1817,7 +1921,7 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
         highest[r] = NEG_INF;
-    maximum_body(s, n, highest);
+    maximum_body(hw, s, n, highest);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
@@ -1832,10 +1936,11 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
+KERNEL void rescale_body(int hw, float *x, const float *alpha, int64_t count)
 {
     int64_t k;
     int r;
+    (void)hw;
     for (k = 0; k < count; k++, x += LANES)
         for (r = 0; r < LANES; r++)
             x[r] = x[r] * alpha[r];
@@ -1853,7 +1958,7 @@ static attn_state state_view(float *state, int rows)
     return view;
 }
 
-KERNEL void result_body(int rows, float *const *out, const float *o, const float *l, float factor,
+KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
     int64_t d;
@@ -1901,16 +2006,22 @@ KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float
     }
 }
 
-KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const attn_terms *terms,
-                       int n, int64_t columns)
+KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
 {
     int g;
-    for (g = 0; g < terms->count; g++) {
-        const attn_term *f = &terms->term[g];
-        const int first = f->lanes.begin, end = f->end < n ? f->end : n;
-        chains(hw, select, c + f->begin * c_stride, c_stride, end - f->begin,
-               f->x + f->begin * LANES + first, LANES, 1, f->b + first * terms->b_stride,
-               terms->b_stride, f->lanes.end - first, 0, columns);
+    for (g = 0; g < f->count; g++) {
+        const attn_term *term = &f->term[g];
+        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
+        const chains s = { .c = f->to + term->begin * f->stride,
+                           .ci = f->stride,
+                           .count = end - term->begin,
+                           .x = term->x + term->begin * LANES + first,
+                           .xi = LANES,
+                           .xt = 1,
+                           .b = term->b + first * f->b_stride,
+                           .bt = f->b_stride,
+                           .n = term->lanes.end - first };
+        all_chains(hw, select, s, 0, f->columns);
     }
 }
 
@@ -1925,157 +2036,53 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     memcpy(to, sum, sizeof sum);
 }
 
-/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
- * fma_hard. */
-#define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
-    TARGET static void widen_f16_##SET(float *to, const uint16_t *from, int64_t n)                 \
-    {                                                                                              \
-        widen_body(f16_to_f32, to, from, n);                                                       \
-    }                                                                                              \
-    TARGET static void widen_bf16_##SET(float *to, const uint16_t *from, int64_t n)                \
-    {                                                                                              \
-        widen_body(bf16_to_f32, to, from, n);                                                      \
-    }                                                                                              \
-    TARGET static void narrow_f16_##SET(uint16_t *to, const float *from, int64_t n)                \
-    {                                                                                              \
-        narrow_body(f16_from_f32, to, from, n);                                                    \
-    }                                                                                              \
-    TARGET static void narrow_bf16_##SET(uint16_t *to, const float *from, int64_t n)               \
-    {                                                                                              \
-        narrow_body(bf16_from_f32, to, from, n);                                                   \
-    }                                                                                              \
-    TARGET static void pack_##SET(float *qt, const float *const *q, int64_t head_dim, float c)     \
-    {                                                                                              \
-        pack_body(qt, q, head_dim, c);                                                             \
-    }                                                                                              \
-    TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
-                                int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside, \
-                                attn_ahead *ahead)                                                 \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
-    }                                                                                              \
-    TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
-    {                                                                                              \
-        softcap_body(HW, s, n, cap2, icap2);                                                       \
-    }                                                                                              \
-    TARGET static void add_scaled_##SET(float *s, const float *x, const float *factor, int n)      \
-    {                                                                                              \
-        add_scaled_body(HW, s, x, factor, n);                                                      \
-    }                                                                                              \
-    TARGET static void clip_##SET(float *s, int n, const int *begin, const int *end)               \
-    {                                                                                              \
-        clip_body(s, n, begin, end);                                                               \
-    }                                                                                              \
-    TARGET static void hide_##SET(float *s, const uint8_t *alive, int n)                           \
-    {                                                                                              \
-        hide_body(s, alive, n);                                                                    \
-    }                                                                                              \
-    TARGET static int running_max_##SET(const float *s, int n, float *m, float *l, float *alpha)   \
-    {                                                                                              \
-        return running_max_body(HW, s, n, m, l, alpha);                                            \
-    }                                                                                              \
-    TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
-    {                                                                                              \
-        maximum_body(s, n, m);                                                                     \
-    }                                                                                              \
-    TARGET static void exp_sum_##SET(float *s, int n, float dead, const float *m, float *l)        \
-    {                                                                                              \
-        exp_sum_body(HW, s, n, dead, m, l);                                                        \
-    }                                                                                              \
-    TARGET static void exp_block_##SET(const attn_exp *e)                                          \
-    {                                                                                              \
-        exp_block_body(HW, e);                                                                     \
-    }                                                                                              \
-    TARGET static int finite_##SET(const float *x, int64_t n)                                      \
-    {                                                                                              \
-        return finite_body(x, n);                                                                  \
-    }                                                                                              \
-    TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
-    {                                                                                              \
-        rescale_body(x, alpha, count);                                                             \
-    }                                                                                              \
-    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)    \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
-    }                                                                                              \
-    TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
-                                       ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
-                                       attn_lanes lanes)                                           \
-    {                                                                                              \
-        chains(HW, DEAD_B, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin,         \
-               lanes.end);                                                                         \
-    }                                                                                              \
-    TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
-    {                                                                                              \
-        const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
-        merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
-    }                                                                                              \
-    TARGET static void result_##SET(float *const *out, const float *o, const float *l,             \
-                                    float factor, int64_t head_dim_v)                              \
-    {                                                                                              \
-        result_body(LANES, out, o, l, factor, head_dim_v);                                         \
-    }                                                                                              \
-    TARGET static void gradient_##SET(float *s, float *dp, int n, const float *lse2,               \
-                                      const float *delta)                                          \
-    {                                                                                              \
-        gradient_body(HW, s, dp, n, lse2, delta);                                                  \
-    }                                                                                              \
-    TARGET static void softcap_gradient_##SET(float *ds, const float *t, const float *p, int n)    \
-    {                                                                                              \
-        softcap_gradient_body(HW, ds, t, p, n);                                                    \
-    }                                                                                              \
-    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,   \
-                                   int64_t columns)                                                \
-    {                                                                                              \
-        outer_body(HW, 0, c, c_stride, terms, n, columns);                                         \
-    }                                                                                              \
-    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms,   \
-                                          int n, int64_t columns)                                  \
-    {                                                                                              \
-        outer_body(HW, DEAD_X, c, c_stride, terms, n, columns);                                    \
-    }                                                                                              \
-    TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
-    {                                                                                              \
-        dots_body(HW, to, a, b, dim);                                                              \
-    }                                                                                              \
-    static const attn_kernels kernels_##SET = { ATTN_KERNEL_ABI,                                   \
-                                                LANES,                                             \
-                                                NAME,                                              \
-                                                widen_f16_##SET,                                   \
-                                                widen_bf16_##SET,                                  \
-                                                narrow_f16_##SET,                                  \
-                                                narrow_bf16_##SET,                                 \
-                                                pack_##SET,                                        \
-                                                qk_##SET,                                          \
-                                                softcap_##SET,                                     \
-                                                add_scaled_##SET,                                  \
-                                                clip_##SET,                                        \
-                                                hide_##SET,                                        \
-                                                running_max_##SET,                                 \
-                                                maximum_##SET,                                     \
-                                                exp_sum_##SET,                                     \
-                                                exp_block_##SET,                                   \
-                                                finite_##SET,                                      \
-                                                rescale_##SET,                                     \
-                                                pv_##SET,                                          \
-                                                pv_select_##SET,                                   \
-                                                merge_##SET,                                       \
-                                                result_##SET,                                      \
-                                                0,                                                 \
-                                                NULL,                                              \
-                                                NULL,                                              \
-                                                gradient_##SET,                                    \
-                                                softcap_gradient_##SET,                            \
-                                                outer_##SET,                                       \
-                                                outer_select_##SET,                                \
-                                                dots_##SET };
+KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
+{
+    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
+    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
+}
 
-PORTABLE_SET(portable, "portable", , FMA_BASE)
+/* ---- the tables */
+
+/* Bodies that several kernels share. */
+#define widen_f16_body(hw, to, from, n) widen_body(f16_to_f32, to, from, n)
+#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
+#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
+#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pv_body(hw, p) add_values_body(hw, 0, p)
+#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
+#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define outer_body(hw, f) sum_rows_body(hw, 0, f)
+#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
+
+/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
+#define RETURN_void
+#define RETURN_int return
+#define OPEN(...) __VA_ARGS__
+#define CALL(function, ...) function(__VA_ARGS__)
+#define PORTABLE_TABLE(title, ENTRY)                                                               \
+    {                                                                                              \
+        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
+    }
+
+#define PORTABLE(result, name, parameters, arguments)                                              \
+    static result name##_portable parameters                                                       \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
+    }
+#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
+ATTN_SET_KERNELS(PORTABLE)
+static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
+
 #ifdef FMA_SECOND_BUILD
-PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
+#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
+    FMA_TARGET static result name##_portable_fma parameters                                        \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
+    }
+#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
+ATTN_SET_KERNELS(PORTABLE_FMA)
+static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
 #endif
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
@@ -3108,25 +3115,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 
@@ -4340,8 +4353,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
+        !storages[dtype].in_products)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -4670,17 +4684,23 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
-    const float *k;
-    ptrdiff_t stride;
+    attn_product product = { .to = s,
+                             .by = t->qt,
+                             .runs = &runs,
+                             .n = n,
+                             .dim = p->head_dim,
+                             .beside = beside,
+                             .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
+    product.lanes = lanes;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
+        kernels->qk_runs(&product);
     } else {
-        k = key_rows(t, KEYS, j0, n, lanes, &stride);
-        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+        product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
+        kernels->qk(&product);
     }
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
@@ -4950,19 +4970,23 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    const int64_t dim = t->columns;
     attn_runs runs;
-    const float *v;
-    ptrdiff_t stride;
+    attn_product p = { .to = o,
+                       .by = probabilities,
+                       .runs = &runs,
+                       .n = n,
+                       .dim = t->columns,
+                       .lanes = lanes,
+                       .ahead = ahead };
     if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
-        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
+        kernels->pv_runs(&p);
         return;
     }
-    v = key_rows(t, VALUES, j0, n, lanes, &stride);
+    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
     if (is_dead(t->dead))
-        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+        kernels->pv_select(&p);
     else
-        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+        kernels->pv(&p);
 }
 
 /* Where the keys of block i begin in the tile. */
@@ -5509,8 +5533,15 @@ static void add_sums(const tile *t, float *l)
         const block *b = &t->blocks[i];
         if (b->raised)
             kernels->rescale(l, t->alpha + i * rows, 1);
-        if (b->lanes.begin < b->lanes.end)
-            kernels->pv(l, t->s_tile + begin * rows, &one, 0, b->end - begin, 1, b->lanes, NULL);
+        if (b->lanes.begin < b->lanes.end) {
+            const attn_product p = { .to = l,
+                                     .by = t->s_tile + begin * rows,
+                                     .kv = &one,
+                                     .n = b->end - begin,
+                                     .dim = 1,
+                                     .lanes = b->lanes };
+            kernels->pv(&p);
+        }
     }
 }
 
@@ -6251,15 +6282,46 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
-OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
-                                        text *why)
+/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
+{
+    attn_status status;
+    settle_workers(&pr->p);
+    *workers = plan_within(pr, pl, room);
+    status = check_size_limit(pr, pl, why);
+    if (!status && *workers == 0)
+        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+    return status;
+}
+
+/* Where the items find the problem and the plan: at the start of the workspace. */
+static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
+{
+    char *base = align_memory(workspace);
+    call *c = (call *)(void *)base;
+    c->pr = *pr;
+    c->pl = *pl;
+    c->slot_count = workers;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + pl->shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(workers <= pl->workers);
+    return c;
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
+ * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
+                                        call **opened, text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
+    if (opened)
+        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -6269,11 +6331,9 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    settle_workers(&pr.p);
-    workers = plan_within(&pr, &pl, room);
-    status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0)
-        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status && opened && !is_empty(p))
+        *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
 }
 
@@ -6281,7 +6341,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, workspace, bytes, &why);
+    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -6371,27 +6431,13 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+/* A call that names no backend. */
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
     call *c;
-    attn_status status;
-    base = align_memory(base);
-    c = (call *)(void *)base;
-    status = validate(p, &c->pr, 1, &why);
-    if (status)
-        return status;
-    settle_workers(&c->pr.p);
-    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
-    if (c->slot_count < 1)
-        return ATTN_ERR_WORKSPACE;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + c->pl.shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count <= c->pl.workers);
-    return run_lists(c);
+    const attn_status status = check_call(p, workspace, bytes, &c, &why);
+    return status || !c ? status : run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -6407,31 +6453,37 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    call *c;
+    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return forward_cpu(p, workspace, workspace_bytes);
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
-}
-
+/* Every tensor once: the inputs, and the outputs that are asked for. */
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+    call_axes x = axes_of_call(p);
+    double sum = 0;
+    int i, axis;
+    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
+    x.count[AXIS_KEY] = keys_held(p);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        double bytes;
+        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+            continue;
+        bytes = (double)element_bytes(f, p);
+        for (axis = is_packed(f, &x); axis < 4; axis++)
+            bytes *= (double)x.count[f->axis[axis]];
+        sum += bytes;
+    }
+    return sum;
 }
 
 /* ---- reasons */
@@ -6692,7 +6744,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
-        result_body(1, &to, piece, &l, pr->keep_factor, n);
+        result_rows(1, &to, piece, &l, pr->keep_factor, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }
@@ -6743,7 +6795,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
-            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+            merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }
@@ -7329,12 +7381,7 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    const int dtype = j->rows.x.dtype;
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16
-                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -7344,8 +7391,7 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16
-                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+        store_run(j->kernels, dtype, to, 0, from, n);
 }
 
 /* One head's row of a block through f32, both halves read before one is written. */
@@ -7616,7 +7662,7 @@ static attn_status check_rope_side(const char *name, int dtype, const void *data
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");
@@ -7908,8 +7954,8 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
-    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
 /* As given: rows of storage that is written must not share elements. */
@@ -9143,7 +9189,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 
 /* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -9155,7 +9201,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -9167,7 +9213,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -9222,11 +9268,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
@@ -9598,14 +9644,27 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
+/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
+                          attn_lanes lanes)
+{
+    const attn_product p = { .to = s,
+                             .by = rows,
+                             .kv = open_rows_of(w, which, j0),
+                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .n = n,
+                             .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                             .lanes = lanes };
+    w->kernels->qk(&p);
+}
+
 /* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
  * tile_class, not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
-    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
-                   p->head_dim, lanes, NULL, NULL);
+    multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
         w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
@@ -9632,8 +9691,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
 {
     const int count = n * w->lay->rows;
     int k;
-    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
-                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
+    multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
         mark_kept(w, row, j0, n);
     for (k = 0; k < count && w->pr->drop_below; k++) {
@@ -9994,10 +10052,14 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
  * and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const int64_t dim = w->pr->p.head_dim;
-    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
+    const attn_product dq = { .to = row->dq,
+                              .by = w->dp,
+                              .kv = open_rows_of(w, KEYS, j0),
+                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
+                              .n = n,
+                              .dim = w->pr->p.head_dim,
+                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -10007,9 +10069,9 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
         return lanes;
     finish_pairs(w, n);
     if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
+        w->kernels->pv_select(&dq);
     else if (w->want & WANT_DQ)
-        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+        w->kernels->pv(&dq);
     return lanes;
 }
 
@@ -10055,19 +10117,30 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has enters dK and dV of the open keys. */
+/* What the group has, terms of dK or dV, enters that of the open keys. */
+static void add_terms(const desk *w, int which, const attn_term *term, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
+    const attn_outer f = { .to = w->part[which],
+                           .stride = pitch,
+                           .n = n,
+                           .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                           .term = term,
+                           .count = w->group.count,
+                           .b_stride = pitch };
+    if (w->redo)
+        w->kernels->outer_select(&f);
+    else
+        w->kernels->outer(&f);
+}
+
 static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
-    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
-    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
-        w->redo ? w->kernels->outer_select : w->kernels->outer;
     if (g->count && (w->want & WANT_DK))
-        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+        add_terms(w, KEYS, g->dk, n);
     if (g->count && (w->want & WANT_DV))
-        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+        add_terms(w, VALUES, g->dv, n);
 }
 
 /* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
@@ -10638,7 +10711,27 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    const attn_product dq = { .to = n->row->dq_total,
+                              .by = w->dp,
+                              .kv = w->keys->copy[KEYS],
+                              .stride = pitch,
+                              .n = count,
+                              .dim = p->head_dim,
+                              .lanes = all };
+    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
+                                 .stride = pitch,
+                                 .n = count,
+                                 .columns = p->head_dim,
+                                 .term = &dk,
+                                 .count = 1,
+                                 .b_stride = pitch };
+    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
+                                 .stride = pitch_v,
+                                 .n = count,
+                                 .columns = p->head_dim_v,
+                                 .term = &dv,
+                                 .count = 1,
+                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -10646,11 +10739,9 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
-                          all);
-    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
-    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
-                             p->head_dim_v);
+    w->kernels->pv_select(&dq);
+    w->kernels->outer_select(&dk_rows);
+    w->kernels->outer_select(&dv_rows);
 }
 
 static void textbook_head(desk *w)
@@ -11112,30 +11203,36 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
     return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
-static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
-                           char *base)
+/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
+static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
 {
-    one->partial = 1;
-    memset(&one->o, 0, sizeof one->o);
-    memset(&one->lse, 0, sizeof one->lse);
-    one->shared_keys = 0;
-    one->part.keys = one->part.continued = 1;
-    one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
-    one->k.stride_seq = to_stride(resolved->head_dim);
-    one->v.stride_seq = to_stride(resolved->head_dim_v);
-    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
-    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
-    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
-    if (!base)
-        return;
+    x->stride_seq = to_stride(dim);
+    x->stride_head = to_stride(times(keys, dim));
+    x->stride_batch = ATTN_STRIDE_BROADCAST;
+}
+
+static void place_tile(attn_params *one, const resume_layout *lay, char *base)
+{
     one->k.data = base + lay->k;
     one->v.data = base + lay->v;
     one->state.m = (float *)(void *)(base + lay->m);
     one->state.l = (float *)(void *)(base + lay->l);
     one->state.o = (float *)(void *)(base + lay->o);
+}
+
+/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
+ * or nowhere. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->partial = one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
+    if (base)
+        place_tile(one, lay, base);
 }
 
 /* Bytes before the workspace of attn_forward. */
@@ -11170,6 +11267,8 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
+    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
+    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* the longest tile is full, and begins a chunk */
     one->kv_begin = one->kv_len = NULL;
@@ -11199,12 +11298,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, why);
+        return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
@@ -12100,6 +12199,22 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
+/* The sizes of a call that goes over one kv head. */
+static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = rows;
+    p->seq_len_kv = keys;
+}
+
+/* All rows and keys of such a call are in use. */
+static void clear_lengths(attn_params *p)
+{
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
  * item; 0 = all. */
 static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
@@ -12118,12 +12233,16 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    p->batch = 1;
-    p->num_heads_q = class_heads(branch, out->group);
-    p->num_heads_kv = 1;
-    p->seq_len_q = min64(rows, out->rows);
-    p->seq_len_kv = keys;
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
+    clear_lengths(p);
+}
+
+/* An item calls within its worker. */
+static void run_here_alone(attn_params *p)
+{
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* Nothing of a call is left that only makes sense for the caller's own. */
@@ -12138,9 +12257,7 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    run_here_alone(p);
 }
 
 /* Bytes of workspace for the calls of branch n. */
@@ -12341,19 +12458,20 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* Of a tensor of the query's rows; of keys. */
+/* A tensor of the rows of queries. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
+/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* Of an array of pairs: where the first one is, and its strides. */
+/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -12391,15 +12509,11 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    p->batch = w->at.count;
-    p->num_heads_q = w->heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = w->at.rows;
-    p->seq_len_kv = w->at.keys;
+    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -12555,9 +12669,7 @@ static void finish_states(dilated_slot *w)
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
-    p->seq_len_q = rows_of_item(w);
+    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;

@@ -1,5 +1,5 @@
-/* attn_mpi.h - the transport of attn.h over MPI. Optional: needs an MPI (3.0 or later; tested
- * with OpenMPI and MPICH) and its compiler wrapper, attn_mpi.c and what attn.h needs.
+/* attn_mpi.h - the transport of attn_ring over MPI. It is optional and needs an MPI (3.0 or later;
+ * tested with OpenMPI and MPICH) with its compiler wrapper, attn_mpi.c, attn.h and attn.c.
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
@@ -12,11 +12,12 @@
  *     }
  *     MPI_Finalize();
  *
- * Messages have a communicator of their own, a duplicate of the one given. They are non-blocking
- *   (MPI_Isend, MPI_Irecv) and start when all ranks have agreed that none has failed; how much of
- *   them runs beside the computation is up to the MPI. More than INT_MAX bytes go as blocks.
- * Threads. Calls come from the thread that calls attn_ring_forward: MPI_Init is enough where that
- *   is the main one.
+ * Messages. Messages have a communicator of their own, a duplicate of the one given. They are
+ *   non-blocking (MPI_Isend, MPI_Irecv) and start when all ranks have agreed that none has failed;
+ *   how much of them runs beside the computation is up to the MPI. More than INT_MAX bytes go as
+ *   blocks.
+ * Threads. Calls come from the thread that calls attn_ring_forward. MPI_Init is enough where that
+ *   is the main thread.
  * Errors. What MPI returns becomes ATTN_ERR_CALLBACK on every rank, as far as MPI still works.
  */
 #ifndef ATTN_MPI_H
@@ -35,29 +36,38 @@
 extern "C" {
 #endif
 
-/* Lies where it is from open to close, as the transport points to it. */
+/* An attn_mpi is a transport over one communicator. It must not move from open to close, as the
+ * transport points to it. */
 typedef struct attn_mpi {
+    /* transport is for ring.transport. */
     attn_transport transport;
-    /* ---- its own */
+
+    /* ---- internal */
+
     MPI_Comm comm;
-    MPI_Datatype block; /* ATTN_MPI_BLOCK bytes */
+    /* block is a type of ATTN_MPI_BLOCK bytes. */
+    MPI_Datatype block;
     MPI_Request requests[4];
     const char *send;
     char *receive;
     size_t send_bytes, receive_bytes;
-    int waiting; /* begun, to start with the next agreement */
-    int failed;  /* to start */
+    /* Nonzero means that an exchange has begun and starts with the next agreement. */
+    int waiting;
+    /* Nonzero means that it failed to start. */
+    int failed;
 } attn_mpi;
 
+/* A message is whole blocks of this many bytes and a rest, up to 2^51 bytes. */
 #ifndef ATTN_MPI_BLOCK
-#define ATTN_MPI_BLOCK (1 << 20) /* a message is whole blocks and a rest: up to 2^51 bytes */
+#define ATTN_MPI_BLOCK (1 << 20)
 #endif
 
-/* Fills in *m; all ranks of comm together. ATTN_ERR_ARG: m is NULL; ATTN_ERR_CALLBACK: MPI
- * failed. */
+/* attn_mpi_open() fills in *m; all ranks of comm must call it together. Returns ATTN_ERR_ARG if m
+ * is NULL, or ATTN_ERR_CALLBACK if MPI failed. */
 ATTN_API attn_status attn_mpi_open(attn_mpi *m, MPI_Comm comm);
 
-/* Gives back what open took; all ranks together, before MPI_Finalize. */
+/* attn_mpi_close() gives back what attn_mpi_open took; all ranks must call it together, before
+ * MPI_Finalize. */
 ATTN_API void attn_mpi_close(attn_mpi *m);
 
 #ifdef __cplusplus

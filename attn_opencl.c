@@ -371,20 +371,38 @@ static inline void attn_next_line(attn_ahead *a)
     }
 }
 
-/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
- * over rows, which gradients need. */
+/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
+typedef struct attn_product {
+    float *to;             /* s [n][rows], or o [dim][rows] */
+    const float *by;       /* qt [dim][rows], or p [n][rows] */
+    const float *kv;       /* f32 rows of K or V, */
+    ptrdiff_t stride;      /* so many floats apart; */
+    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
+    int n;                 /* keys */
+    int64_t dim;           /* head_dim, or head_dim_v */
+    attn_lanes lanes;
+    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
+    attn_ahead *ahead;      /* NULL = nothing */
+} attn_product;
+
+/* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
-    const float *x; /* [n][rows] of a tile */
-    const float *b; /* [rows] so many floats apart: */
+    const float *x; /* [n][rows] */
+    const float *b; /* [rows] attn_outer.b_stride floats apart */
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
 
-typedef struct attn_terms {
+/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
+typedef struct attn_outer {
+    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
+    ptrdiff_t stride;
+    int n; /* keys */
+    int64_t columns;
     const attn_term *term;
-    int count;
-    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
-} attn_terms;
+    int count;          /* of terms */
+    ptrdiff_t b_stride; /* filled up with numbers */
+} attn_outer;
 
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
@@ -409,84 +427,92 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
+/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
+ * between a call and a set in tests and bench are expanded from it. */
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+
+/* Those that every set has. */
+#define ATTN_SET_KERNELS(X)                                                                        \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
+    /* 7fc00000) as the type's, -0 never written. */                                               \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
+    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
+      (qt, q, head_dim, c))                                                                        \
+    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
+    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    X(void, qk, (const attn_product *p), (p))                                                      \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
+    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
+      (s, n, m, l, alpha))                                                                         \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
+    /* The exponentials of a block without a product beside them. */                               \
+    X(void, exp_block, (const attn_exp *e), (e))                                                   \
+    /* Whether n numbers are all finite. */                                                        \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
+    /* at least; to the others every key is dead, or they have no query. */                        \
+    X(void, pv, (const attn_product *p), (p))                                                      \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
+    X(void, pv_select, (const attn_product *p), (p))                                               \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
+    /* o[head_dim_v][rows]]. */                                                                    \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
+    X(void, result,                                                                                \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
+      (out, o, l, factor, head_dim_v))                                                             \
+    /* ---- gradients */                                                                           \
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
+    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
+    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
+      (s, dp, n, lse2, delta))                                                                     \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
+    X(void, outer, (const attn_outer *f), (f))                                                     \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
+    X(void, outer_select, (const attn_outer *f), (f))                                              \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+
+/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
+ * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
+ * of 16. */
+#define ATTN_FEW_KERNELS(X)                                                                        \
+    X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, pv_runs, (const attn_product *p), (p))
+
+#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    const char *name;
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
-     * as the type's, -0 never written. */
-    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
-    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
-    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
-    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
-    /* qt[d][lane] = fl(q[lane][d] * c). */
-    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
-     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
-    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */
-    void (*softcap)(float *s, int n, float cap2, float icap2);
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
-    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
-    void (*clip)(float *s, int n, const int *begin, const int *end);
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
-    void (*hide)(float *s, const uint8_t *alive, int n);
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
-     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
-     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
-     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
-    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
-    void (*maximum)(const float *s, int n, float *m);
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
-    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* The exponentials of a block without a product beside them. */
-    void (*exp_block)(const attn_exp *e);
-    /* Whether n numbers are all finite. */
-    int (*finite)(const float *x, int64_t n);
-    /* x[k][lane] *= alpha[lane] for `count` rows. */
-    void (*rescale)(float *x, const float *alpha, int64_t count);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
-    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, attn_lanes lanes);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
-     * o[head_dim_v][rows]]. */
-    void (*merge)(float *a, float *b, int64_t head_dim_v);
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
-     * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *const *out, const float *o, const float *l, float factor,
-                   int64_t head_dim_v);
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
-    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
-    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                    attn_lanes lanes, attn_ahead *ahead);
-
-    /* ---- gradients */
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
-     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
-    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
-    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
-     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
-     * fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
-    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                         int64_t columns);
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
-    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
+    const char *name;
+    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
 };
 
 #endif /* ATTN_SEAM_H */
@@ -628,10 +654,14 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }
 
 /* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
@@ -1273,10 +1303,10 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
@@ -1334,7 +1364,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
@@ -1607,7 +1637,7 @@ static call_axes axes_of_call(const attn_params *p)
 
 /* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -1619,7 +1649,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -1631,7 +1661,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -1686,11 +1716,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },

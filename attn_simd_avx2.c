@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
+#define ATTN_SIMD_FILE /* with what operations are written with */
 #include "attn_simd.h"
 
 #if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */
@@ -99,25 +100,22 @@ INLINE void to_bf16_avx2(uint16_t *p, __m256 x)
 INLINE void transpose_avx2(__m256 *x)
 {
     __m256 t[8];
-    int i;
-    UNROLL for (i = 0; i < 8; i += 2)
-    {
+    EACH_STEP(i, 8, 2) {
         t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
     }
-    UNROLL for (i = 0; i < 8; i += 4)
-    {
+    EACH_STEP(i, 8, 4) {
         x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    UNROLL for (i = 0; i < 4; i++)
-    {
+    EACH(i, 4) {
         t[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
         t[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
     }
-    UNROLL for (i = 0; i < 8; i++) x[i] = t[i];
+    EACH(i, 8)
+        x[i] = t[i];
 }
 
 INLINE __m256 quarters_avx2(const char *const *p, ptrdiff_t at)

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
+#define ATTN_SIMD_FILE /* with what operations are written with */
 #include "attn_simd.h"
 
 #if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */
@@ -99,21 +100,17 @@ INLINE void to_bf16_avx512(uint16_t *p, __m512 x)
 INLINE void transpose_avx512(__m512 *x)
 {
     __m512 t[16], u[4];
-    int i;
-    UNROLL for (i = 0; i < 16; i += 2)
-    {
+    EACH_STEP(i, 16, 2) {
         t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
     }
-    UNROLL for (i = 0; i < 16; i += 4)
-    {
+    EACH_STEP(i, 16, 4) {
         x[i] = W(_mm512_unpacklo_pd, t[i], t[i + 2]);
         x[i + 1] = W(_mm512_unpackhi_pd, t[i], t[i + 2]);
         x[i + 2] = W(_mm512_unpacklo_pd, t[i + 1], t[i + 3]);
         x[i + 3] = W(_mm512_unpackhi_pd, t[i + 1], t[i + 3]);
     }
-    UNROLL for (i = 0; i < 4; i++)
-    {
+    EACH(i, 4) {
         u[0] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
         u[1] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
         u[2] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
@@ -123,7 +120,8 @@ INLINE void transpose_avx512(__m512 *x)
         t[4 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0x88);
         t[12 + i] = _mm512_shuffle_f32x4(u[1], u[3], 0xdd);
     }
-    UNROLL for (i = 0; i < 16; i++) x[i] = t[i];
+    EACH(i, 16)
+        x[i] = t[i];
 }
 
 #define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))

@@ -2,13 +2,15 @@
  * SPDX-License-Identifier: MIT
  *
  *     build/test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]
- *                [--list] [--verbose] [--first] [--cases DIR...] [group...] [-- group's own
- *                arguments]
+ *                [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]
+ *                [-- group's own arguments]
  *
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
  * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
  * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so.
- * Groups run once for each kernel set that this CPU has; those that do not depend on it run once.
+ * Groups run once for each kernel set that this CPU has; those that do not depend on it run once,
+ * and those that take minutes on some devices only where they are named: TEST_GROUP says which.
+ * With --share I/N only each Nth of these runs, from the Ith on: N processes do all of it.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
  * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
  * What a group may use is in tests/test.h.
@@ -22,38 +24,14 @@
 #include <string.h>
 #include <time.h>
 
+/* build/groups.inc has a line TEST_GROUP(...) for each that begins so in tests/. */
+#undef TEST_GROUP
+#define TEST_GROUP(name, runs, what) void test_##name(void);
+#include "groups.inc"
+#undef TEST_GROUP
+#define TEST_GROUP(name, runs, what) { #name, test_##name, runs, what },
 static const test_group groups[] = {
-    { "selfcheck", test_selfcheck, 0,
-      "the harness notices planted bugs: overruns, broken kernels" },
-    { "errors", test_errors, 0, "every field wrong in turn: status, sentence, nothing written" },
-    { "explain", test_explain, 0, "attn_explain and the workspace query tell what runs" },
-    { "tuning", test_tuning, 0, "p.tuning: the same bits, sizes as told; a damaged text is none" },
-    { "kernels", test_kernels, 1, "each kernel of the set against the portable set" },
-    { "masks", test_masks, 1, "all pairs of masks and modifiers against the oracle" },
-    { "laws", test_laws, 1, "what must be equal bit for bit: layouts, chunks, tiles, merges" },
-    { "poison", test_poison, 1, "NaN and Inf at every masked position never show" },
-    { "stability", test_stability, 1, "finite in, finite out, at every scale; no FP exceptions" },
-    { "outputs", test_outputs, 1, "lse, logits, partial states, storage types, empty rows" },
-    { "bits", test_bits, 1, "golden hashes of the canonical order" },
-    { "rope", test_rope, 0,
-      "rotary embedding: exact values, formulas, laws, errors, golden hashes" },
-    { "backward", test_backward, 1, "gradients against the oracle; NaN and Inf; the same bits" },
-    { "cascade", test_cascade, 1, "keys that a batch shares, read once: the same bits" },
-    { "cache", test_cache, 0, "caches: random operations, the bits of attention, every misuse" },
-    { "resume", test_resume, 0, "keys that come tile by tile: the bits of one call, every misuse" },
-    { "threads", test_threads, 1, "any number of workers in any order gives the same bits" },
-    { "gradients", test_gradients, 0, "the oracle of gradients against differences; every misuse" },
-    { "decode", test_decode, 0,
-      "the last rows alone are the last rows of the prefill, bit for bit" },
-    { "patterns", test_patterns, 0, "block-sparse patterns against their definition" },
-    { "dilated", test_dilated, 0, "dilated attention and its gradients against two definitions" },
-    { "opencl_plan", test_opencl_plan, 0, "how calls would run on devices of any size" },
-    { "opencl_programs", test_opencl_programs, 0,
-      "programs of a device: first use, kept, given back" },
-    { "opencl", test_opencl, 0, "a device: opening, arrays on it, events, threads" },
-    { "ring", test_ring, 0, "one sequence over ranks: bits, bounds, faults, every misuse" },
-    { "numerics", test_numerics, 0, "the error to 16K keys stays within docs/numerics.md" },
-    { "fuzz", test_fuzz, 0, "random parameters, extremes included, never crash" },
+#include "groups.inc"
 };
 enum { GROUP_COUNT = sizeof groups / sizeof *groups, MAX_NAMES = 64, MAX_SHOWN = 20 };
 
@@ -61,7 +39,8 @@ test_options T = { .seed = 1, .only_case = -1, .exact = 1 };
 
 static struct {
     int64_t passed, failed, skipped;
-    int64_t case_number; /* of the case open in this group; -1 = none yet */
+    int share, shares, turn; /* --share; runs of groups so far, this process's or not */
+    int64_t case_number;     /* of the case open in this group; -1 = none yet */
     const char *group;
     char case_name[400];
     int64_t shown; /* failures of the group running, printed in full up to MAX_SHOWN */
@@ -226,6 +205,8 @@ static void run_group(const test_group *group)
 {
     const int64_t passed = run.passed, failed = run.failed, skipped = run.skipped;
     const clock_t begin = clock();
+    if (run.shares > 0 && run.turn++ % run.shares != run.share - 1)
+        return;
     run.group = group->name;
     run.case_number = -1;
     run.case_name[0] = '\0';
@@ -249,7 +230,7 @@ static int is_wanted(const test_group *group, char *const *names, int count)
     for (int i = 0; i < count; i++)
         if (strcmp(group->name, names[i]) == 0)
             return 1;
-    return count == 0;
+    return count == 0 && group->runs != RUN_IF_NAMED;
 }
 
 /* Groups that do not depend on the kernel set, then the others for each set. */
@@ -259,7 +240,7 @@ static void run_groups(char *const *names, int count)
     T.kernels = NULL;
     T.best = 1;
     for (int g = 0; g < GROUP_COUNT; g++)
-        if (!groups[g].per_kernels && is_wanted(&groups[g], names, count))
+        if (groups[g].runs != RUN_EACH_SET && is_wanted(&groups[g], names, count))
             run_group(&groups[g]);
     for (int i = 0; (set = attn_kernels_get(i)) != NULL && (i == 0 || T.backend == NULL); i++) {
         T.kernels = attn_kernels_name(set);
@@ -267,7 +248,7 @@ static void run_groups(char *const *names, int count)
         if (T.only != NULL && strcmp(T.only, T.kernels) != 0)
             continue;
         for (int g = 0; g < GROUP_COUNT; g++)
-            if (groups[g].per_kernels && is_wanted(&groups[g], names, count))
+            if (groups[g].runs == RUN_EACH_SET && is_wanted(&groups[g], names, count))
                 run_group(&groups[g]);
     }
 }
@@ -284,7 +265,7 @@ static void print_first_line(void)
 static void print_list(void)
 {
     for (int g = 0; g < GROUP_COUNT; g++)
-        printf("%-10s %s\n", groups[g].name, groups[g].what);
+        printf("%-16s %s\n", groups[g].name, groups[g].what);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -319,7 +300,9 @@ static int set_value(const char *option, char *value)
         T.storage = ATTN_F16;
     else if (strcmp(option, "--storage") == 0 && strcmp(value, "bf16") == 0)
         T.storage = ATTN_BF16;
-    else
+    else if (strcmp(option, "--share") != 0 ||
+             sscanf(value, "%d/%d", &run.share, &run.shares) != 2 || run.share < 1 ||
+             run.share > run.shares)
         return refuse(option, value);
     if (T.only != NULL && attn_kernels_find(T.only) == NULL)
         return refuse("no such kernel set on this CPU:", T.only);
@@ -343,7 +326,8 @@ static int set_flag(const char *option, command_line *line)
 
 static int takes_value(const char *option)
 {
-    static const char *const options[] = { "--seed", "--case", "--kernels", "--impl", "--storage" };
+    static const char *const options[] = { "--seed", "--case",    "--kernels",
+                                           "--impl", "--storage", "--share" };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (strcmp(option, options[i]) == 0)
             return 1;

@@ -1,6 +1,6 @@
 /* options.c - the command line, as a table.
  * SPDX-License-Identifier: MIT */
-#include "options.h"
+#include "bench.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -13,23 +13,14 @@ typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
 #define AT(field) offsetof(bench_options, field)
 
 /* What takes an option: a bit each. CASES: presets and --shape. */
-enum {
-    LIST = 1,
-    INFO = 2,
-    KERNELS = 4,
-    TUNE = 8,
-    MEMORY = 16,
-    CHECK = 32,
-    CASES = 64,
-    EVERY = 127
-};
+enum { LIST = 1, INFO = 2, KERNELS = 4, TUNE = 8, MEMORY = 16, CASES = 32, EVERY = 63 };
 
 static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
-    int takers;               /* nothing else takes it: it would be ignored there */
-    const char *value, *what; /* what NULL: for checks of the bench, not in the help */
+    int takers; /* nothing else takes it: it would be ignored there */
+    const char *value, *what;
 } table[] = {
     { "--quick", FLAG, AT(quick), CASES | LIST | KERNELS | TUNE | MEMORY, "",
       "reduced presets, under a minute (what `make bench` runs)" },
@@ -59,11 +50,11 @@ static const struct {
     { "--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o" },
     { "--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
       "order of batch, seq, head, dim in memory (bhsd)" },
-    { "--threads", COUNT, AT(threads), CASES | LIST | INFO | CHECK, " N",
+    { "--threads", COUNT, AT(threads), CASES | LIST | INFO, " N",
       "worker threads (1; all CPUs: preset threads, paths with threads)" },
     { "--impl", TEXT, AT(impl), CASES, " a,b",
       "paths to compare, `bench info` lists them; all = each (naive,tiled)" },
-    { "--device", TEXT, AT(device), CASES | INFO | TUNE | CHECK, " NAME",
+    { "--device", TEXT, AT(device), CASES | INFO | TUNE, " NAME",
       "OpenCL device, by a part of its name or its platform's (the best GPU)" },
     { "--kernels", TEXT, AT(kernels), CASES | LIST | KERNELS | TUNE | MEMORY, " SET",
       "kernel set; `bench info` lists them (the best)" },
@@ -89,8 +80,6 @@ static const struct {
       "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt" },
     { "--baseline", TEXT, AT(baseline), CASES, " FILE",
       "compare with an older --json of such a machine; status 3 = slower" },
-    { "--plant-slowdown", SECONDS, AT(plant_slowdown), CASES, " PERCENT", NULL },
-    { "--plant-wrong", TEXT, AT(plant_wrong), CASES | MEMORY, " qk|pv|outer|gradient", NULL },
     { "--wide", FLAG, AT(wide), CASES, "",
       "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..." },
     { "--list", FLAG, AT(list), LIST, "", "print presets, masks and cases, measure nothing" },
@@ -103,20 +92,14 @@ enum { NUM_OPTIONS = sizeof table / sizeof *table };
 static const struct {
     const char *name;
     int taker;
-} commands[] = { { "info", INFO },
-                 { "kernels", KERNELS },
-                 { "tune", TUNE },
-                 { "memory", MEMORY },
-                 { "selfcheck", CHECK } };
+} commands[] = { { "info", INFO }, { "kernels", KERNELS }, { "tune", TUNE }, { "memory", MEMORY } };
 
 void options_print_help(void)
 {
     printf("usage: bench [option...] "
-           "[info | kernels | tune | memory | selfcheck | all | preset...]\n\n");
+           "[info | kernels | tune | memory | all | preset...]\n\n");
     for (int i = 0; i < NUM_OPTIONS; i++) {
         char left[48];
-        if (!table[i].what)
-            continue;
         snprintf(left, sizeof left, "%s%s", table[i].name, table[i].value);
         printf("  %-34s %s\n", left, table[i].what);
     }
@@ -128,8 +111,6 @@ void options_print_help(void)
     printf("  %-34s %s\n", "all", "every preset");
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
-    printf("  %-34s %s\n", "selfcheck",
-           "shows that wrong results are refused; --device: its paths'");
     printf("\nexit status: 0 = done; 1 = a wrong result, nothing measured or not all written;\n"
            "  2 = the command line or a file that it names; 3 = slower than the baseline\n");
 }
@@ -171,7 +152,7 @@ static int store(bench_options *o, int i, const char *text)
     return 1;
 }
 
-static int complain(const char *what, const char *about)
+static int misread(const char *what, const char *about)
 {
     fprintf(stderr, "bench: %s \"%s\"; `bench --help` lists the options\n", what, about);
     return 0;
@@ -184,14 +165,14 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     const int i = find_option(name);
     const int yes = 1;
     if (i < 0)
-        return complain("unknown option", name);
+        return misread("unknown option", name);
     o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
         memcpy((char *)o + table[i].offset, &yes, sizeof yes);
         return 1;
     }
     if (++*at >= argc)
-        return complain("a value is missing after", name);
+        return misread("a value is missing after", name);
     if (!store(o, i, argv[*at])) {
         fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
         return 0;
@@ -250,11 +231,11 @@ int options_parse(bench_options *o, int argc, char **argv)
         } else if (o->num_commands < OPTIONS_MAX_NAMES) {
             o->commands[o->num_commands++] = argv[i];
         } else {
-            return complain("too many words:", argv[i]);
+            return misread("too many words:", argv[i]);
         }
     }
     if (o->max_seq_len == 0)
-        return complain("--max-seq-len must be at least 1, not", "0");
+        return misread("--max-seq-len must be at least 1, not", "0");
     if (o->threads == -1 || (o->threads >= 1 && o->threads <= 1024))
         return 1;
     fprintf(stderr, "bench: --threads must be 1 to 1024, not %d\n", o->threads);

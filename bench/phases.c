@@ -1,8 +1,8 @@
 /* phases.c - where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  * SPDX-License-Identifier: MIT */
-#include "phases.h"
+#include "run.h"
 
-#include "../attn_simd.h"
+#include "../tests/spy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,172 +13,64 @@
 enum { CALLS = 5, COST_CALLS = 1000, COST_ROUNDS = 5 };
 #define ENOUGH_SECONDS 1.0 /* no further call after that */
 
-typedef enum phase { QK, SOFTMAX, PV, MERGE, PHASES } phase;
+typedef enum phase { REST, QK, SOFTMAX, PV, MERGE, PHASES } phase;
+
+/* What each kernel counts as. */
+static const int phase_of[SPY_KERNELS] = { [SPY_qk] = QK,
+                                           [SPY_qk_runs] = QK,
+                                           [SPY_softcap] = SOFTMAX,
+                                           [SPY_add_scaled] = SOFTMAX,
+                                           [SPY_clip] = SOFTMAX,
+                                           [SPY_hide] = SOFTMAX,
+                                           [SPY_running_max] = SOFTMAX,
+                                           [SPY_maximum] = SOFTMAX,
+                                           [SPY_exp_sum] = SOFTMAX,
+                                           [SPY_exp_block] = SOFTMAX,
+                                           [SPY_rescale] = PV,
+                                           [SPY_pv] = PV,
+                                           [SPY_pv_runs] = PV,
+                                           [SPY_pv_select] = PV,
+                                           [SPY_merge] = MERGE,
+                                           [SPY_result] = MERGE,
+                                           [SPY_gradient] = SOFTMAX,
+                                           [SPY_softcap_gradient] = SOFTMAX,
+                                           [SPY_dots] = SOFTMAX,
+                                           [SPY_outer] = PV,
+                                           [SPY_outer_select] = PV };
 
 static struct {
-    const attn_kernels *set; /* what the copy calls */
-    uint64_t ticks[PHASES];
+    attn_product alone;
+    uint64_t begin, ticks[PHASES];
     int64_t calls;
 } counter;
 
-/* ---- the copy: each function calls that of the set and counts its ticks */
+/* ---- the copy of a set: its kernels count their ticks */
 
-#define COUNTED(phase, call)                                                                       \
-    do {                                                                                           \
-        const uint64_t begin_ = clock_ticks();                                                     \
-        call;                                                                                      \
-        counter.ticks[phase] += clock_ticks() - begin_;                                            \
-        counter.calls++;                                                                           \
-    } while (0)
-
-static void count_exp_block(const attn_exp *e)
+static void end_kernel(int kernel, void *first)
 {
-    COUNTED(SOFTMAX, counter.set->exp_block(e));
+    (void)first;
+    if (phase_of[kernel] == REST)
+        return;
+    counter.ticks[phase_of[kernel]] += clock_ticks() - counter.begin;
+    counter.calls++;
 }
 
-/* What would be computed beside the products comes before them. */
-static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+/* What would be computed beside a product comes before it. */
+static void *begin_kernel(int kernel, void *first)
 {
-    if (beside)
-        count_exp_block(beside);
-    COUNTED(QK, counter.set->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead));
-}
-
-static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
-{
-    if (beside)
-        count_exp_block(beside);
-    COUNTED(QK, counter.set->qk_runs(s, qt, k, n, head_dim, lanes, NULL, ahead));
-}
-
-static void count_softcap(float *s, int n, float cap2, float icap2)
-{
-    COUNTED(SOFTMAX, counter.set->softcap(s, n, cap2, icap2));
-}
-
-static void count_add_scaled(float *s, const float *x, const float *factor, int n)
-{
-    COUNTED(SOFTMAX, counter.set->add_scaled(s, x, factor, n));
-}
-
-static void count_clip(float *s, int n, const int *begin, const int *end)
-{
-    COUNTED(SOFTMAX, counter.set->clip(s, n, begin, end));
-}
-
-static void count_hide(float *s, const uint8_t *alive, int n)
-{
-    COUNTED(SOFTMAX, counter.set->hide(s, alive, n));
-}
-
-static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)
-{
-    int found;
-    COUNTED(SOFTMAX, found = counter.set->running_max(s, n, m, l, alpha));
-    return found;
-}
-
-static void count_maximum(const float *s, int n, float *m)
-{
-    COUNTED(SOFTMAX, counter.set->maximum(s, n, m));
-}
-
-static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
-{
-    COUNTED(SOFTMAX, counter.set->exp_sum(s, n, dead, m, l));
-}
-
-static void count_rescale(float *x, const float *alpha, int64_t count)
-{
-    COUNTED(PV, counter.set->rescale(x, alpha, count));
-}
-
-static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
-{
-    COUNTED(PV, counter.set->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead));
-}
-
-static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                          attn_lanes lanes, attn_ahead *ahead)
-{
-    COUNTED(PV, counter.set->pv_runs(o, p, v, n, head_dim_v, lanes, ahead));
-}
-
-static void count_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                            int64_t head_dim_v, attn_lanes lanes)
-{
-    COUNTED(PV, counter.set->pv_select(o, p, v, v_stride, n, head_dim_v, lanes));
-}
-
-static void count_merge(float *a, float *b, int64_t head_dim_v)
-{
-    COUNTED(MERGE, counter.set->merge(a, b, head_dim_v));
-}
-
-static void count_result(float *const *out, const float *o, const float *l, float factor,
-                         int64_t head_dim_v)
-{
-    COUNTED(MERGE, counter.set->result(out, o, l, factor, head_dim_v));
-}
-
-static void count_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
-{
-    COUNTED(SOFTMAX, counter.set->gradient(s, dp, n, lse2, delta));
-}
-
-static void count_softcap_gradient(float *ds, const float *t, const float *p, int n)
-{
-    COUNTED(SOFTMAX, counter.set->softcap_gradient(ds, t, p, n));
-}
-
-static void count_dots(float *to, const float *a, const float *b, int64_t dim)
-{
-    COUNTED(SOFTMAX, counter.set->dots(to, a, b, dim));
-}
-
-static void count_outer(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                        int64_t columns)
-{
-    COUNTED(PV, counter.set->outer(c, c_stride, terms, n, columns));
-}
-
-static void count_outer_select(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                               int64_t columns)
-{
-    COUNTED(PV, counter.set->outer_select(c, c_stride, terms, n, columns));
-}
-
-static attn_kernels counting_copy(const attn_kernels *set)
-{
-    attn_kernels k = *set;
-    counter.set = set;
-    k.qk = count_qk;
-    k.softcap = count_softcap;
-    k.add_scaled = count_add_scaled;
-    k.clip = count_clip;
-    k.hide = count_hide;
-    k.running_max = count_running_max;
-    k.maximum = count_maximum;
-    k.exp_sum = count_exp_sum;
-    k.exp_block = count_exp_block;
-    k.rescale = count_rescale;
-    k.pv = count_pv;
-    k.pv_select = count_pv_select;
-    k.merge = count_merge;
-    k.result = count_result;
-    k.gradient = count_gradient;
-    k.softcap_gradient = count_softcap_gradient;
-    k.dots = count_dots;
-    k.outer = count_outer;
-    k.outer_select = count_outer_select;
-    if (k.qk_runs)
-        k.qk_runs = count_qk_runs;
-    if (k.pv_runs)
-        k.pv_runs = count_pv_runs;
-    return k;
+    if (phase_of[kernel] == QK) {
+        counter.alone = *(attn_product *)first;
+        first = &counter.alone;
+        if (counter.alone.beside) {
+            counter.begin = clock_ticks();
+            spy.set->exp_block(counter.alone.beside);
+            end_kernel(SPY_exp_block, NULL);
+            counter.alone.beside = NULL;
+        }
+    }
+    if (phase_of[kernel] != REST)
+        counter.begin = clock_ticks();
+    return first;
 }
 
 /* ---- measuring */
@@ -190,7 +82,7 @@ static double count_cost(void)
     for (int round = 0; round < COST_ROUNDS; round++) {
         const uint64_t begin = clock_ticks();
         for (int i = 0; i < COST_CALLS; i++)
-            COUNTED(MERGE, (void)0);
+            end_kernel(SPY_merge, begin_kernel(SPY_merge, NULL));
         const uint64_t ticks = clock_ticks() - begin;
         if (ticks < least)
             least = ticks;
@@ -241,10 +133,11 @@ static int best_call(const phase_call *c, phase_times *out)
 int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *out)
 {
     phase_call counted = *c;
-    const attn_kernels copy = counting_copy(set);
+    const attn_kernels copy = spy_on(set, begin_kernel);
     void *const before = malloc(c->result_bytes);
     if (!before)
         return 0;
+    spy.after = end_kernel;
     memcpy(before, c->result, c->result_bytes);
     counted.p.kernels = &copy;
     counted.p.num_workers = 1;

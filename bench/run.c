@@ -14,24 +14,13 @@
 #include <string.h>
 
 #include "../attn.h"
-#include "../tests/oracle.h"
-#include "cases/append.h"
-#include "cases/dilated.h"
-#include "cases/gradients.h"
-#include "cases/keys.h"
-#include "cases/masks.h"
-#include "cases/model.h"
-#include "cases/on_device.h"
-#include "cases/paths.h"
-#include "cases/rings.h"
+#include "../tests/sampled.h"
+#include "cases/jobs.h"
+#include "cases/cases.h"
 #include "clock.h"
-#include "commands/plant.h"
-#include "machine/large.h"
+#include "machine/machine.h"
 #include "machine/peak.h"
-#include "machine/reading.h"
-#include "machine/roof.h"
 #include "measure.h"
-#include "phases.h"
 
 #define WRONG "wrong result"
 #define GIB 1073741824.0
@@ -40,33 +29,9 @@
 /* Share of the usable memory that one case may take. */
 #define MEMORY_SHARE 0.5
 
-/* Rows checked: the oracle takes about a microsecond for a key of a row of 64. */
-enum { SAMPLED_ROWS = 12, LEAST_SAMPLED_ROWS = 3, SAMPLED_KEYS = 1 << 22 };
 enum { FEW_ROWS = 16 };
 /* Samples that are doubled until they last a time take up to four times as long in all. */
 #define DOUBLING 4
-
-typedef struct bench_run {
-    const bench_case *c;
-    const bench_path *path;
-    bench_model model;
-    attn_params p, plain; /* plain: k and v as they were before a cache took them */
-    mask_arrays mask;
-    keys_store keys;         /* empty: k and v are plain arrays */
-    append_job append;       /* of a case that appends */
-    gradients_job gradients; /* of a backward one */
-    dilated_job dilated;     /* of a dilated one */
-    rings_job rings;         /* of a path of ranks */
-    device_job device;       /* of a path of a device */
-    attn_info info;
-    void *q, *k, *v, *o, *workspace;
-    const struct bench_run *owner; /* whose tensors these are; NULL = its own */
-    int job, roof_job; /* index of its call and of its reading loop among the timed ones */
-    size_t workspace_bytes;
-    double bytes_before; /* that the runs before it in its group take */
-    reading roof;        /* of K and V; threads 0 = the case has many rows */
-    double running_before;
-} bench_run;
 
 static int skip(bench_result *r, const char *format, ...)
 {
@@ -75,6 +40,12 @@ static int skip(bench_result *r, const char *format, ...)
     vsnprintf(r->skipped, sizeof r->skipped, format, args);
     va_end(args);
     return 0;
+}
+
+/* What checks of the bench do to the run at this stage. */
+static int watched(bench_context *x, run_stage stage, bench_run *run, bench_result *r)
+{
+    return !x->watch || x->watch(stage, run, r) || skip(r, "a call with a planted fault failed");
 }
 
 static int threads_of(const bench_context *x, const bench_case *c, const bench_path *path)
@@ -217,7 +188,7 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
 }
 
 /* Every field of the call but the pointers; 0 with a sentence when the library has no such way. */
-static int set_params(const bench_context *x, bench_run *run, bench_result *r)
+static int set_params(bench_context *x, bench_run *run, bench_result *r)
 {
     attn_params *const p = &run->p;
     const bench_case *const c = run->c;
@@ -239,9 +210,10 @@ static int set_params(const bench_context *x, bench_run *run, bench_result *r)
     if (!mask_set(c, p, &run->mask))
         return skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
-    dilated_plant(&run->dilated, x->plant_branches);
     rings_describe(c, run->path, (int)r->threads, &run->rings);
     r->ranks = run->rings.num_ranks;
+    if (!watched(x, RUN_DESCRIBED, run, r))
+        return 0;
     run->gradients.dilated = is_dilated(run) ? &run->dilated : NULL;
     if (c->backward)
         gradients_describe(c, p, &run->gradients, run->info.reasons);
@@ -489,13 +461,14 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
 }
 
 /* What the call reads: the plain arrays or the cache. */
-static int place_keys(const bench_context *x, bench_run *run, bench_result *r)
+static int place_keys(bench_context *x, bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
     char why[200];
     if (c->keys.kind == KEYS_PLAIN || c->appends)
         return 1;
-    keys_plant(&run->keys, x->plant_pages);
+    if (!watched(x, RUN_FILLED, run, r))
+        return 0;
     if (!keys_view(c, &run->keys, &run->p, why, sizeof why))
         return skip(r, "%s", why);
     return size_up(run, r);
@@ -526,15 +499,14 @@ static int place_on_device(bench_run *run)
     return on_device_place(&run->p, sizes, &run->device);
 }
 
-static int make_buffers(const bench_context *x, const bench_run *first, bench_run *run,
-                        bench_result *r)
+static int make_buffers(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r))
         return 0;
     if (is_divided(run) && !rings_make(&run->rings, &run->p, gradients_of(run)))
         return no_memory(run, r);
-    if (is_divided(run) && x->plant_ranks)
-        rings_plant(&run->rings);
+    if (!watched(x, RUN_DIVIDED, run, r))
+        return 0;
     run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
     if (!run->workspace)
         return no_memory(run, r);
@@ -567,7 +539,7 @@ static int call_anew(bench_run *run)
     return failed;
 }
 
-static int call(void *argument)
+int run_call(void *argument)
 {
     bench_run *const run = argument;
     if (run->c->appends)
@@ -578,91 +550,6 @@ static int call(void *argument)
 }
 
 /* ---- verification */
-
-/* Where the row of o begins. */
-static ptrdiff_t row_start(const attn_params *p, int64_t b, int64_t h, int64_t i)
-{
-    const attn_tensor o = { p->o.dtype, p->o.stride_batch, p->o.stride_head, p->o.stride_seq,
-                            NULL };
-    return oracle_row_offset(p, &o, p->head_dim_v, b, h, i);
-}
-
-/* Row `row` of all rows in use, heads before rows in either layout, against the oracle; NaN is
- * infinitely wrong. */
-static int verify_row(const bench_run *run, int64_t row, double *o, double *tolerance,
-                      bench_result *r)
-{
-    const attn_params *const p = &run->plain;
-    oracle_result want = { 0 };
-    int64_t b = 0;
-    while (row >= p->num_heads_q * oracle_rows(p, b))
-        row -= p->num_heads_q * oracle_rows(p, b++);
-    const int64_t h = row / oracle_rows(p, b), i = row % oracle_rows(p, b);
-    const ptrdiff_t start = row_start(p, b, h, i);
-    want.o = o;
-    want.o_tolerance = tolerance;
-    if (is_dilated(run) ? dilated_row(run->c, p, b, h, i, &want)
-                        : oracle_row_full(p, b, h, i, &want))
-        return 0;
-    for (int64_t d = 0; d < p->head_dim_v; d++) {
-        const double got = oracle_load(p->o.dtype, run->o, start + (ptrdiff_t)d);
-        const double allowed = tolerance[d] + oracle_storage_error(p->o.dtype, o[d]);
-        const double error = fabs(got - o[d]);
-        if (!(error <= r->max_err))
-            r->max_err = error == error ? error : INFINITY;
-        if (!(error <= r->err_tolerance * allowed))
-            r->err_tolerance = error == error ? error / allowed : INFINITY;
-    }
-    return 1;
-}
-
-/* Of all batch entries, over heads. */
-static int64_t rows_in_use(const attn_params *p)
-{
-    int64_t rows = 0;
-    for (int64_t b = 0; b < p->batch; b++)
-        rows += p->num_heads_q * oracle_rows(p, b);
-    return rows;
-}
-
-static int sampled_rows(const bench_case *c)
-{
-    const int64_t rows = SAMPLED_KEYS / c->seq_kv;
-    if (rows < LEAST_SAMPLED_ROWS)
-        return LEAST_SAMPLED_ROWS;
-    return rows < SAMPLED_ROWS ? (int)rows : SAMPLED_ROWS;
-}
-
-/* First and last row and some evenly between, which step through heads and batch entries. */
-static int verify_rows(const bench_run *run, bench_result *r)
-{
-    const int samples = sampled_rows(run->c);
-    const size_t bytes = sizeof(double) * (size_t)run->c->head_dim_v;
-    double *const o = malloc(bytes), *const tolerance = malloc(bytes);
-    const int64_t rows = rows_in_use(&run->plain);
-    int ok = o && tolerance;
-    for (int i = 0; ok && i < samples; i++) {
-        const int64_t row =
-            (rows - 1) / (samples - 1) * i + (rows - 1) % (samples - 1) * i / (samples - 1);
-        ok = verify_row(run, row, o, tolerance, r);
-    }
-    free(o);
-    free(tolerance);
-    return ok || skip(r, "no memory for the double oracle");
-}
-
-static int verify_append(bench_run *run, bench_result *r)
-{
-    char why[200];
-    return append_verify(&run->append, &r->max_err, &r->err_tolerance, why, sizeof why) ||
-           skip(r, "%s", why);
-}
-
-static int verify_gradients(bench_run *run, bench_result *r)
-{
-    return gradients_verify(&run->gradients, &run->plain, &r->max_err, &r->err_tolerance) ||
-           skip(r, "no memory for the double oracle");
-}
 
 /* One call with plain arrays, on the CPU where the path has its bits. */
 static int call_plain(bench_run *run)
@@ -703,10 +590,14 @@ static int verify_bits(bench_run *run, bench_result *r)
 static int verify(bench_run *run, bench_result *r)
 {
     const bench_case *const c = run->c;
-    if (!(c->appends    ? verify_append(run, r)
-          : c->backward ? verify_gradients(run, r)
-                        : verify_rows(run, r)))
-        return 0;
+    sampled_errors errors = { 0, 0 };
+    char why[200] = "no memory for the double oracle";
+    if (!(c->appends    ? sampled_append(&run->append, &errors, why, sizeof why)
+          : c->backward ? sampled_gradients(&run->gradients, &run->plain, &errors)
+                        : sampled_rows(c, &run->plain, &errors)))
+        return skip(r, "%s", why);
+    r->max_err = errors.max_err;
+    r->err_tolerance = errors.err_tolerance;
     const int exact = (run->path->device == PATH_EXACT || run->rings.canonical) && !c->backward;
     const int bits = c->keys.kind != KEYS_PLAIN || exact;
     if (r->err_tolerance <= 1 && bits && !c->appends)
@@ -774,7 +665,7 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->ms_p99 = 1e3 * m->seconds.p99;
     if (!run->path->device)
         r->pct_running = 100 * running_of(run, m) / threads;
-    r->tokens_per_s = (double)(rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
+    r->tokens_per_s = (double)(sampled_rows_in_use(&run->plain) / run->p.num_heads_q) / seconds;
     r->gflops = gflops;
     fill_rates(run, jobs, r);
     if (is_divided(run))
@@ -820,7 +711,7 @@ static int reads_memory(const bench_run *run)
 /* A run that borrows tensors is compared with the call of their owner. */
 static measure_job call_job(bench_run *run)
 {
-    const measure_job job = { .call = call,
+    const measure_job job = { .call = run_call,
                               .arg = run,
                               .cold = reads_memory(run),
                               .against = run->owner ? run->job - run->owner->job : 0 };
@@ -916,7 +807,7 @@ static double *pace_of(bench_context *x, const bench_run *run)
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
     const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
-    const double seconds = measure_once(call, run);
+    const double seconds = measure_once(run_call, run);
     r->cold_ms = 1e3 * seconds;
     if (x->alone)
         r->rss_growth_bytes = peak_rss() - before;
@@ -945,49 +836,6 @@ static int within_time(bench_context *x, const bench_run *run, bench_result *r)
                 share);
 }
 
-/* Adds 1 to the first number of a row of the result, counted from 1 as they lie in memory: far
- * beyond any tolerance. Row -1: changes its last bit, within every tolerance. */
-static void spoil(bench_run *run, int row)
-{
-    const int appends = run->c->appends;
-    if (row < 0) {
-        *(unsigned char *)run->o ^= 1; /* little-endian; else a bit that counts more */
-        return;
-    }
-    if (run->c->backward) {
-        gradients_spoil(&run->gradients, &run->p, row);
-        return;
-    }
-    const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
-    const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
-    char *const data = appends ? run->append.store.cache.k.data : run->o;
-    char *const place = data + (row - 1) * dim * case_width(dtype);
-    float first = 0;
-    attn_convert(&first, ATTN_F32, place, dtype, 1);
-    first += 1;
-    attn_convert(place, dtype, &first, ATTN_F32, 1);
-}
-
-/* Faults that the command line asks for; before the first call. */
-static void plant(const bench_context *x, bench_run *run)
-{
-    if (run->c->appends || run->path->device)
-        return;
-    const attn_kernels *const right = attn_kernels_find(run->info.kernels_name);
-    if (x->plant_wrong)
-        run->p.kernels = plant_wrong(right, x->plant_wrong);
-    else if (x->plant_slowdown > 0)
-        run->p.kernels = plant_slow(right);
-}
-
-/* How much slower the call is by the planted fault, if there is one. */
-static int calibrate(const bench_context *x, bench_run *run, const bench_result *r)
-{
-    if (x->plant_slowdown <= 0 || run->path->device)
-        return 1;
-    return plant_calibrate(x->plant_slowdown, r->name, r->impl, call, run) >= 0;
-}
-
 /* All but the timing; what stands in the way is said in r->skipped. */
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
@@ -1005,14 +853,8 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
         return 0;
     if (!within_memory(x, run, r) || !within_time(x, run, r))
         return 0;
-    plant(x, run);
-    if (!make_buffers(x, first, run, r) || !cold_call(x, run, r))
-        return 0;
-    if (!calibrate(x, run, r))
-        return skip(r, "a call with a planted fault failed");
-    if (x->spoil)
-        spoil(run, x->spoil);
-    return verify(run, r);
+    return watched(x, RUN_SIZED, run, r) && make_buffers(x, first, run, r) &&
+           cold_call(x, run, r) && watched(x, RUN_CALLED, run, r) && verify(run, r);
 }
 
 /* Those that borrow tensors before their owner. */
@@ -1059,7 +901,7 @@ static void add_phases(bench_run *run, bench_result *r)
                            backward ? g->dq.data : run->o,
                            backward ? bytes.q : bytes.o };
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
-    if (call(run) || !phases_measure(set, &c, &t)) {
+    if (run_call(run) || !phases_measure(set, &c, &t)) {
         skip(r, WRONG " or failed call while phases were counted");
         return;
     }
@@ -1076,7 +918,7 @@ static void add_phases(bench_run *run, bench_result *r)
 static int add_device(bench_context *x, bench_run *run, bench_result *r)
 {
     const double share = x->min_time > 0 ? x->min_time : 1;
-    if (!on_device_split(call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
+    if (!on_device_split(run_call, run, &run->device, (int)(1e3 * share / r->ms_p50), r))
         return skip(r, "a call on the device failed");
     if (r->compute_ms > 0)
         r->compute_gflops = 1e-6 * run->model.flops / r->compute_ms;

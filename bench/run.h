@@ -3,15 +3,19 @@
 #ifndef BENCH_RUN_H
 #define BENCH_RUN_H
 
-#include "cases/case.h"
-#include "cases/dilated.h"
-#include "cases/keys.h"
+#include "cases/jobs.h"
+#include "cases/cases.h"
 #include "machine/machine.h"
-#include "cases/paths.h"
-#include "machine/pool.h"
-#include "machine/probe.h"
 
+struct bench_run;
 enum { RUN_MAX_READ_PEAKS = 8 };
+
+/* Stages of a run: the call is described; its kernels and workspace are known; its keys are stored;
+ * it is divided among ranks; it was called once. */
+typedef enum run_stage { RUN_DESCRIBED, RUN_SIZED, RUN_FILLED, RUN_DIVIDED, RUN_CALLED } run_stage;
+
+/* Looks at a run at a stage and changes what it likes; 0 = the case cannot go on. */
+typedef int run_watch(run_stage stage, struct bench_run *run, bench_result *r);
 
 typedef struct bench_context {
     machine_info machine;
@@ -35,13 +39,8 @@ typedef struct bench_context {
         double gbytes_per_s;
     } read_peaks[RUN_MAX_READ_PEAKS]; /* see roof.h */
     int num_read_peaks;
-    int alone;                    /* this process runs one case: its peak memory is the case's */
-    double plant_slowdown;        /* percent: see plant.h; 0 = none */
-    const char *plant_wrong;      /* a product that is wrong; NULL = none */
-    dilated_fault plant_branches; /* selfcheck: the call is told of other branches */
-    int plant_ranks;              /* selfcheck: a rank has the wrong keys */
-    keys_fault plant_pages;       /* selfcheck: a page table is wrong */
-    int spoil; /* selfcheck: spoils an element of this row after the call; 0 = none */
+    int alone;        /* this process runs one case: its peak memory is the case's */
+    run_watch *watch; /* for checks of the bench: may plant a fault; NULL = none */
 } bench_context;
 
 /* Fills *r; path: a name that path_find knows. r->skipped says why when there is nothing to time:
@@ -54,7 +53,81 @@ enum { RUN_MAX_GROUP = 12 }; /* one thread to 1024 by powers of two, and one mor
 void run_group(bench_context *context, const bench_case *cases, int n, const char *path,
                bench_result *results);
 
+/* One case by one path, from its buffers to its times. */
+typedef struct bench_run {
+    const bench_case *c;
+    const bench_path *path;
+    bench_model model;
+    attn_params p, plain; /* plain: k and v as they were before a cache took them */
+    mask_arrays mask;
+    keys_store keys;         /* empty: k and v are plain arrays */
+    append_job append;       /* of a case that appends */
+    gradients_job gradients; /* of a backward one */
+    dilated_job dilated;     /* of a dilated one */
+    rings_job rings;         /* of a path of ranks */
+    device_job device;       /* of a path of a device */
+    attn_info info;
+    void *q, *k, *v, *o, *workspace;
+    const struct bench_run *owner; /* whose tensors these are; NULL = its own */
+    int job, roof_job; /* index of its call and of its reading loop among the timed ones */
+    size_t workspace_bytes;
+    double bytes_before; /* that the runs before it in its group take */
+    reading roof;        /* of K and V; threads 0 = the case has many rows */
+    double running_before;
+} bench_run;
+
+/* A measure_fn: one call of such a run. */
+int run_call(void *run);
+
 /* Nonzero: r was skipped because its result was wrong. */
 int run_was_wrong(const bench_result *r);
+
+/* ---- phases.c: where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
+ *
+ * A call of its own by a copy of the kernel table whose functions count ticks, on one thread, apart
+ * from the timed calls. Of gradients the phases are those whose tensors they have: S and dP count
+ * as Q K^T, p and dS as softmax, what adds to dQ, dK and dV as P V, and the rows of dQ as they are
+ * stored as merge. Where Q K^T computes the exponentials of an earlier block beside its products,
+ * the copy computes them before, alone: the phases are apart then, the bits the same, and the sum
+ * is more than the call takes. */
+
+/* A call and what it writes. */
+typedef struct phase_call {
+    attn_params p;
+    const attn_gradients *g; /* NULL = a forward call */
+    void *workspace;
+    size_t workspace_bytes;
+    const void *result;
+    size_t result_bytes;
+} phase_call;
+
+typedef struct phase_times { /* seconds */
+    double qk;
+    double softmax; /* masks, softcap and bias of the logits, maxima, exponentials and sums */
+    double pv;      /* with the rescaling of sums of P V */
+    double merge;   /* of states, and the division at the end */
+    double rest;    /* packing, widening of 16-bit storage, deciding what to do */
+    double clock;   /* that reading the clock took, a part of the five above */
+} phase_times;
+
+/* The fastest of a few calls with one worker and the kernels `set`. 0 = a call failed, memory is
+ * short, or the result is not what the calls before wrote. Not for two threads at a time: the
+ * counters are static. */
+int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *out);
+
+/* All five together. */
+double phases_sum(const phase_times *t);
+
+/* Prints the phases of the rows that have them. */
+void phases_report(const bench_result *results, int n);
+
+/* ---- roof.c: the two peaks that a row is held against, for as many threads as it has. */
+
+/* How many of so many threads can run at once. */
+double roof_cpus(const bench_context *x, int threads);
+
+/* Fills the row's peaks: FMA of one thread times threads, but no more than CPUs; reading from
+ * memory measured with that many threads, once for each number of them (0.1 s and 128 MiB). */
+void roof_peaks(bench_context *x, bench_result *r);
 
 #endif

@@ -1,10 +1,11 @@
 #!/bin/sh
-# check.sh [BENCH] - every sentence and status of the library, and every reason for which the bench
-# skips a case, stands in troubleshooting.md; where the program is given, every preset, command and
-# column of it in benchmarks.md.
+# check.sh [BENCH] - checks that troubleshooting.md has every sentence and status of the library and
+# every reason for which the bench skips a case and, where the program is given, that benchmarks.md
+# has every preset, command and column of it.
 # SPDX-License-Identifier: MIT
-# Takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each #error and of
-# the table of status names, and looks for it word by word. RUN: an emulator for BENCH.
+# The script takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each
+# row that pairs or refuses fields, of each #error and of the table of status names, and looks for
+# it word by word. RUN names an emulator for BENCH.
 set -u
 top=$(dirname "$0")/..
 doc=$top/docs/troubleshooting.md
@@ -20,7 +21,7 @@ count() { # count STATUS WHAT
     echo "$2"
 }
 
-report() { # report WHAT LEAST: ends one part of the check
+report() { # report WHAT LEAST: ends one part of the check, which must find LEAST things
     echo "$1: $found passed, $missing failed"
     [ "$missing" -eq 0 ] && [ "$found" -ge "$2" ] || failed=1
     found=0
@@ -28,16 +29,18 @@ report() { # report WHAT LEAST: ends one part of the check
 }
 failed=0
 
-# ---- sentences. One line a statement; adjacent strings joined; '|' is escaped in Markdown tables.
+# ---- sentences. A line holds one statement with adjacent strings joined.
 
 cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
 grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
     sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
+grep -oE '(ALONE|TOGETHER)\([^"]*"[^"]*"|instead = "[^"]*"|" does not take it"' "$work/statements" |
+    sed 's/.*"\([^"]*\)"$/\1/' >> "$work/sentences"
 grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
     sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
 
-explained() { # each line of sentences stands in the page
+explained() { # checks that each line of sentences stands in the page
     sort -u "$work/sentences" | grep . > "$work/all"
     while IFS= read -r sentence; do
         grep -qF -- "$sentence" "$doc"
@@ -48,7 +51,7 @@ explained() { # each line of sentences stands in the page
 explained
 report sentences 40
 
-# ---- reasons for which the bench skips a case: N for numbers, up to a text of another part
+# ---- reasons for which the bench skips a case, with N for numbers, up to a text of another part
 
 tr '\n' ' ' < "$top/bench/run.c" | sed -e 's/WRONG "/"wrong result/g' -e 's/"  *"//g' -e 's/;/;\
 /g' | grep -o 'skip(r, "[^"]*"' | sed -e 's/^skip(r, "//' -e 's/"$//' -e 's/%s.*//' \
@@ -56,7 +59,7 @@ tr '\n' ' ' < "$top/bench/run.c" | sed -e 's/WRONG "/"wrong result/g' -e 's/"  *
 explained
 report 'reasons of the bench' 10
 
-# ---- statuses: a line of the table with a link, an entry of symptom, command and cure
+# ---- statuses. Each has a line of the table with a link, and an entry of symptom, command and cure
 
 section() { awk -v title="### $1" '/^##/ {on = $0 == title; next} on' "$doc"; }
 anchor() { printf '%s' "$1" | tr 'A-Z ' 'a-z-'; }
@@ -82,7 +85,7 @@ while IFS= read -r name; do
 done < "$work/names"
 report statuses 25
 
-# ---- other entries: all three parts; links within a page: to a heading that is there
+# ---- other entries, which have all three parts, and links within a page, which need a heading
 
 grep '^### ' "$doc" | sed 's/^### //' > "$work/entries"
 while IFS= read -r name; do
@@ -104,7 +107,7 @@ report 'entries and links' 15
 [ $# -gt 0 ] || exit $failed
 bench=$1
 
-described() { # described WHAT HEADING: each line of listed begins a row below it, in backquotes
+described() { # described WHAT HEADING: checks that each line of listed begins a row below it
     awk -v title="## $2" '/^## / {on = $0 == title; next} on' "$pages" > "$work/rows"
     while IFS= read -r name; do
         grep -qE "^\|[^|]*\`$name\`" "$work/rows"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# check.sh BUILD - runs the examples in the folder BUILD and compares what they print; compares the
-# synopsis of attn.h with minimal.c and with the first example of README.md, line by line, that of
-# attn_backward.h with gradients.c and the example of "Training" there, and the loop of decode.c with
-# the example of "Serving".
+# check.sh BUILD - runs the examples in the folder BUILD and compares what they print, and checks
+# that lines which stand in several places are equal: the synopsis of attn.h in minimal.c and in
+# "First example" of README.md, the synopsis of attn_backward in gradients.c and in "Training", and
+# the loop of decode.c in "Serving".
 # SPDX-License-Identifier: MIT
-# RUN: an emulator to run them with. expected/NAME.args: words behind the command, which runs in the
-# folder above this one. Where expected/NAME.sed exists, what NAME prints goes through it first:
-# figures differ from run to run.
+# RUN is an emulator to run them with. expected/NAME.args holds the words behind the command, which
+# runs in the folder above this one. expected/NAME.sed, where it exists, removes the figures that
+# differ from run to run from what NAME prints.
 set -u
 build=$(cd "${1:-build}" && pwd) || exit 1
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
@@ -22,11 +22,11 @@ count() { # count STATUS NAME
     echo "FAILED: $2"
 }
 
-part() { # part FILE NAME: what stands between the comments NAME and end of NAME, moved to the left
+part() { # part FILE NAME: prints the lines between the comments NAME and end of NAME, moved left
     sed -n "/\/\* $2 \*\//,/\/\* end of $2 \*\//p" "$1" | sed -e '1d' -e '$d' -e 's/^    //'
 }
 
-first_code() { # first_code HEADING: the first C example below a heading of README.md
+first_code() { # first_code HEADING: prints the first C example below a heading of README.md
     awk -v title="## $1" '/^## / {in_part = $0 == title} in_part && /^```c$/ {on = 1; next}
         /^```$/ {if (on) exit} on' "$top/README.md"
 }
@@ -50,13 +50,13 @@ status=$?
 [ "$status" -eq 0 ] || cat "$work/raw"
 count "$status" "example train: its gradients are not the slopes of its loss"
 
-equal() { # equal FILE FILE WHAT: neither is empty
+equal() { # equal FILE FILE WHAT: fails also where the first is empty
     [ -s "$1" ] && diff "$1" "$2"
     count $? "$3"
 }
 
 sed -n '/^ \* SYNOPSIS/,/^ \* CONVENTIONS/s/^ \*     //p' "$top/attn.h" > "$work/synopsis"
-sed -n '/^ \*     attn_gradients/,/^ \* Method/s/^ \*     //p' "$top/attn_backward.h" > "$work/backward"
+sed -n '/^ \*     attn_gradients/,/^ \* Method/s/^ \*     //p' "$top/attn.h" > "$work/backward"
 part "$here/gradients.c" synopsis > "$work/gradients"
 first_code Training > "$work/training"
 part "$here/minimal.c" synopsis > "$work/minimal"
@@ -65,9 +65,9 @@ part "$here/decode.c" serving > "$work/decode"
 first_code Serving > "$work/serving"
 equal "$work/synopsis" "$work/minimal" "minimal.c differs from the synopsis of attn.h"
 equal "$work/synopsis" "$work/readme" "README.md's first example differs from the synopsis of attn.h"
-equal "$work/backward" "$work/gradients" "gradients.c differs from the synopsis of attn_backward.h"
+equal "$work/backward" "$work/gradients" "gradients.c differs from the synopsis of attn_backward"
 equal "$work/backward" "$work/training" \
-    "README.md's example of training differs from the synopsis of attn_backward.h"
+    "README.md's example of training differs from the synopsis of attn_backward"
 equal "$work/decode" "$work/serving" "README.md's example of serving differs from decode.c"
 
 echo "examples: $passed passed, $failed failed"

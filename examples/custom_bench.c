@@ -1,11 +1,12 @@
-/* custom_bench.c - a function of one's own measured next to attn_forward.
+/* custom_bench.c - measures a custom function next to attn_forward.
  * SPDX-License-Identifier: MIT
  *
  *     cc -O2 examples/custom_bench.c bench/suite.c bench/measure.c bench/clock.c bench/stats.c \
  *         attn.c -lm -o custom_bench && ./custom_bench [result.csv]
  *
- * bench/measure.h is all that it uses of the bench: register functions by pointer, run, print.
- * Nothing is timed before its check has passed; the last entry fails it on purpose. */
+ * bench/measure.h is the only part of the bench that it uses: register functions by pointer, run,
+ * print. Nothing is timed before its check has passed; the last entry fails its check on
+ * purpose. */
 #include "../attn.h"
 #include "../bench/measure.h"
 
@@ -17,7 +18,7 @@ enum { HEADS = 4, LENGTH = 256, DIM = 64, SIZE = HEADS * LENGTH * DIM };
 
 static float q[SIZE], k[SIZE], v[SIZE], expected[SIZE];
 
-/* What an entry needs: its own output, and here its own way of going wrong. */
+/* Each entry has its own output and, in this example, its own way of going wrong. */
 typedef struct work {
     attn_params p;
     float scale;
@@ -45,7 +46,7 @@ static void own_row(const float *query, const float *keys, const float *values, 
         for (int d = 0; d < DIM; d++) o[d] += weight[j] / sum * values[j * DIM + d];
 }
 
-/* 0 = it worked, as for every function that is measured. */
+/* Returns 0 on success, as every measured function does. */
 static int call_own(void *arg)
 {
     work *const w = arg;
@@ -75,7 +76,7 @@ static void prepare(work *w)
 
 /* ---- checks */
 
-/* The same in double precision, written down once. */
+/* Computes the reference in double precision. */
 static void expect_row(const float *query, const float *keys, const float *values, float *o)
 {
     double weight[LENGTH], out[DIM] = {0}, sum = 0;
@@ -88,7 +89,7 @@ static void expect_row(const float *query, const float *keys, const float *value
     for (int d = 0; d < DIM; d++) o[d] = (float)(out[d] / sum);
 }
 
-/* 0 = right. Not one comparison holds for NaN: that is wrong, too. */
+/* Returns 0 if the output is right. A NaN counts as wrong because it fails every comparison. */
 static int check(void *arg)
 {
     const work *const w = arg;
@@ -127,7 +128,7 @@ static int save(const measure_suite *suite, const char *path)
 int main(int argc, char **argv)
 {
     const double flops = 4.0 * HEADS * LENGTH * LENGTH * DIM;
-    const double bytes = 4.0 * 4 * SIZE; /* q, k, v and o, once each */
+    const double bytes = 4.0 * 4 * SIZE; /* q, k, v and o are moved once each */
     measure_suite suite = {.plan = {2, 20, 0, 0}}; /* 2 calls to warm up, 20 timed ones */
     const measure_entry entries[] = {
         {.name = "own loop", .call = call_own, .check = check, .arg = &by_loop, .flops = flops,

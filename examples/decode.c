@@ -1,7 +1,7 @@
 /* decode.c - serving with a KV cache: a prompt at once, then token by token.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/decode.c attn.c attn_rope.c attn_cache.c -o decode && ./decode
+ *     cc examples/decode.c attn.c -o decode && ./decode
  *
  * Every row that comes out must have the bits of its row in one call over the whole text. */
 #include "../attn.h"
@@ -13,8 +13,8 @@
 enum { HEADS_Q = 8, HEADS_KV = 2, DIM = 64, PROMPT = 100, LENGTH = 120 };
 
 static float q[HEADS_Q * LENGTH * DIM], k[HEADS_KV * LENGTH * DIM], v[HEADS_KV * LENGTH * DIM];
-static float o[HEADS_Q * LENGTH * DIM];                             /* of one step */
-static float decoded[LENGTH][HEADS_Q][DIM], whole[LENGTH][HEADS_Q][DIM]; /* of the whole text */
+static float o[HEADS_Q * LENGTH * DIM];                             /* one step */
+static float decoded[LENGTH][HEADS_Q][DIM], whole[LENGTH][HEADS_Q][DIM]; /* the whole text */
 static char why[200];
 
 static void make(float *x, int heads, int64_t at, int64_t n, uint32_t seed)
@@ -28,7 +28,7 @@ static void make(float *x, int heads, int64_t at, int64_t n, uint32_t seed)
             }
 }
 
-/* In place of a model: q, k and v of the n tokens from number `at` on, [head, token, dim]. */
+/* Stands for a model: makes q, k and v of the n tokens from number `at` on, [head, token, dim]. */
 static void project(int64_t at, int64_t n)
 {
     make(q, HEADS_Q, at, n, 1);
@@ -36,7 +36,7 @@ static void project(int64_t at, int64_t n)
     make(v, HEADS_KV, at, n, 3);
 }
 
-/* In place of the rest of a model: keeps what attention gave. */
+/* Stands for the rest of a model: keeps the output of attention. */
 static void use(int64_t at, int64_t n, float to[][HEADS_Q][DIM])
 {
     for (int64_t h = 0; h < HEADS_Q; h++)
@@ -92,7 +92,7 @@ static void serve(void *ws, size_t bytes)
     /* end of serving */
 }
 
-/* The same text in one call, without a cache. */
+/* Computes the same text in one call, without a cache. */
 static attn_params whole_text(void)
 {
     attn_params p = {0};
@@ -113,7 +113,7 @@ static void turn(float *x, int heads)
 
 int main(void)
 {
-    const attn_params p = whole_text(); /* what serves this one serves shorter calls, too */
+    const attn_params p = whole_text(); /* its workspace also serves shorter calls */
     size_t bytes;
     void *ws;
     int same = 0;

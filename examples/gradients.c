@@ -1,8 +1,8 @@
-/* gradients.c - the synopsis of attn_backward.h as a program: dq, dk and dv of a causal call, each
- * compared with the slope of the loss along one element.
+/* gradients.c - the synopsis of attn_backward as a program: computes dq, dk and dv of a causal call
+ * and compares each with the slope of the loss along one element.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/gradients.c attn.c attn_backward.c -o gradients && ./gradients */
+ *     cc examples/gradients.c attn.c -o gradients && ./gradients */
 #include "../attn.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static float q[HEADS_Q * WIDTH], k[HEADS_KV * WIDTH], v[HEADS_KV * WIDTH], o[HEA
 static float lse[HEADS_Q * LENGTH], dout[HEADS_Q * WIDTH];
 static float dq[HEADS_Q * WIDTH], dk[HEADS_KV * WIDTH], dv[HEADS_KV * WIDTH];
 
-/* Numbers in [-1, 1] that are the same on every machine. */
+/* Fills x with numbers in [-1, 1] that are equal on every machine. */
 static void fill(float *x, size_t n, uint32_t seed)
 {
     for (size_t i = 0; i < n; i++) {
@@ -34,7 +34,7 @@ static attn_params call(void)
     return p;
 }
 
-/* Writes o and lse; the loss is the sum of dout * o, so that dout is its gradient by o. */
+/* Writes o and lse. The loss is the sum of dout * o, so that dout is its gradient by o. */
 static double forward(const attn_params *p)
 {
     double loss = 0;
@@ -64,7 +64,7 @@ static void backward(const attn_params *params)
     /* end of synopsis */
 }
 
-/* The loss at *x a little higher and a little lower. */
+/* Returns the slope of the loss, from *x a little higher and a little lower. */
 static void compare(const attn_params *p, const char *name, float *x, float gradient)
 {
     const float middle = *x, step = 1.0f / 64;

@@ -1,19 +1,19 @@
 /* llm.c - a small language model in the style of Llama and Gemma, served in five ways.
  * SPDX-License-Identifier: MIT
  *
- *     cc -O2 -ffp-contract=off examples/llm.c attn.c attn_rope.c attn_cache.c -lm -o llm
+ *     cc -O2 -ffp-contract=off examples/llm.c attn.c -lm -o llm
  *     ./llm [QUESTION [TOKENS]]
  *
- *     naive    the whole text anew for each token, by the textbook formula
- *     tiled    the same by the online softmax
- *     cached   a contiguous KV cache: the prompt at once, then one token a step
- *     ring     layers with a window keep only that window; the prompt comes in chunks
- *     paged    two texts share the pages of their common beginning, and decode as a batch
+ *     naive    computes the whole text anew for each token, by the textbook formula
+ *     tiled    computes the whole text anew for each token, by the online softmax
+ *     cached   has a contiguous KV cache: the prompt at once, then one token a step
+ *     ring     keeps only the window in layers that have one; the prompt comes in chunks
+ *     paged    lets two texts share the pages of their common beginning, and decodes both at once
  *
- * All must choose the same tokens, and all but naive from logits of the same bits. RMSNorm,
- * grouped-query attention, RoPE, SwiGLU; a token is a character. The weights are random, and so is
- * what it says. Every float operation is a statement of its own and nothing but sqrtf comes from a
- * library, so that it says the same on every machine. */
+ * All ways must choose the same tokens, and all but naive from logits of the same bits. The model
+ * has RMSNorm, grouped-query attention, RoPE and SwiGLU; a token is a character. The weights are
+ * random, and so is the text. Every float operation is a statement of its own and only sqrtf comes
+ * from a library, so that the text is the same on every machine. */
 #include "../attn.h"
 
 #include <math.h>
@@ -31,9 +31,9 @@ enum {
     WIDTH_Q = HEADS_Q * HEAD_DIM,
     WIDTH_KV = HEADS_KV * HEAD_DIM,
     HIDDEN = 96,
-    WINDOW = 24,   /* tokens that every other layer looks back */
-    LONGEST = 256, /* tokens of a text */
-    CHUNK = 16,    /* tokens of a prompt that the ring gets at a time */
+    WINDOW = 24,   /* how many tokens every other layer looks back */
+    LONGEST = 256, /* most tokens of a text */
+    CHUNK = 16,    /* how many tokens of a prompt the ring gets at a time */
     PAGE = 16
 };
 
@@ -54,13 +54,13 @@ typedef struct model {
     float logits[WIDTH][SYMBOLS];
 } model;
 
-/* Every other layer sees a window only, as in Gemma. */
+/* Every other layer sees only a window, as in Gemma. */
 static int is_local(int layer)
 {
     return layer % 2 == 0;
 }
 
-/* Random numbers of variance gain^2 / inputs: a product with them keeps the size of its input. */
+/* The variance gain^2 / inputs lets a product with these numbers keep the size of its input. */
 static void fill(float *w, int inputs, int outputs, float gain, uint32_t *seed)
 {
     const float scale = gain * sqrtf(3.0f / (float)inputs);
@@ -173,7 +173,7 @@ static void feed_forward(float *y, const float *x, const block *b, int rows)
 typedef struct mode {
     const char *name;
     int impl;   /* attn_impl */
-    int caches; /* 0: the whole text anew; 1: of all layers; 2: one of layers with a window, too */
+    int caches; /* 0: none; 1: one for all layers; 2: another one for layers with a window */
     int page_size, sequences;
     int chunk; /* tokens of a prompt at a time */
 } mode;
@@ -216,7 +216,7 @@ static void open_store(store *s, const mode *how)
         c->head_dim = HEAD_DIM;
         c->capacity = LONGEST;
         c->page_size = how->page_size;
-        if (i == 1) { /* a token looks back WINDOW keys, and the first of a chunk at so many more */
+        if (i == 1) { /* WINDOW keys before a chunk, and the chunk itself */
             c->ring = 1;
             c->window_left = WINDOW;
             c->capacity = WINDOW + how->chunk;

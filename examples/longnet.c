@@ -1,9 +1,9 @@
-/* longnet.c - LongNet's attention (Ding et al. 2023, arXiv 2307.02486) on top of attn_long.h:
- * projections with bias, three branches of which one is for some heads only, layer norm, output
- * projection; forward, and a gradient by every input of the core, compared with a slope.
+/* longnet.c - LongNet's attention module (Ding et al. 2023, arXiv 2307.02486) around
+ * attn_dilated_forward: projections with bias, three branches (one for some heads only), layer norm
+ * and output projection. Gradients by every input of the core are compared with slopes.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/longnet.c attn.c attn_merge.c attn_backward.c attn_long.c -o longnet -lm
+ *     cc examples/longnet.c attn.c -o longnet -lm
  *     ./longnet */
 #include "../attn.h"
 
@@ -20,7 +20,7 @@ typedef struct linear {
 
 typedef struct module {
     linear q, k, v, out;
-    float norm_weight[WIDTH], norm_bias[WIDTH]; /* of the layer norm before the last projection */
+    float norm_weight[WIDTH], norm_bias[WIDTH]; /* the layer norm before the last projection */
     attn_dilated_branch branches[3];
     attn_dilated dilated;
 } module;
@@ -30,7 +30,7 @@ static float lse[HEADS * LENGTH], dy[SIZE], dnormed[SIZE], dout[SIZE], dq[SIZE],
 static float mean[LENGTH], inverse[LENGTH];
 static module m;
 
-/* Numbers in [-a, a] that are the same on every machine. */
+/* Fills x with numbers in [-a, a] that are equal on every machine. */
 static void fill(float *to, size_t n, uint32_t seed, float a)
 {
     for (size_t i = 0; i < n; i++) {
@@ -45,8 +45,8 @@ static void make_linear(linear *l, uint32_t seed)
     fill(l->b, WIDTH, seed + 1, 0.1f);
 }
 
-/* Short segments of every position, and longer ones ever more thinly; heads of those with a
- * dilation begin at different positions, so that together they see all. */
+/* The first branch sees short segments of every position, and the others see longer ones ever more
+ * thinly. Heads of a dilated branch begin at different positions, so that together they see all. */
 static void make_module(void)
 {
     make_linear(&m.q, 1);
@@ -59,9 +59,9 @@ static void make_module(void)
     m.branches[1].segment = 48;
     m.branches[1].dilation = 2;
     m.branches[1].rotate = 1;
-    m.branches[2].dilation = 4; /* one segment: the whole sequence */
+    m.branches[2].dilation = 4; /* its one segment is the whole sequence */
     m.branches[2].rotate = 1;
-    m.branches[2].head_begin = 2; /* for the upper half of the heads */
+    m.branches[2].head_begin = 2; /* it is for the upper half of the heads */
     m.dilated.num_branches = 3;
     m.dilated.branches = m.branches;
 }
@@ -144,7 +144,7 @@ static void core_backward(const attn_params *p)
     free(ws);
 }
 
-/* From q, k, v on; the loss is the sum of dy * y, so that dy is its gradient by y. */
+/* Computes the loss from q, k and v. It is the sum of dy * y, so that dy is its gradient by y. */
 static double loss_of_core(const attn_params *p)
 {
     double loss = 0;
@@ -164,7 +164,7 @@ static double forward(const attn_params *p)
     return loss_of_core(p);
 }
 
-/* From dy to dout, the gradient by what the core wrote. */
+/* Computes dout, the gradient by the output of the core, from dy. */
 static void backward_to_core(void)
 {
     for (int i = 0; i < LENGTH; i++) {
@@ -184,7 +184,7 @@ static void backward_to_core(void)
     }
 }
 
-/* The loss at *at a little higher and a little lower. */
+/* Returns the slope of the loss, from *at a little higher and a little lower. */
 static void compare(const attn_params *p, const char *name, float *at, float gradient)
 {
     const float middle = *at, step = 1.0f / 128;

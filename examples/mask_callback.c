@@ -1,12 +1,12 @@
-/* mask_callback.c - a mask and a score of one's own, by callbacks.
+/* mask_callback.c - a custom mask and a custom score, by callbacks.
  * SPDX-License-Identifier: MIT
  *
  *     cc examples/mask_callback.c attn.c -o mask_callback && ./mask_callback
  *
  * The mask is the strided pattern of sparse transformers: a query sees its last NEAR tokens and,
- * before them, every STRIDE-th. The classifier tells whole tiles apart, so that the callback is
- * asked only where the answer differs within a tile. The score callback fades old tokens by a
- * quadratic distance. The same once more with a boolean mask must give the same bits. */
+ * before them, every STRIDE-th. The classifier decides whole tiles where it can, so that the mask
+ * callback runs only where the answer differs within a tile. The score callback fades old tokens by
+ * the square of their distance. A second call with a boolean mask must give the same bits. */
 #include "../attn.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct pattern {
     float fade; /* natural logit lost per squared 100 tokens */
 } pattern;
 
-/* Nonzero = visible. */
+/* Returns nonzero if the pair is visible. */
 static int strided_mask(void *user, const attn_pair *at)
 {
     const pattern *const m = user;
@@ -29,7 +29,7 @@ static int strided_mask(void *user, const attn_pair *at)
     return distance < m->near || at->n % m->stride == 0;
 }
 
-/* The same for a rectangle of pairs: distances in it run from `nearest` to `farthest`. */
+/* Classifies a rectangle of pairs, whose distances run from `nearest` to `farthest`. */
 static int strided_tile(void *user, const attn_rect *at)
 {
     const pattern *const m = user;
@@ -40,7 +40,7 @@ static int strided_tile(void *user, const attn_rect *at)
     return ATTN_TILE_PARTIAL;
 }
 
-/* Natural logit in, natural logit out. */
+/* Takes a natural logit and returns one. */
 static float fade_score(void *user, const attn_pair *at, float logit)
 {
     const pattern *const m = user;

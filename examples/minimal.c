@@ -9,7 +9,7 @@
 
 enum { HEADS_Q = 32, HEADS_KV = 8, LENGTH = 512, DIM = 128 };
 
-/* Numbers in [-1, 1] that are the same on every machine. */
+/* Fills x with numbers in [-1, 1] that are equal on every machine. */
 static float *make_tensor(size_t n, uint32_t seed)
 {
     float *const x = malloc(n * sizeof *x);

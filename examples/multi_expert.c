@@ -1,21 +1,23 @@
-/* multi_expert.c - two experts, one attention: a prefix is read once, an action refined many times.
+/* multi_expert.c - two experts, one attention: a prefix is read once, an action is refined many
+ * times.
  * SPDX-License-Identifier: MIT
  *
- *     cc -O2 -ffp-contract=off examples/multi_expert.c attn.c attn_rope.c attn_cache.c \
- *        -o multi_expert && ./multi_expert
+ *     cc -O2 -ffp-contract=off examples/multi_expert.c attn.c -o multi_expert
+ *     ./multi_expert
  *
- * As in models of robots (pi0, built on PaliGemma): a wide expert reads what the robot sees and is
- * told, a narrow one makes an action from noise in several steps of flow matching. Each has weights
- * and a width of its own; only queries, keys and values have one shape and meet in one attention:
+ * Models of robots work like this (pi0, built on PaliGemma): a wide expert reads what the robot
+ * sees and is told, and a narrow one makes an action from noise in several steps of flow matching.
+ * Each has its own weights and width. Only queries, keys and values have one shape, and they
+ * meet in one attention:
  *
  *     tokens        0 .. PREFIX-1                PREFIX .. LENGTH-1
  *     expert        READER, 128 wide             ACTOR, 48 wide
  *     looks at      the whole prefix             the prefix, and actions up to its own
  *                   (p.causal with p.prefix: a prefix language model)
  *
- * and in every other layer at most WINDOW tokens back. The prefix does not depend on the action:
- * its keys and values are cached once for all layers; each step appends those of the action, and
- * afterwards trims them away again. What comes out must have the bits of the same steps without a
+ * In every other layer a token looks at most WINDOW tokens back. The prefix does not depend on the
+ * action, so its keys and values are cached once for all layers. Each step appends those of the
+ * action and then trims them away again. The result must have the bits of the same steps without a
  * cache, in which every layer takes prefix and action at once. */
 #include "../attn.h"
 
@@ -33,25 +35,25 @@ enum {
 
 static const int width[EXPERTS] = {128, 48};
 
-/* What an expert has in one layer: as much of each matrix as its width fills. */
+/* The weights of an expert in one layer. It uses as much of each matrix as its width fills. */
 typedef struct weights {
     float query[WIDEST * WIDTH_Q], key[WIDEST * WIDTH_KV], value[WIDEST * WIDTH_KV];
     float out[WIDTH_Q * WIDEST];
 } weights;
 
-/* Hidden rows of one expert, and what its layers gave, to be compared. */
+/* Hidden rows of one expert, and the outputs of its layers, which are compared at the end. */
 typedef struct rows {
-    int expert, n, first; /* first: position of its first row */
+    int expert, n, first; /* first is the position of its first row */
     float x[PREFIX * WIDEST];
 } rows;
 
 typedef struct trace {
-    float attention[STEPS][LAYERS][ACTION * WIDTH_Q]; /* of the action's rows */
+    float attention[STEPS][LAYERS][ACTION * WIDTH_Q]; /* the action's rows */
     float action[STEPS][ACTION * WIDEST];             /* after each step */
 } trace;
 
 static weights model[LAYERS][EXPERTS];
-static const attn_rope rope; /* base 10000, half-split, as Gemma */
+static const attn_rope rope; /* base 10000, half-split, as in Gemma */
 static char why[300];
 
 static void must(attn_status status)
@@ -141,7 +143,7 @@ static void turn(float *x, int heads, int64_t first, int n)
     must(attn_rope_apply(&rope, &r, why, sizeof why));
 }
 
-/* Attention of the n newest tokens over the keys that *p has, by the masks of this layer. */
+/* Computes attention of the n newest tokens over the keys of *p, by the masks of this layer. */
 static void attend(attn_params *p, int layer, const float *q, int n, float *o)
 {
     static const int32_t prefix[1] = {PREFIX};
@@ -155,7 +157,7 @@ static void attend(attn_params *p, int layer, const float *q, int n, float *o)
     if (layer % 2 == 1) {
         p->window = ATTN_WINDOW;
         p->window_left = WINDOW;
-        p->window_right = -1; /* the prefix looks ahead, too */
+        p->window_right = -1; /* the prefix also looks ahead */
     }
     attn_check(p, workspace, sizeof workspace, why, sizeof why);
     must(attn_forward(p, workspace, sizeof workspace));
@@ -172,7 +174,7 @@ static void set_step(attn_cache_step *s, const rows *r, const float *k, const fl
     s->rope = &rope;
 }
 
-/* All layers; `attention` (may be NULL) keeps what each gave. */
+/* Runs all layers. `attention` (may be NULL) keeps the output of each. */
 static void pass_cached(attn_cache *c, rows *r, float (*attention)[ACTION * WIDTH_Q])
 {
     static float q[PREFIX * WIDTH_Q], k[PREFIX * WIDTH_KV], v[PREFIX * WIDTH_KV];

@@ -1,6 +1,6 @@
-/* opencl.c - attention on a GPU where there is one, on the CPU where there is none, by one program.
- * ATTN_DEVICE: a part of its name. ATTN_PROGRAMS: a file that keeps its compiled programs, so that
- * the next start is quick.
+/* opencl.c - attention on a GPU where there is one, on the CPU where there is none, by one
+ * program. ATTN_DEVICE is a part of the name of the device. ATTN_PROGRAMS names a file that keeps
+ * its compiled programs, so that the next start is quick.
  * SPDX-License-Identifier: MIT
  */
 #include "../attn.h"
@@ -20,7 +20,7 @@ static float *numbers(int count, float step)
     return x;
 }
 
-/* Runs p and frees its workspace; 1 if all went well. */
+/* Runs p and frees its workspace. Returns 1 on success. */
 static int attend(const attn_params *p)
 {
     char why[200];
@@ -36,7 +36,7 @@ static int attend(const attn_params *p)
     return done;
 }
 
-/* The bytes of a file, NULL if there is none. */
+/* Returns the bytes of a file, or NULL if there is none. */
 static void *read_file(const char *name, size_t *bytes)
 {
     FILE *f = name != NULL ? fopen(name, "rb") : NULL;
@@ -51,7 +51,7 @@ static void *read_file(const char *name, size_t *bytes)
     return all;
 }
 
-/* Keeps what was compiled, unless all of it came from the file. */
+/* Writes the compiled programs, unless all of them came from the file. */
 static void keep_programs(const attn_opencl *gpu, const char *name)
 {
     attn_opencl_info device;
@@ -61,7 +61,7 @@ static void keep_programs(const attn_opencl *gpu, const char *name)
     if (name != NULL && all != NULL && attn_opencl_info_get(gpu, &device) == ATTN_OK &&
         device.built > 0 && attn_opencl_binaries_get(gpu, all, bytes) == bytes &&
         (f = fopen(name, "wb")) != NULL) {
-        fwrite(all, 1, bytes, f); /* a file cut off is noticed when it is given back */
+        fwrite(all, 1, bytes, f); /* a truncated file is noticed when it is given back */
         fclose(f);
     }
     free(all);
@@ -95,13 +95,13 @@ int main(void)
     p.o.data = on_cpu;
     done = attend(&p);
 
-    options.device = getenv("ATTN_DEVICE"); /* NULL = the best */
-    options.binaries = programs;            /* of another device or driver, they are not taken */
+    options.device = getenv("ATTN_DEVICE"); /* NULL chooses the best */
+    options.binaries = programs;            /* those of another device or driver are not taken */
     if (attn_opencl_open(gpu, &options) == ATTN_OK) {
         backend = attn_opencl_backend(gpu, NULL);
         p.backend = &backend;
     } else {
-        printf("no device: %s\n", attn_opencl_why(gpu)); /* an ordinary answer: the CPU does it */
+        printf("no device: %s\n", attn_opencl_why(gpu)); /* no error: the CPU computes it */
     }
     p.o.data = on_device;
     done = done && attend(&p) && attn_explain(&p, &info) == ATTN_OK;

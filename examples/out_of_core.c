@@ -1,13 +1,13 @@
 /* out_of_core.c - attention over keys that lie in a file, with 1 MiB of memory, in steps.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/out_of_core.c attn.c attn_merge.c attn_resume.c -o out_of_core
+ *     cc examples/out_of_core.c attn.c -o out_of_core
  *     ./out_of_core [keys, default 20000] [tiles a step, default 64] [steps]
  *
- * Eight query heads read one kv head of 64. The keys go to a temporary file, 512 bytes each; then
+ * Eight query heads read one kv head of 64. The keys go to a temporary file, 512 bytes each. Then
  * the answer is computed from the file alone, a step of some tiles at a time, with one read that
- * fails on the way. At the end it is compared, bit for bit, with a call that has all keys in
- * memory; with the word `steps` that is left out, so that the program stays small. */
+ * fails on the way. At the end it is compared bit for bit with a call that has all keys in memory.
+ * The word `steps` leaves this comparison out, so that the program stays small. */
 #include "../attn.h"
 
 #include <stdio.h>
@@ -22,14 +22,14 @@ typedef struct key_file {
     int64_t reads, fails_at;
 } key_file;
 
-/* The next of a sequence of numbers in [-1, 1). */
+/* Returns the next of a sequence of numbers in [-1, 1). */
 static float next_number(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
     return (float)(*state >> 16) / 32768.0f - 1.0f;
 }
 
-/* All of K, then all of V. */
+/* Writes all of K, then all of V. */
 static int write_keys(key_file *f)
 {
     uint32_t state = 1;
@@ -50,7 +50,7 @@ static int read_rows(const key_file *f, int64_t first, int64_t count, void *to)
            fread(to, DIM * sizeof(float), (size_t)count, f->file) == (size_t)count;
 }
 
-/* What attn_resume_step asks for keys. */
+/* attn_resume_step calls this function for keys. */
 static int fetch(void *user, const attn_fetch *tile)
 {
     key_file *const f = user;
@@ -74,7 +74,7 @@ static attn_params decode_call(const float *q, int64_t keys, float *o)
     return p;
 }
 
-/* To the end, whatever fails on the way. */
+/* Steps to the end and asks again whenever a read has failed. */
 static int run_steps(const attn_params *p, key_file *f, int64_t tiles)
 {
     static char memory[MEMORY];
@@ -99,7 +99,7 @@ static int run_steps(const attn_params *p, key_file *f, int64_t tiles)
     return attn_resume_end(&r) == ATTN_OK;
 }
 
-/* The same with all keys in memory. */
+/* Computes the same with all keys in memory. */
 static int run_in_core(attn_params p, const key_file *f)
 {
     const size_t bytes = (size_t)f->keys * DIM * sizeof(float);

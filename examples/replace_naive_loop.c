@@ -3,8 +3,8 @@
  *
  *     cc examples/replace_naive_loop.c attn.c -o replace_naive_loop -lm && ./replace_naive_loop
  *
- * The old code keeps tokens of [token][head][dim], the layout of an interleaved model, and a matrix
- * of LENGTH x LENGTH scores. The steps keep that layout: strides say where things are. */
+ * The old code keeps tokens as [token][head][dim], the layout of an interleaved model, and a matrix
+ * of LENGTH x LENGTH scores. The steps keep that layout, because strides describe it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int new_attention(const float *q, const float *k, const float *v, float *
     /* step 4: the mask of the old loop, `j <= i` */
     p.causal = 1;
 
-    /* step 5: one workspace, kept as long as one likes, and the call; the scores matrix can go */
+    /* step 5: one workspace, kept as long as you like, and the call; the matrix of scores can go */
     size_t bytes = 0;
     if (attn_workspace_size(&p, &bytes) != ATTN_OK) return 0;
     void *const workspace = malloc(bytes);

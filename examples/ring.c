@@ -2,7 +2,7 @@
  * output has the same bits however many ranks there are, and however the sequence is cut.
  * SPDX-License-Identifier: MIT
  *
- * With MPI instead of threads: mpi_ring.c.
+ * mpi_ring.c does this with MPI instead of threads.
  */
 #include "ring_rank.h"
 #include "virtual_ranks.h"
@@ -18,7 +18,7 @@ static void run_rank(void *arg, const attn_transport *transport)
     ring_rank_run(&ranks[transport->rank], transport);
 }
 
-/* One call on `size` ranks. 0 = all is well. */
+/* Makes one call on `size` ranks. Returns 0 on success. */
 static int run(const char *name, int layout, int size)
 {
     ring_rank ranks[MOST_RANKS];

@@ -16,14 +16,14 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* An element of tensor 0 (q), 1 (k) or 2 (v): the same wherever its position lies. */
+/* Returns an element of tensor 0 (q), 1 (k) or 2 (v), which does not depend on the rank. */
 static float element(int tensor, int64_t head, int64_t position, int64_t d)
 {
     const uint64_t at = (uint64_t)(((position * 3 + tensor) * HEADS_Q + head) * DIM + d);
     return (float)(mix(at + 1) >> 40) / 8388608.0f - 1.0f;
 }
 
-/* [head, position, dim] of the positions that the ranges name. */
+/* Makes [head, position, dim] for the positions that the ranges name. */
 static float *make_tensor(int tensor, int64_t heads, int64_t length,
                           const attn_ring_range *ranges, int64_t count)
 {
@@ -64,7 +64,7 @@ void ring_rank_run(ring_rank *r, const attn_transport *transport)
     p.batch = 1;
     p.num_heads_q = HEADS_Q;
     p.num_heads_kv = HEADS_KV;
-    p.seq_len_q = p.seq_len_kv = r->positions; /* of the whole sequence */
+    p.seq_len_q = p.seq_len_kv = r->positions; /* lengths are those of the whole sequence */
     p.head_dim = DIM;
     p.causal = 1;
     ring.layout = r->layout;

@@ -1,4 +1,4 @@
-/* thread_pool.c - several CPUs by a thread pool of one's own: a prompt, then token by token.
+/* thread_pool.c - several CPUs by a custom thread pool: a prompt, then token by token.
  * SPDX-License-Identifier: MIT
  *
  *     cc examples/thread_pool.c attn.c -lpthread -o thread_pool && ./thread_pool
@@ -6,10 +6,10 @@
  * The pool is started once and hands out indices until none is left. One workspace, sized for the
  * prompt, serves every call, and the result has the same bits as with one thread.
  *
- * attn_forward calls run_loop up to five times, some of them for little work. Threads that sleep in
- * between, as these do, cost some microseconds each time; threads that spin do not. A token's items
- * are its kv heads, so that two of the four workers rest here; from 2^19 elements of K and V on
- * (4096 keys of 64) the keys are divided among all. */
+ * attn_forward calls run_loop up to five times, sometimes for little work. Threads that sleep
+ * between calls, as these do, cost some microseconds each time; threads that spin do not. The work
+ * items of a token are its kv heads, so two of the four workers rest here. From 2^19 elements of K
+ * and V on (4096 keys of 64) the keys are divided among all workers. */
 #define _POSIX_C_SOURCE 200112L
 #include "../attn.h"
 
@@ -26,7 +26,7 @@ typedef struct pool {
     attn_task_fn task;
     void *arg;
     int64_t next, n;
-    unsigned loop; /* number of the loop that runs, so that sleepers know a new one */
+    unsigned loop; /* number of the current loop, by which sleepers know a new one */
     int busy, stop;
 } pool;
 
@@ -35,7 +35,7 @@ typedef struct worker {
     int number;
 } worker;
 
-/* Takes indices until none is left; called and left with the lock held. */
+/* Takes indices until none is left. The lock is held on entry and on return. */
 static void take_part(pool *p, int number)
 {
     while (p->next < p->n) {
@@ -85,7 +85,7 @@ static float *numbers(int count)
     return x;
 }
 
-/* The prompt, then single tokens, into o. Returns 0 when a call failed. */
+/* Computes the prompt, then single tokens, into o. Returns 0 when a call failed. */
 static int generate(attn_params p, float *q, float *o, void *workspace, size_t bytes)
 {
     const int64_t row = HEADS * DIM;

@@ -1,22 +1,23 @@
 /* train.c - a small transformer learns to write like the text that it is given.
  * SPDX-License-Identifier: MIT
  *
- *     cc -O2 -ffp-contract=off examples/train.c attn.c attn_backward.c attn_rope.c attn_cache.c \
- *         attn_text.c -lm -o train
+ *     cc -O2 -ffp-contract=off examples/train.c attn.c -lm -o train
  *     ./train [--steps N] [...] [FILE ...]              (--help lists the options)
  *
- * RMSNorm before each part, grouped-query attention with RoPE, SwiGLU, a linear layer for the
- * logits, Adam; a token is a byte. attn_forward computes attention and attn_backward its gradients,
- * by the chain rule the rest is written out here. Three parts:
+ * The model has RMSNorm before each part, grouped-query attention with RoPE, SwiGLU and a linear
+ * layer for the logits; Adam trains it; a token is a byte. attn_forward computes attention and
+ * attn_backward its gradients. The chain rule for the rest is written out here. There are three
+ * parts:
  *
- *     1. the same steps by other tiles, kernels and numbers of products: the same bits of every
- *        loss and of all weights; and by the textbook formula (impl=naive): nearly the same
- *     2. training, with the loss on a tenth of the text that the model never learns from
- *     3. writing, token by token, with a KV cache that keeps as many tokens as training saw
+ *     1. The first steps are repeated by other tiles, kernels and numbers of products, which must
+ *        give the same bits of every loss and of all weights, and by the textbook formula
+ *        (impl=naive), which must come near.
+ *     2. Training shows the loss on a tenth of the text that the model never learns from.
+ *     3. Writing goes token by token, with a KV cache that keeps as many tokens as training saw.
  *
- * --check-gradients holds every gradient against differences of the loss instead. Every float
- * operation is a statement of its own and nothing but sqrtf comes from a library, so that it learns
- * the same on every machine. It wants a compiler that uses vectors with -O2 (gcc 12, clang). */
+ * --check-gradients compares every gradient with differences of the loss instead. Every float
+ * operation is a statement of its own and only sqrtf comes from a library, so that training gives
+ * the same bits on every machine. It needs a compiler that vectorises with -O2 (gcc 12, clang). */
 #include "../attn.h"
 
 #include <limits.h>
@@ -44,7 +45,7 @@ static void must(attn_status status)
 
 /* ---- options */
 
-enum { MOST_ROWS = 65536 }; /* of a batch: then all sizes are in the range of int */
+enum { MOST_ROWS = 65536 }; /* rows of a batch: all sizes then fit into int */
 
 typedef struct options {
     int steps, layers, width, heads, context, batch, seed, sample;
@@ -91,7 +92,7 @@ static void preset(options *o, int quick)
         *field(o, &option_table[i]) = quick ? option_table[i].quick : option_table[i].usual;
 }
 
-/* Whether argv[0] is an option with a number behind it. */
+/* Tells whether argv[0] is an option with a number behind it. */
 static int take_number(options *o, char **argv)
 {
     for (int i = 0; i < OPTIONS; i++) {
@@ -161,7 +162,7 @@ static void give_back(void)
     while (num_taken > 0) free(taken[--num_taken]);
 }
 
-/* One for all calls, as large as the largest needs. */
+/* All calls share one workspace, as large as the largest needs. */
 static void *workspace(size_t need)
 {
     static void *memory;
@@ -193,7 +194,7 @@ static int random_below(int n, uint64_t *seed)
     return (int)(((uint64_t)random_bits(seed) * (uint64_t)n) >> 32);
 }
 
-/* From 0 to below 1. */
+/* Returns a number from 0 to below 1. */
 static float random_float(uint64_t *seed)
 {
     return (float)(random_bits(seed) >> 8) * 0x1p-24f;
@@ -205,7 +206,7 @@ typedef struct text {
     unsigned char *learned, *held_out; /* tokens */
     int num_learned, num_held_out;
     int symbols;
-    unsigned char byte[256]; /* of each token */
+    unsigned char byte[256]; /* the byte that each token stands for */
 } text;
 
 static size_t read_file(const char *name, unsigned char **bytes)
@@ -285,9 +286,9 @@ static view transposed(const float *x, int columns)
     return v;
 }
 
-enum { INNER = 64, COLUMNS = 32 }; /* of a panel of w, which stays in the first cache */
+enum { INNER = 64, COLUMNS = 32 }; /* the size of a panel of w, which stays in L1 */
 
-/* panel = n rows and m columns of w, and zeros */
+/* panel = n rows and m columns of w, padded with zeros */
 static void pack(float *panel, view w, int n, int m)
 {
     memset(panel, 0, INNER * COLUMNS * sizeof *panel);
@@ -295,7 +296,7 @@ static void pack(float *panel, view w, int n, int m)
         for (int j = 0; j < m; j++) panel[i * COLUMNS + j] = w.x[i * w.down + j * w.across];
 }
 
-/* y[j] += x0 panel[0][j] + x1 panel[1][j] + ..., one after the other; across: from x to x */
+/* y[j] += x0 panel[0][j] + x1 panel[1][j] + ..., one after the other; `across` is from x to x */
 static void add_four(float *restrict y, const float *restrict x, ptrdiff_t across,
                      const float *restrict panel)
 {
@@ -330,7 +331,7 @@ static void add_row(float *y, const float *x, ptrdiff_t across, const float *pan
     for (; i < n; i++) add_one(y, x[i * across], panel + i * COLUMNS);
 }
 
-/* The same for many rows, and m columns of y. */
+/* y += x panel, for many rows and m columns of y */
 static void add_panel(float *y, int y_columns, view x, const float *panel, int rows, int n, int m)
 {
     float part[COLUMNS] = {0};
@@ -346,7 +347,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* y += x w: of each element one term after the other, however many rows there are */
+/* y += x w: each element sums its terms in one order, however many rows there are */
 static void add_product(float *y, view x, view w, int rows, int inner, int columns)
 {
     static float panel[INNER * COLUMNS];
@@ -368,8 +369,8 @@ enum { MOST_LAYERS = 16, MOST_TENSORS = BLOCKS + MOST_LAYERS * PER_BLOCK };
 
 typedef struct tensor {
     const char *name;
-    int inputs, outputs; /* [inputs, outputs]; a norm has one input */
-    float size;          /* of its random weights: root of inputs * variance; 0 = all are 1 */
+    int inputs, outputs; /* the shape [inputs, outputs]; a norm has one input */
+    float size;          /* root of inputs * variance of its random weights; 0 = all are 1 */
     float *weight, *gradient;
 } tensor;
 
@@ -377,7 +378,7 @@ typedef struct model {
     int layers, width, heads_q, heads_kv, head_dim, hidden, context, symbols;
     int num_tensors;
     tensor tensors[MOST_TENSORS];
-    int count;                                      /* of weights */
+    int count;                                      /* number of weights */
     float *weights, *gradients, *moment1, *moment2; /* moments of Adam */
 } model;
 
@@ -431,7 +432,8 @@ static void make_model(model *m, const options *o, int symbols)
     }
 }
 
-/* New weights, and Adam forgets. An embedding is looked up, not multiplied: it has one input. */
+/* Draws new weights and resets Adam. An embedding is looked up, not multiplied, so it has one
+ * input. */
 static void begin(model *m, uint64_t seed)
 {
     memset(m->moment1, 0, (size_t)m->count * sizeof(float));
@@ -457,22 +459,22 @@ typedef struct layer {
 } layer;
 
 typedef struct pass {
-    int sequences, tokens; /* so many of each */
-    int64_t first;         /* position of the first one; several sequences begin at 0 */
-    const attn_cache *cache; /* NULL: tokens look at each other only */
+    int sequences, tokens; /* the numbers of sequences and of tokens in each */
+    int64_t first;         /* position of the first token; several sequences begin at 0 */
+    const attn_cache *cache; /* NULL: tokens look only at each other */
 } pass;
 
 typedef struct run {
     model m;
-    attn_params how; /* of attention: impl, kernels, tile_keys */
+    attn_params how; /* how attention is computed: impl, kernels, tile_keys */
     int gemms;
     attn_rope turn, turn_back;
-    layer layers[MOST_LAYERS + 1]; /* of the last one only x */
+    layer layers[MOST_LAYERS + 1]; /* the last one uses only x */
     float *normed, *logits;
     float *dx, *dnormed, *dq, *dk, *dv, *dout, *dgate, *dup, *dhidden;
 } run;
 
-/* Gradients of a rotation are turned by the opposite angle: cosines and minus sines. */
+/* Gradients of a rotation turn by the opposite angle, which negates the sines. */
 static void make_rope(run *r, int positions)
 {
     const int half = r->m.head_dim / 2, n = positions * half;
@@ -707,8 +709,8 @@ static void turn(const attn_rope *rope, const model *m, const pass *in, float *x
     must(attn_rope_apply(rope, &rows, why, sizeof why));
 }
 
-/* The call for a layer of which q, k and v are ready, forward or back. No token looks farther back
- * than --context, so that it may write a longer text than it was trained on. */
+/* Describes the call for a layer whose q, k and v are ready, forward or backward. No token looks
+ * farther back than --context, so that the model can write longer texts than it was trained on. */
 static attn_params call_of(const run *r, const layer *l, const pass *in)
 {
     const model *m = &r->m;
@@ -758,7 +760,7 @@ static void attend(const run *r, int number, const pass *in)
     must(attn_forward(&p, workspace(need), need));
 }
 
-/* From the gradient by o to those by q, k and v, before they were turned. */
+/* Computes the gradients by q, k and v, before they were turned, from the gradient by o. */
 static void attend_back(const run *r, int number, const pass *in)
 {
     const model *m = &r->m;
@@ -805,7 +807,7 @@ static void forward(run *r, const pass *in, const unsigned char *tokens)
     linear(r->logits, r->normed, &m->tensors[LOGITS], rows);
 }
 
-/* dx is the gradient by what leaves the layer, then by what came in. */
+/* dx is the gradient by the layer's output on entry, and by its input on return. */
 static void layer_back(run *r, int number, const pass *in)
 {
     model *m = &r->m;
@@ -829,7 +831,7 @@ static void layer_back(run *r, int number, const pass *in)
     norm_back(r->dx, r->dnormed, l->x, &b[NORM_ATTENTION], rows);
 }
 
-/* From the gradient by the logits, which takes their place, to those by all weights. */
+/* Computes the gradients by all weights from that by the logits, which has taken their place. */
 static void backward(run *r, const pass *in, const unsigned char *tokens)
 {
     model *m = &r->m;
@@ -846,7 +848,7 @@ static void backward(run *r, const pass *in, const unsigned char *tokens)
     }
 }
 
-/* z = e^(z / temperature), divided by the largest of them; their sum */
+/* z = e^(z / temperature), divided by the largest of them. Returns their sum. */
 static float exponentials(float *z, int n, float temperature)
 {
     float most = z[0], sum = 0;
@@ -860,7 +862,7 @@ static float exponentials(float *z, int n, float temperature)
     return sum;
 }
 
-/* Mean of -ln(probability of what follows); z becomes its gradient by the logits. */
+/* Returns the mean of -ln(probability of the next token). z becomes its gradient by the logits. */
 static float cross_entropy(float *z, const unsigned char *follows, int rows, int symbols)
 {
     float total = 0;
@@ -929,8 +931,8 @@ typedef struct trainer {
     run r;
     options o;
     text t;
-    uint64_t seed;                   /* of the pieces of text */
-    unsigned char *tokens, *follows; /* a batch, and each token's next */
+    uint64_t seed;                   /* chooses the pieces of text */
+    unsigned char *tokens, *follows; /* a batch, and the token after each of its tokens */
 } trainer;
 
 static pass whole_batch(const trainer *t)
@@ -982,7 +984,7 @@ static void start_again(trainer *t)
     t->seed = (uint64_t)t->o.seed + 1;
 }
 
-/* Mean over four batches from end to end of what is held out. */
+/* Returns the mean loss over four batches, spread over the held-out text. */
 static float held_out_loss(trainer *t)
 {
     const int pieces = 4 * t->o.batch, room = t->t.num_held_out - t->o.context - 1;
@@ -997,7 +999,7 @@ static float held_out_loss(trainer *t)
 /* ---- 1. the same steps in other ways */
 
 static const struct way {
-    const char *options; /* of attn_params_from_string */
+    const char *options; /* a text for attn_params_from_string */
     int gemms;
 } ways[] = {
     {"impl=tiled", 0},
@@ -1017,11 +1019,11 @@ static void choose_way(trainer *t, const struct way *way)
 
 typedef struct trace {
     float loss[COMPARED], held_out;
-    float *first; /* gradients of the first step */
-    uint64_t hash; /* of all weights after the last */
+    float *first; /* the gradients of the first step */
+    uint64_t hash; /* of all weights after the last step */
 } trace;
 
-/* FNV-1a, in words of 32 bits. */
+/* Hashes by FNV-1a, in words of 32 bits. */
 static uint64_t hash_of(const float *x, int n)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -1056,7 +1058,7 @@ static float loss_difference(const trace *a, const trace *b)
     return most;
 }
 
-/* Largest difference in units of the largest element of its tensor. */
+/* Returns the largest difference in units of the largest element of its tensor. */
 static float gradient_difference(const model *m, const float *a, const float *b)
 {
     float worst = 0;
@@ -1078,10 +1080,11 @@ static const char *yes(int is)
     return is ? "yes" : "NO";
 }
 
-/* Naive rounds in another order, by some units of 2^-24 in each O and each gradient. Layers and
- * steps add to that: 1e-5, or 168 of these units, leaves them room, and is still far less than one
- * key or term too many or too few would do. Weights are not compared: where a gradient is nearly 0,
- * Adam divides it by its own size, and with it the rounding. */
+/* Naive rounds in another order, by some units of 2^-24 in each O and each gradient, and layers
+ * and steps add to that. The tolerance of 1e-5, or 168 of these units, leaves them room and is
+ * still far below the effect of one key or term too many or too few. Weights are not compared:
+ * where a gradient is nearly 0, Adam divides it, and with it its rounding error, by its own
+ * size. */
 static int compare_naive(const trainer *t, const trace *naive, const trace *tiled)
 {
     const float allowed = 1e-5f;
@@ -1161,13 +1164,13 @@ static unsigned char draw(const float *logits, int symbols, uint64_t *seed)
     float chance[256], left;
     int i = 0;
     memcpy(chance, logits, (size_t)symbols * sizeof *chance);
-    left = exponentials(chance, symbols, 0.7f); /* less than 1: likely ones are taken more often */
+    left = exponentials(chance, symbols, 0.7f); /* below 1: likely tokens come more often */
     left = left * random_float(seed);
     for (; i < symbols - 1 && left >= chance[i]; i++) left = left - chance[i];
     return (unsigned char)i;
 }
 
-/* A ring, which has room for as many tokens as one looks back on, and for the prompt. */
+/* Makes a ring with room for the tokens that one looks back on, and for the prompt. */
 static void make_cache(attn_cache *c, const model *m, int prompt)
 {
     size_t need;
@@ -1203,7 +1206,7 @@ static void write_page(trainer *t, page *to)
     }
 }
 
-/* Whether one pass over all tokens, without a cache, gives the bits of the same logits. */
+/* Tells whether one pass over all tokens, without a cache, gives logits of the same bits. */
 static int same_in_one_pass(trainer *t, const page *written)
 {
     const int symbols = t->r.m.symbols, first = (written->prompt - 1) * symbols;
@@ -1243,7 +1246,7 @@ static int write_text(trainer *t)
 
 enum { LARGEST, HALF, OTHER_HALF, SIGNS, DIRECTIONS };
 
-/* A direction of length 1: the largest gradient alone, a random half of them, or random signs. */
+/* Makes a direction of length 1: the largest gradient alone, a random half, or random signs. */
 static void direct(float *u, const float *g, int n, int kind, uint64_t *seed)
 {
     float sum = 0;
@@ -1275,7 +1278,7 @@ static float slope_along(trainer *t, const tensor *w, const float *u, float *kep
     return (loss[1] - loss[0]) / (2 * h);
 }
 
-/* A loss is right to some 2^-22, so that a slope is to 2^-22 / 0.02 or 1e-5. */
+/* A loss is right to about 2^-22, so a slope is right to 2^-22 / 0.02, or 1e-5. */
 static int check_tensor(trainer *t, const tensor *w, const float *g, float *u, uint64_t *seed)
 {
     const int n = w->inputs * w->outputs;

@@ -26,22 +26,22 @@ typedef int pthread_cond_t;
 
 struct group;
 
-/* A rank and what it offers to the next one. */
+/* A rank, and the message that it offers to the next one. */
 typedef struct rank {
     struct group *group;
     attn_transport transport;
     const void *send;
     void *receive;
     size_t send_bytes, receive_bytes;
-    int offered; /* send holds a message that the next rank has not taken */
+    int offered; /* nonzero: send holds a message that the next rank has not taken */
 } rank;
 
 typedef struct group {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int size, broken;     /* broken: not all ranks have started; nobody waits any more */
-    int waiting, highest; /* of the agreement that goes on */
-    int agreed, round;    /* of the last one; how many there were */
+    int size, broken;     /* broken: a rank did not start, so nobody waits any more */
+    int waiting, highest; /* the agreement in progress */
+    int agreed, round;    /* the last agreement; how many there were */
     void (*body)(void *arg, const attn_transport *transport);
     void *arg;
     rank ranks[VIRTUAL_RANKS_MAX];
@@ -74,7 +74,7 @@ static int begin(void *user, const void *send, size_t send_bytes, void *receive,
     rank *r = user;
     int busy;
     pthread_mutex_lock(&r->group->lock);
-    busy = r->offered; /* neither ended nor given up */
+    busy = r->offered; /* it has neither ended nor been given up */
     r->send = send;
     r->send_bytes = send_bytes;
     r->receive = receive;
@@ -85,7 +85,7 @@ static int begin(void *user, const void *send, size_t send_bytes, void *receive,
     return busy;
 }
 
-/* All ranks have agreed, so all have begun: the messages will come. */
+/* All ranks have agreed, so all have begun, and the messages will come. */
 static int end(void *user)
 {
     rank *r = user;
@@ -163,7 +163,7 @@ int virtual_ranks_most(void)
     return VIRTUAL_RANKS_MAX;
 }
 
-/* Ranks 1 and on in threads of their own, rank 0 here. */
+/* Runs ranks from 1 on in threads of their own, and rank 0 in this one. */
 static int run_ranks(group *g)
 {
     pthread_t threads[VIRTUAL_RANKS_MAX];

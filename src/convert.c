@@ -7,7 +7,7 @@
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,

@@ -6,20 +6,25 @@
 #include "api/explain.h"
 #include "forward.c"
 
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
-}
-
+/* Every tensor once: the inputs, and the outputs that are asked for. */
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+    call_axes x = axes_of_call(p);
+    double sum = 0;
+    int i, axis;
+    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
+    x.count[AXIS_KEY] = keys_held(p);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        double bytes;
+        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+            continue;
+        bytes = (double)element_bytes(f, p);
+        for (axis = is_packed(f, &x); axis < 4; axis++)
+            bytes *= (double)x.count[f->axis[axis]];
+        sum += bytes;
+    }
+    return sum;
 }
 
 /* ---- reasons */

@@ -109,10 +109,10 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, ATTN_BF16) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
@@ -170,7 +170,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },

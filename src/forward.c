@@ -161,15 +161,46 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. */
-OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
-                                        text *why)
+/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
+{
+    attn_status status;
+    settle_workers(&pr->p);
+    *workers = plan_within(pr, pl, room);
+    status = check_size_limit(pr, pl, why);
+    if (!status && *workers == 0)
+        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+    return status;
+}
+
+/* Where the items find the problem and the plan: at the start of the workspace. */
+static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
+{
+    char *base = align_memory(workspace);
+    call *c = (call *)(void *)base;
+    c->pr = *pr;
+    c->pl = *pl;
+    c->slot_count = workers;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + pl->shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(workers <= pl->workers);
+    return c;
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
+ * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
+                                        call **opened, text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
+    if (opened)
+        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -179,11 +210,9 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    settle_workers(&pr.p);
-    workers = plan_within(&pr, &pl, room);
-    status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0)
-        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status && opened && !is_empty(p))
+        *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
 }
 
@@ -191,7 +220,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, workspace, bytes, &why);
+    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -281,27 +310,13 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+/* A call that names no backend. */
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
     call *c;
-    attn_status status;
-    base = align_memory(base);
-    c = (call *)(void *)base;
-    status = validate(p, &c->pr, 1, &why);
-    if (status)
-        return status;
-    settle_workers(&c->pr.p);
-    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
-    if (c->slot_count < 1)
-        return ATTN_ERR_WORKSPACE;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + c->pl.shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count <= c->pl.workers);
-    return run_lists(c);
+    const attn_status status = check_call(p, workspace, bytes, &c, &why);
+    return status || !c ? status : run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -317,11 +332,12 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    call *c;
+    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return forward_cpu(p, workspace, workspace_bytes);
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
 }

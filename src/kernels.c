@@ -22,18 +22,30 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Eight chains in eight lanes: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci +
- * lane]), t = 0..n-1. All matrix products are this loop: for Q K^T t runs over head_dim (xi =
- * k_stride, xt = 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p), for `outer` over
- * rows (xi = LANES, xt = 1, its lanes are columns of b).
- * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
- * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
- * 10-45 % in one of them. */
+/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
+ * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
+ * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
+ * columns of b). */
+typedef struct chains {
+    float *c;
+    ptrdiff_t ci;
+    int64_t count; /* i = 0..count-1 */
+    const float *x;
+    ptrdiff_t xi, xt;
+    const float *b;
+    ptrdiff_t bt;
+    int64_t n;
+} chains;
+
+/* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
+ * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
+ * array of arrays fell to 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, ptrdiff_t xi,
-                    ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n)
+KERNEL void chains8(int hw, int select, chains s)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
+    float *const c = s.c;
+    const ptrdiff_t ci = s.ci, xi = s.xi;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
@@ -46,7 +58,8 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
         c6[r] = c[r + 6 * ci];
         c7[r] = c[r + 7 * ci];
     }
-    for (t = 0; t < n; t++, x += xt, b += bt) {
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt) {
+        const float *const x = s.x, *const b = s.b;
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
@@ -73,32 +86,38 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
-                  ptrdiff_t bt, int64_t n)
+KERNEL void chain(int hw, int select, chains s)
 {
     float c0[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
-        c0[r] = c[r];
-    for (t = 0; t < n; t++, x += xt, b += bt)
+        c0[r] = s.c[r];
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt)
         for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, x[0], b[r], c0[r]);
+            c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        c[r] = c0[r];
+        s.c[r] = c0[r];
 }
 
-/* `count` chains in lanes begin..end-1, chain i in row c + i*ci, its factors from x + i*xi. */
-KERNEL void chains(int hw, int select, float *c, ptrdiff_t ci, int64_t count, const float *x,
-                   ptrdiff_t xi, ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n,
-                   int64_t begin, int64_t end)
+/* Those from chain i on, in lanes from `at` on. */
+KERNEL chains chains_at(chains s, int64_t i, int64_t at)
+{
+    s.c += i * s.ci + at;
+    s.x += i * s.xi;
+    s.b += at;
+    return s;
+}
+
+/* All of them in lanes begin..end-1. */
+KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= count; i += 8)
-            chains8(hw, select, c + i * ci + at, ci, x + i * xi, xi, xt, b + at, bt, n);
-        for (; i < count; i++)
-            chain(hw, select, c + i * ci + at, x + i * xi, xt, b + at, bt, n);
+        for (i = 0; i + 8 <= s.count; i += 8)
+            chains8(hw, select, chains_at(s, i, at));
+        for (; i < s.count; i++)
+            chain(hw, select, chains_at(s, i, at));
     }
 }
 
@@ -119,10 +138,11 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int r;
+    (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
             qt[d * LANES + r] = q[r][d] * c;
@@ -150,10 +170,11 @@ KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *facto
 }
 
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
-KERNEL void maximum_body(const float *s, int n, float *m)
+KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 {
     float top[LANES];
     int j, r;
+    (void)hw;
     memcpy(top, m, sizeof top);
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
@@ -186,11 +207,12 @@ KERNEL void exp_block_body(int hw, const attn_exp *e)
 }
 
 /* 16 at a time, which compilers vectorise. */
-KERNEL int finite_body(const float *x, int64_t n)
+KERNEL int finite_body(int hw, const float *x, int64_t n)
 {
     uint32_t wrong[16] = { 0 }, any = 0;
     int64_t k;
     int i;
+    (void)hw;
     for (k = 0; k + 16 <= n; k += 16)
         for (i = 0; i < 16; i++)
             wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
@@ -210,26 +232,52 @@ static void ask_ahead(attn_ahead *a)
     }
 }
 
-KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+KERNEL void qk_body(int hw, const attn_product *p)
 {
-    if (beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, beside);
-    memset(s, 0, (size_t)n * LANES * sizeof *s);
-    chains(hw, 0, s, LANES, n, k, k_stride, 1, qt, LANES, head_dim, lanes.begin, lanes.end);
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->n,
+                       .x = p->kv,
+                       .xi = p->stride,
+                       .xt = 1,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->dim };
+    ask_ahead(p->ahead);
+    if (p->beside) /* only vector kernels gain from doing both at once */
+        exp_block_body(hw, p->beside);
+    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
+    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
 }
 
-KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
+KERNEL void add_values_body(int hw, int select, const attn_product *p)
+{
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->dim,
+                       .x = p->kv,
+                       .xi = 1,
+                       .xt = p->stride,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->n };
+    ask_ahead(p->ahead);
+    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
+}
+
+KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
 {
     int j, r;
+    (void)hw;
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
 {
     int k;
+    (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
 }
@@ -241,7 +289,7 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
         highest[r] = NEG_INF;
-    maximum_body(s, n, highest);
+    maximum_body(hw, s, n, highest);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
@@ -256,10 +304,11 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
+KERNEL void rescale_body(int hw, float *x, const float *alpha, int64_t count)
 {
     int64_t k;
     int r;
+    (void)hw;
     for (k = 0; k < count; k++, x += LANES)
         for (r = 0; r < LANES; r++)
             x[r] = x[r] * alpha[r];
@@ -277,7 +326,7 @@ static attn_state state_view(float *state, int rows)
     return view;
 }
 
-KERNEL void result_body(int rows, float *const *out, const float *o, const float *l, float factor,
+KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
     int64_t d;
@@ -325,16 +374,22 @@ KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float
     }
 }
 
-KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const attn_terms *terms,
-                       int n, int64_t columns)
+KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
 {
     int g;
-    for (g = 0; g < terms->count; g++) {
-        const attn_term *f = &terms->term[g];
-        const int first = f->lanes.begin, end = f->end < n ? f->end : n;
-        chains(hw, select, c + f->begin * c_stride, c_stride, end - f->begin,
-               f->x + f->begin * LANES + first, LANES, 1, f->b + first * terms->b_stride,
-               terms->b_stride, f->lanes.end - first, 0, columns);
+    for (g = 0; g < f->count; g++) {
+        const attn_term *term = &f->term[g];
+        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
+        const chains s = { .c = f->to + term->begin * f->stride,
+                           .ci = f->stride,
+                           .count = end - term->begin,
+                           .x = term->x + term->begin * LANES + first,
+                           .xi = LANES,
+                           .xt = 1,
+                           .b = term->b + first * f->b_stride,
+                           .bt = f->b_stride,
+                           .n = term->lanes.end - first };
+        all_chains(hw, select, s, 0, f->columns);
     }
 }
 
@@ -349,155 +404,51 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     memcpy(to, sum, sizeof sum);
 }
 
-/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
- * fma_hard. */
-#define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
-    TARGET static void widen_f16_##SET(float *to, const uint16_t *from, int64_t n)                 \
-    {                                                                                              \
-        widen_body(f16_to_f32, to, from, n);                                                       \
-    }                                                                                              \
-    TARGET static void widen_bf16_##SET(float *to, const uint16_t *from, int64_t n)                \
-    {                                                                                              \
-        widen_body(bf16_to_f32, to, from, n);                                                      \
-    }                                                                                              \
-    TARGET static void narrow_f16_##SET(uint16_t *to, const float *from, int64_t n)                \
-    {                                                                                              \
-        narrow_body(f16_from_f32, to, from, n);                                                    \
-    }                                                                                              \
-    TARGET static void narrow_bf16_##SET(uint16_t *to, const float *from, int64_t n)               \
-    {                                                                                              \
-        narrow_body(bf16_from_f32, to, from, n);                                                   \
-    }                                                                                              \
-    TARGET static void pack_##SET(float *qt, const float *const *q, int64_t head_dim, float c)     \
-    {                                                                                              \
-        pack_body(qt, q, head_dim, c);                                                             \
-    }                                                                                              \
-    TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
-                                int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside, \
-                                attn_ahead *ahead)                                                 \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
-    }                                                                                              \
-    TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
-    {                                                                                              \
-        softcap_body(HW, s, n, cap2, icap2);                                                       \
-    }                                                                                              \
-    TARGET static void add_scaled_##SET(float *s, const float *x, const float *factor, int n)      \
-    {                                                                                              \
-        add_scaled_body(HW, s, x, factor, n);                                                      \
-    }                                                                                              \
-    TARGET static void clip_##SET(float *s, int n, const int *begin, const int *end)               \
-    {                                                                                              \
-        clip_body(s, n, begin, end);                                                               \
-    }                                                                                              \
-    TARGET static void hide_##SET(float *s, const uint8_t *alive, int n)                           \
-    {                                                                                              \
-        hide_body(s, alive, n);                                                                    \
-    }                                                                                              \
-    TARGET static int running_max_##SET(const float *s, int n, float *m, float *l, float *alpha)   \
-    {                                                                                              \
-        return running_max_body(HW, s, n, m, l, alpha);                                            \
-    }                                                                                              \
-    TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
-    {                                                                                              \
-        maximum_body(s, n, m);                                                                     \
-    }                                                                                              \
-    TARGET static void exp_sum_##SET(float *s, int n, float dead, const float *m, float *l)        \
-    {                                                                                              \
-        exp_sum_body(HW, s, n, dead, m, l);                                                        \
-    }                                                                                              \
-    TARGET static void exp_block_##SET(const attn_exp *e)                                          \
-    {                                                                                              \
-        exp_block_body(HW, e);                                                                     \
-    }                                                                                              \
-    TARGET static int finite_##SET(const float *x, int64_t n)                                      \
-    {                                                                                              \
-        return finite_body(x, n);                                                                  \
-    }                                                                                              \
-    TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
-    {                                                                                              \
-        rescale_body(x, alpha, count);                                                             \
-    }                                                                                              \
-    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)    \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
-    }                                                                                              \
-    TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
-                                       ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
-                                       attn_lanes lanes)                                           \
-    {                                                                                              \
-        chains(HW, DEAD_B, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin,         \
-               lanes.end);                                                                         \
-    }                                                                                              \
-    TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
-    {                                                                                              \
-        const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
-        merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
-    }                                                                                              \
-    TARGET static void result_##SET(float *const *out, const float *o, const float *l,             \
-                                    float factor, int64_t head_dim_v)                              \
-    {                                                                                              \
-        result_body(LANES, out, o, l, factor, head_dim_v);                                         \
-    }                                                                                              \
-    TARGET static void gradient_##SET(float *s, float *dp, int n, const float *lse2,               \
-                                      const float *delta)                                          \
-    {                                                                                              \
-        gradient_body(HW, s, dp, n, lse2, delta);                                                  \
-    }                                                                                              \
-    TARGET static void softcap_gradient_##SET(float *ds, const float *t, const float *p, int n)    \
-    {                                                                                              \
-        softcap_gradient_body(HW, ds, t, p, n);                                                    \
-    }                                                                                              \
-    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,   \
-                                   int64_t columns)                                                \
-    {                                                                                              \
-        outer_body(HW, 0, c, c_stride, terms, n, columns);                                         \
-    }                                                                                              \
-    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms,   \
-                                          int n, int64_t columns)                                  \
-    {                                                                                              \
-        outer_body(HW, DEAD_X, c, c_stride, terms, n, columns);                                    \
-    }                                                                                              \
-    TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
-    {                                                                                              \
-        dots_body(HW, to, a, b, dim);                                                              \
-    }                                                                                              \
-    static const attn_kernels kernels_##SET = { ATTN_KERNEL_ABI,                                   \
-                                                LANES,                                             \
-                                                NAME,                                              \
-                                                widen_f16_##SET,                                   \
-                                                widen_bf16_##SET,                                  \
-                                                narrow_f16_##SET,                                  \
-                                                narrow_bf16_##SET,                                 \
-                                                pack_##SET,                                        \
-                                                qk_##SET,                                          \
-                                                softcap_##SET,                                     \
-                                                add_scaled_##SET,                                  \
-                                                clip_##SET,                                        \
-                                                hide_##SET,                                        \
-                                                running_max_##SET,                                 \
-                                                maximum_##SET,                                     \
-                                                exp_sum_##SET,                                     \
-                                                exp_block_##SET,                                   \
-                                                finite_##SET,                                      \
-                                                rescale_##SET,                                     \
-                                                pv_##SET,                                          \
-                                                pv_select_##SET,                                   \
-                                                merge_##SET,                                       \
-                                                result_##SET,                                      \
-                                                0,                                                 \
-                                                NULL,                                              \
-                                                NULL,                                              \
-                                                gradient_##SET,                                    \
-                                                softcap_gradient_##SET,                            \
-                                                outer_##SET,                                       \
-                                                outer_select_##SET,                                \
-                                                dots_##SET };
+KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
+{
+    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
+    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
+}
 
-PORTABLE_SET(portable, "portable", , FMA_BASE)
+/* ---- the tables */
+
+/* Bodies that several kernels share. */
+#define widen_f16_body(hw, to, from, n) widen_body(f16_to_f32, to, from, n)
+#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
+#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
+#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pv_body(hw, p) add_values_body(hw, 0, p)
+#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
+#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define outer_body(hw, f) sum_rows_body(hw, 0, f)
+#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
+
+/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
+#define RETURN_void
+#define RETURN_int return
+#define OPEN(...) __VA_ARGS__
+#define CALL(function, ...) function(__VA_ARGS__)
+#define PORTABLE_TABLE(title, ENTRY)                                                               \
+    {                                                                                              \
+        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
+    }
+
+#define PORTABLE(result, name, parameters, arguments)                                              \
+    static result name##_portable parameters                                                       \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
+    }
+#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
+ATTN_SET_KERNELS(PORTABLE)
+static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
+
 #ifdef FMA_SECOND_BUILD
-PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
+#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
+    FMA_TARGET static result name##_portable_fma parameters                                        \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
+    }
+#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
+ATTN_SET_KERNELS(PORTABLE_FMA)
+static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
 #endif

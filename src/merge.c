@@ -26,7 +26,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
-        result_body(1, &to, piece, &l, pr->keep_factor, n);
+        result_rows(1, &to, piece, &l, pr->keep_factor, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }
@@ -77,7 +77,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
-            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+            merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }

@@ -139,17 +139,23 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
-    const float *k;
-    ptrdiff_t stride;
+    attn_product product = { .to = s,
+                             .by = t->qt,
+                             .runs = &runs,
+                             .n = n,
+                             .dim = p->head_dim,
+                             .beside = beside,
+                             .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
+    product.lanes = lanes;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
+        kernels->qk_runs(&product);
     } else {
-        k = key_rows(t, KEYS, j0, n, lanes, &stride);
-        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+        product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
+        kernels->qk(&product);
     }
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)

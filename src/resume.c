@@ -72,30 +72,36 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
     return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
-static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
-                           char *base)
+/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
+static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
 {
-    one->partial = 1;
-    memset(&one->o, 0, sizeof one->o);
-    memset(&one->lse, 0, sizeof one->lse);
-    one->shared_keys = 0;
-    one->part.keys = one->part.continued = 1;
-    one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
-    one->k.stride_seq = to_stride(resolved->head_dim);
-    one->v.stride_seq = to_stride(resolved->head_dim_v);
-    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
-    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
-    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
-    if (!base)
-        return;
+    x->stride_seq = to_stride(dim);
+    x->stride_head = to_stride(times(keys, dim));
+    x->stride_batch = ATTN_STRIDE_BROADCAST;
+}
+
+static void place_tile(attn_params *one, const resume_layout *lay, char *base)
+{
     one->k.data = base + lay->k;
     one->v.data = base + lay->v;
     one->state.m = (float *)(void *)(base + lay->m);
     one->state.l = (float *)(void *)(base + lay->l);
     one->state.o = (float *)(void *)(base + lay->o);
+}
+
+/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
+ * or nowhere. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
+                           char *base)
+{
+    memset(&one->o, 0, sizeof one->o);
+    memset(&one->lse, 0, sizeof one->lse);
+    one->shared_keys = 0;
+    one->partial = one->part.keys = one->part.continued = 1;
+    one->part.key_begin = 0;
+    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
+    if (base)
+        place_tile(one, lay, base);
 }
 
 /* Bytes before the workspace of attn_forward. */
@@ -130,6 +136,8 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
+    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
+    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* the longest tile is full, and begins a chunk */
     one->kv_begin = one->kv_len = NULL;
@@ -159,12 +167,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, why);
+        return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));

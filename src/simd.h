@@ -40,10 +40,10 @@
  *
  * tools/amalgamate.sh makes this file from src/simd.h and src/seam.h: edit there.
  */
-#ifndef ATTN_SIMD_H /* first inclusion: what the operations themselves are written with */
-#define ATTN_SIMD_H
-
 #include "seam.h"
+
+#if !defined ATTN_SIMD_FILE              /* the seam alone */
+#elif !defined ISA && !defined SIMD_JOIN /* what the operations themselves are written with */
 
 #include <string.h>
 #define SIMD_JOIN_(a, b) a##_##b
@@ -61,6 +61,12 @@
 #define TWICE PRAGMA_(GCC unroll 2)
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
 #endif
+#define EACH(i, count) UNROLL for (int i = 0; i < (count); i++)
+#define EACH_STEP(i, count, step) UNROLL for (int i = 0; i < (count); i += (step))
+/* clang leaves arrays in memory that a loop of one round goes over: this has `most`, mostly empty. */
+#define EACH_OF(i, most, count)                                                                    \
+    EACH(i, most)                                                                                  \
+        if (i < (count))
 /* Hides where an integer or pointer comes from: compilers else derive more of them than there are
  * registers. */
 #define HIDE(x) __asm__("" : "+r"(x))
@@ -70,24 +76,95 @@
 #define EXP_SAFE 1
 #define EXP_CALM 2
 
-#elif defined ISA /* further inclusions: the kernels */
+/* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
+#define DEAD_B 1
+#define DEAD_X 2
 
-#define FN(name) SIMD_JOIN(name, ISA)
+/* How chains are computed, constants at every call. */
+typedef struct simd_way {
+    int width;  /* vectors of lanes */
+    int fresh;  /* c starts at +0 */
+    int select; /* 0 or what may be dead */
+    int mode;   /* EXP_NONE, ... */
+} simd_way;
+
+/* c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]) for t = 0..n-1 and i = 0..count-1. For
+ * Q K^T t runs over head_dim, for P V over keys. */
+typedef struct simd_chains {
+    float *c;
+    int64_t count;
+    const float *x;
+    ptrdiff_t xi, xt;
+    const float *b;
+    int64_t n;
+    const attn_exp *beside;
+    attn_ahead *ahead;
+} simd_chains;
+
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. */
+typedef struct simd_keys {
+    const float *qt;
+    ptrdiff_t step;
+    int dtype;
+    int64_t whole;
+    attn_lanes lanes;
+    attn_ahead *ahead;
+} simd_keys;
+
+/* A whole block of its keys. */
+typedef struct simd_block {
+    float *to[4];        /* logits of keys 0, 4, 8 and 12, */
+    ptrdiff_t apart;     /* the others so many floats apart behind them */
+    const char *from[4]; /* the keys, the others `step` bytes apart behind them */
+    ptrdiff_t step;
+    const float *qt;
+    int64_t whole;
+    int at; /* the first lane */
+    attn_ahead *ahead;
+} simd_block;
+
+/* What the loop over its elements goes over. */
+typedef struct simd_streams {
+    const char *from[4];   /* the next element of keys 0, 4, 8, 12 */
+    ptrdiff_t step, third; /* 3 steps */
+} simd_streams;
+
+/* A place in runs of rows. */
+typedef struct simd_place {
+    const char *const *run;
+    const char *at;
+    int64_t left; /* rows of this run */
+} simd_place;
+
+/* P V of few lanes: some columns, all keys. */
+typedef struct simd_columns {
+    float *o;
+    const float *p;
+    const attn_runs *v;
+    int64_t column; /* in bytes */
+    int n;
+    int at; /* the first lane */
+    attn_ahead *ahead;
+    int64_t calls; /* how many such follow, with this */
+} simd_columns;
+
+#elif defined ISA /* the kernels */
+
+#define isa(name) SIMD_JOIN(name, ISA)
 #define ROWS (NV * VL)
-#define EACH_V UNROLL for (v = 0; v < NV; v++)
 
 /* A bit pattern that is no literal, in every lane. */
-INLINE vf FN(bits)(uint32_t u)
+INLINE vf isa(bits)(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return v_set1(x);
 }
 
-#define NEGATIVE_INFINITY FN(bits)(0xff800000u)
+#define NEGATIVE_INFINITY isa(bits)(0xff800000u)
 
 /* 2^x for |x| <= 126: exp2 of docs/canon.md without its special cases. */
-INLINE vf FN(exp2_calm)(vf x)
+INLINE vf isa(exp2_calm)(vf x)
 {
     const vf magic = v_set1(12582912.0f); /* 1.5 * 2^23 */
     const vf t = v_add(x, magic);
@@ -102,16 +179,16 @@ INLINE vf FN(exp2_calm)(vf x)
 }
 
 /* 2^x, +0 below -126, NaN (7fffffff) for NaN: exp2 of docs/canon.md. */
-INLINE vf FN(exp2)(vf x)
+INLINE vf isa(exp2)(vf x)
 {
     const vf lowest = v_set1(-126.0f);
-    vf y = FN(exp2_calm)(v_max(x, lowest)); /* -inf would raise a flag there */
+    vf y = isa(exp2_calm)(v_max(x, lowest)); /* -inf would raise a flag there */
     y = v_select(v_lt(x, lowest), v_zero(), y);
-    return v_select(v_nan(x), FN(bits)(0x7fffffffu), y);
+    return v_select(v_nan(x), isa(bits)(0x7fffffffu), y);
 }
 
 /* What is subtracted from a row's logits: m, +0 where no logit came yet. */
-INLINE vf FN(origin)(vf m)
+INLINE vf isa(origin)(vf m)
 {
     vf from = v_select(v_eq(m, NEGATIVE_INFINITY), v_zero(), m);
     PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
@@ -121,40 +198,39 @@ INLINE vf FN(origin)(vf m)
 /* ---- exponentials beside a product */
 
 /* One key of attn_exp. l stays in memory: the accumulators of the product fill the registers. */
-INLINE void FN(exp_key)(int calm, float *s, const float *m, float *l)
+INLINE void isa(exp_key)(int calm, float *s, const float *m, float *l)
 {
-    int v;
-    EACH_V {
+    EACH(v, NV) {
         vf from = v_load(m + v * VL), p;
         if (!calm)
-            from = FN(origin)(from);
+            from = isa(origin)(from);
         p = v_sub(v_load(s + v * VL), from);
-        p = calm ? FN(exp2_calm)(p) : FN(exp2)(p);
+        p = calm ? isa(exp2_calm)(p) : isa(exp2)(p);
         v_store(l + v * VL, v_add(v_load(l + v * VL), p));
         v_store(s + v * VL, p);
     }
 }
 
 /* Vectors that hold the lanes; the first of them at *at. */
-INLINE int FN(width)(attn_lanes lanes, int *at)
+INLINE int isa(width)(attn_lanes lanes, int *at)
 {
     *at = lanes.begin / VL * VL;
     return (lanes.end - *at + VL - 1) / VL;
 }
 
 /* Keys from `from` on, alone. */
-INLINE void FN(exp_keys)(int calm, const attn_exp *e, int from)
+INLINE void isa(exp_keys)(int calm, const attn_exp *e, int from)
 {
     int begin, v, j;
-    const int end = FN(width)(e->lanes, &begin) * VL + begin;
+    const int end = isa(width)(e->lanes, &begin) * VL + begin;
     for (v = begin; v < end; v += VL) {
         const vf m = v_load(e->m + v);
-        const vf top = calm ? m : FN(origin)(m);
+        const vf top = calm ? m : isa(origin)(m);
         vf sum = v_load(e->l + v);
         float *s = e->s + from * ROWS + v;
         for (j = from; j < e->n; j++, s += ROWS) {
             const vf x = v_sub(v_load(s), top);
-            const vf p = calm ? FN(exp2_calm)(x) : FN(exp2)(x);
+            const vf p = calm ? isa(exp2_calm)(x) : isa(exp2)(x);
             sum = v_add(sum, p);
             v_store(s, p);
         }
@@ -162,30 +238,31 @@ INLINE void FN(exp_keys)(int calm, const attn_exp *e, int from)
     }
 }
 
-static void FN(exp_block)(const attn_exp *e)
+static void isa(exp_many)(const attn_exp *e)
 {
     if (e->calm)
-        FN(exp_keys)(1, e, 0);
+        isa(exp_keys)(1, e, 0);
     else
-        FN(exp_keys)(0, e, 0);
+        isa(exp_keys)(0, e, 0);
 }
 
 /* A product asks for what it is told to ahead in `parts` goes: short ones, a burst of 16 lines
  * holds up its own loads (10 % of the time of few rows). */
-INLINE void FN(pace)(attn_ahead *a, int64_t parts)
+INLINE void isa(pace)(attn_ahead *a, int64_t parts)
 {
     if (a)
         a->each = (a->lines + parts - 1) / parts;
 }
 
-INLINE void FN(ask)(attn_ahead *a)
+INLINE void isa(ask)(attn_ahead *a)
 {
     int64_t n;
     if (!a)
         return;
     n = a->each < a->lines ? a->each : a->lines;
     a->lines -= n;
-    ROLLED for (; n > 0; n--) {
+    ROLLED
+    for (; n > 0; n--) {
         __builtin_prefetch(a->row + a->at, 0, 2);
         attn_next_line(a);
     }
@@ -199,7 +276,7 @@ INLINE void FN(ask)(attn_ahead *a)
 #define NARROW_CHAINS 8
 #define MAX_CHAINS (MR > NARROW_CHAINS ? MR : NARROW_CHAINS)
 #define MORE_FIT(width) ((width) < NV && (NARROW_CHAINS + 1) * (width) + 1 <= REGISTERS)
-#define CHAINS(width, select) ((select) ? MR / 2 : MORE_FIT(width) ? NARROW_CHAINS : MR)
+#define CHAINS(way) ((way).select ? MR / 2 : MORE_FIT((way).width) ? NARROW_CHAINS : MR)
 /* CALL(w) with the constant w that `width` is, 1 to NV; code of larger w is not reached. */
 #define WIDE(width) ((width) < NV ? (width) : NV)
 #define BY_WIDTH(width, CALL)                                                                      \
@@ -213,84 +290,79 @@ INLINE void FN(ask)(attn_ahead *a)
         else                                                                                       \
             CALL(NV);                                                                              \
     } while (0)
-#define EACH_WIDE UNROLL for (v = 0; v < width; v++)
 
-/* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
-#define DEAD_B 1
-#define DEAD_X 2
-
-/* One step of `count` chains in `width` vectors: acc[i][lane] = fma(x[i*xi], b[lane],
- * acc[i][lane]), or left alone where what `select` names is dead. */
-INLINE void FN(step)(int width, int count, int select, vf (*acc)[NV], const float *x, ptrdiff_t xi,
-                     const float *b)
+/* One step of `count` chains: acc[i][lane] = fma(x[i*xi], b[lane], acc[i][lane]), or left alone
+ * where what w.select names is dead. */
+INLINE void isa(step)(simd_way w, int count, vf (*acc)[NV], const float *x, ptrdiff_t xi,
+                      const float *b)
 {
     vf y[NV];
-    int i, v;
-    EACH_WIDE {
+    EACH(v, w.width) {
         y[v] = v_load(b + v * VL);
         PIN(y[v]);
     }
-    UNROLL for (i = 0; i < count; i++) {
+    EACH(i, count) {
         const vf a = v_set1(x[i * xi]);
-        EACH_WIDE {
+        EACH(v, w.width) {
             const vf sum = v_fma(a, y[v], acc[i][v]);
-            acc[i][v] = select ? v_dead(select == DEAD_B ? y[v] : a, acc[i][v], sum) : sum;
+            acc[i][v] = w.select ? v_dead(w.select == DEAD_B ? y[v] : a, acc[i][v], sum) : sum;
         }
     }
 }
 
-/* `count` chains in `width` vectors of lanes: c[i][lane] = fma(x[i*xi + t*xt], b[t][lane],
- * c[i][lane]) for t = 0..n-1. For Q K^T t runs over head_dim, for P V over keys. width, count,
- * fresh (c starts at +0), select (0 or what may be dead) and mode are constants at every call.
- * Unless EXP_NONE, key first + g of `beside` follows after each part g of the loop. */
-INLINE void FN(chains)(int width, int count, int fresh, int select, int mode, float *c,
-                       const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
-                       const attn_exp *beside, int first)
+/* `count` chains, a constant, from `first` on. Unless EXP_NONE, key first + g of z->beside follows
+ * after each part g of the loop. */
+INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t first)
 {
-    const int parts = mode == EXP_NONE ? 1 : count, keys = mode == EXP_NONE ? 0 : beside->n - first;
-    float *s = mode == EXP_NONE ? NULL : beside->s + first * ROWS; /* not read again in the loop */
-    float *l = mode == EXP_NONE ? NULL : beside->l;
-    const float *m = mode == EXP_NONE ? NULL : beside->m;
+    const attn_exp *e = w.mode == EXP_NONE ? NULL : z->beside;
+    const int parts = w.mode == EXP_NONE ? 1 : count;
+    const int keys = w.mode == EXP_NONE ? 0 : e->n - (int)first;
+    float *s = w.mode == EXP_NONE ? NULL : e->s + first * ROWS; /* not read again in the loop */
+    float *l = w.mode == EXP_NONE ? NULL : e->l;
+    const float *m = w.mode == EXP_NONE ? NULL : e->m;
+    float *c = z->c + first * ROWS;
+    const float *x = z->x + first * z->xi, *b = z->b;
+    const ptrdiff_t xi = z->xi, xt = z->xt;
+    const int64_t n = z->n;
     vf acc[MAX_CHAINS][NV];
     int64_t t = 0;
-    int g, i, v;
-    UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE acc[i][v] = fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
+    int g;
+    EACH(i, count)
+        EACH(v, w.width)
+            acc[i][v] = w.fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
     for (g = 0; g < parts; g++) {
         const int64_t end = n * (g + 1) / parts;
-        TWICE for (; t < end; t++, x += xt, b += ROWS)
-            FN(step)(width, count, select, acc, x, xi, b);
+        TWICE
+        for (; t < end; t++, x += xt, b += ROWS)
+            isa(step)(w, count, acc, x, xi, b);
         if (g < keys)
-            FN(exp_key)(mode == EXP_CALM, s + g * ROWS, m, l);
+            isa(exp_key)(w.mode == EXP_CALM, s + g * ROWS, m, l);
     }
-    UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE v_store(c + i * ROWS + v * VL, acc[i][v]);
+    EACH(i, count)
+        EACH(v, w.width)
+            v_store(c + i * ROWS + v * VL, acc[i][v]);
 }
 
-/* Any number of chains; `beside` is done when it returns. */
-INLINE void FN(all_chains)(int width, int fresh, int select, int mode, float *c, int64_t count,
-                           const float *x, ptrdiff_t xi, ptrdiff_t xt, const float *b, int64_t n,
-                           const attn_exp *beside, attn_ahead *ahead)
+/* All of them; z->beside, unless EXP_NONE, is done when it returns. */
+INLINE void isa(all_chains)(simd_way w, const simd_chains *z)
 {
     int64_t i;
-    for (i = 0; i + CHAINS(width, select) <= count; i += CHAINS(width, select)) {
-        FN(pace)(ahead, (count - i) / CHAINS(width, select));
-        FN(ask)(ahead);
-        FN(chains)(width, CHAINS(width, select), fresh, select, mode, c + i * ROWS, x + i * xi, xi,
-                   xt, b, n, beside, (int)i);
+    for (i = 0; i + CHAINS(w) <= z->count; i += CHAINS(w)) {
+        isa(pace)(z->ahead, (z->count - i) / CHAINS(w));
+        isa(ask)(z->ahead);
+        isa(chains)(w, CHAINS(w), z, i);
     }
-    if (mode != EXP_NONE)
-        FN(exp_keys)(mode == EXP_CALM, beside, (int)i);
-    for (; i + 2 <= count; i += 2)
-        FN(chains)(width, 2, fresh, select, EXP_NONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
-                   beside, 0);
-    if (i < count)
-        FN(chains)(width, 1, fresh, select, EXP_NONE, c + i * ROWS, x + i * xi, xi, xt, b, n,
-                   beside, 0);
+    if (w.mode != EXP_NONE)
+        isa(exp_keys)(w.mode == EXP_CALM, z->beside, (int)i);
+    w.mode = EXP_NONE;
+    for (; i + 2 <= z->count; i += 2)
+        isa(chains)(w, 2, z, i);
+    if (i < z->count)
+        isa(chains)(w, 1, z, i);
 }
 
 /* +0 in the vectors beside `width` of them from lane `at` on. */
-INLINE void FN(clear_others)(float *s, int n, int at, int width)
+INLINE void isa(clear_others)(float *s, int n, int at, int width)
 {
     const vf zero = v_zero();
     int j, v;
@@ -302,59 +374,66 @@ INLINE void FN(clear_others)(float *s, int n, int at, int width)
     }
 }
 
-/* `width` vectors of lanes from s and qt on; beside: NULL where there are fewer than NV. */
-INLINE void FN(qk_wide)(int width, float *s, const float *qt, const float *k, ptrdiff_t k_stride,
-                        int n, int64_t head_dim, const attn_exp *beside, attn_ahead *ahead)
+/* `width` vectors of lanes; z->beside: NULL where there are fewer than NV. */
+INLINE void isa(qk_wide)(int width, const simd_chains *z)
 {
-    if (width < NV || !beside)
-        FN(all_chains)(width, 1, 0, EXP_NONE, s, n, k, k_stride, 1, qt, head_dim, NULL, ahead);
-    else if (beside->calm)
-        FN(all_chains)(NV, 1, 0, EXP_CALM, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+    if (width < NV || !z->beside)
+        isa(all_chains)((simd_way){ .width = width, .fresh = 1 }, z);
+    else if (z->beside->calm)
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_CALM }, z);
     else
-        FN(all_chains)(NV, 1, 0, EXP_SAFE, s, n, k, k_stride, 1, qt, head_dim, beside, ahead);
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_SAFE }, z);
 }
 
-#define QK_WIDE(w) FN(qk_wide)(w, s, qt, k, k_stride, n, head_dim, beside, ahead)
+#define QK_WIDE(w) isa(qk_wide)(w, &z)
 
-static void FN(qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                   int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void isa(qk_many)(const attn_product *p)
 {
     int at, beside_at;
-    const int width = FN(width)(lanes, &at);
-    if (beside && (width < NV || FN(width)(beside->lanes, &beside_at) < NV)) {
-        FN(exp_block)(beside);
-        beside = NULL;
+    const int width = isa(width)(p->lanes, &at);
+    simd_chains z = { .c = p->to + at,
+                      .count = p->n,
+                      .x = p->kv,
+                      .xi = p->stride,
+                      .xt = 1,
+                      .b = p->by + at,
+                      .n = p->dim,
+                      .beside = p->beside,
+                      .ahead = p->ahead };
+    if (z.beside && (width < NV || isa(width)(z.beside->lanes, &beside_at) < NV)) {
+        isa(exp_many)(z.beside);
+        z.beside = NULL;
     }
     if (width < NV)
-        FN(clear_others)(s, n, at, width);
-    s += at;
-    qt += at;
+        isa(clear_others)(p->to, p->n, at, width);
     BY_WIDTH(width, QK_WIDE);
 }
 
-#define PV_ALONE(w)                                                                                \
-    FN(all_chains)(w, 0, select, EXP_NONE, o, head_dim_v, v, 1, v_stride, p, n, NULL, ahead)
+#define PV_WIDE(w) isa(all_chains)((simd_way){ .width = (w), .select = select }, &z)
 
-INLINE void FN(pv_lanes)(int select, float *o, const float *p, const float *v, ptrdiff_t v_stride,
-                         int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+INLINE void isa(pv_lanes)(int select, const attn_product *p)
 {
     int at;
-    const int width = FN(width)(lanes, &at);
-    o += at;
-    p += at;
-    BY_WIDTH(width, PV_ALONE);
+    const int width = isa(width)(p->lanes, &at);
+    const simd_chains z = { .c = p->to + at,
+                            .count = p->dim,
+                            .x = p->kv,
+                            .xi = 1,
+                            .xt = p->stride,
+                            .b = p->by + at,
+                            .n = p->n,
+                            .ahead = p->ahead };
+    BY_WIDTH(width, PV_WIDE);
 }
 
-static void FN(pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                   int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void isa(pv_many)(const attn_product *p)
 {
-    FN(pv_lanes)(0, o, p, v, v_stride, n, head_dim_v, lanes, ahead);
+    isa(pv_lanes)(0, p);
 }
 
-static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                          int64_t head_dim_v, attn_lanes lanes)
+static void isa(pv_select)(const attn_product *p)
 {
-    FN(pv_lanes)(DEAD_B, o, p, v, v_stride, n, head_dim_v, lanes, NULL);
+    isa(pv_lanes)(DEAD_B, p);
 }
 
 /* ---- few rows: decoding */
@@ -368,29 +447,23 @@ static void FN(pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_
 #define QUARTERS (VL / 4)
 #define BLOCK_V (ATTN_BLOCK / VL)
 #define NEAR 192 /* bytes: 3 lines, in which L2 answers */
-/* clang leaves arrays in memory that a loop of one round goes over: these have more, most empty. */
-#define EACH_ROW UNROLL for (r = 0; r < 8; r++) if (r < rows)
-#define EACH_QUAD UNROLL for (h = 0; h < 2; h++) if (4 * h < rows)
-#define EACH_COLUMN UNROLL for (c = 0; c < 8; c++) if (c < vectors)
-#define EACH_OF_4 UNROLL for (i = 0; i < 4; i++)
-#define EACH_TOGETHER UNROLL for (b = 0; b < together; b++)
-#define EACH_GROUP UNROLL for (g = 0; g < BLOCK_V; g++)
+#define QUADS(rows) (((rows) + 3) / 4)
 
 /* The first lane that is computed: lanes lie in a tile by fours. */
-INLINE int FN(first_of)(attn_lanes lanes)
+INLINE int isa(first_of)(attn_lanes lanes)
 {
     return lanes.begin / 4 * 4;
 }
 
 /* How many are: 1, 2, 4, FEW, or 0 where that is not enough. */
-INLINE int FN(rows_of)(attn_lanes lanes)
+INLINE int isa(rows_of)(attn_lanes lanes)
 {
-    const int count = lanes.end - FN(first_of)(lanes);
+    const int count = lanes.end - isa(first_of)(lanes);
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
 /* Where a table has the function for so many. */
-INLINE int FN(way_of)(int rows)
+INLINE int isa(way_of)(int rows)
 {
     return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;
 }
@@ -398,24 +471,25 @@ INLINE int FN(way_of)(int rows)
 /* The logits of a vector of keys, of which 0, 4, ... are at to[0], to[1], ..., the others `apart`
  * floats apart behind them, from sums[lane - at], which has +0 from `rows` on. +0 in the other
  * lanes. */
-INLINE void FN(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart, const vf *sums)
+INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart, const vf *sums)
 {
     static const float fours[16] = { 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 };
     vf x[FEW / 4][4];
-    int h, i, q, v;
-    EACH_QUAD {
-        EACH_OF_4 x[h][i] = sums[h * 4 + i];
+    EACH_OF(h, 2, QUADS(rows)) {
+        EACH(i, 4)
+            x[h][i] = sums[h * 4 + i];
         v_squares(x[h]);
     }
-    EACH_V UNROLL for (q = 0; q < QUARTERS; q++)
-        EACH_OF_4 {
-            vf row = v_zero();
-            EACH_QUAD {
-                const vm here = v_eq(v_load(fours + v * VL), v_set1((float)(at / 4 + h)));
-                row = v_select(here, v_quarter(x[h][i], q), row);
+    EACH(v, NV)
+        EACH(q, QUARTERS)
+            EACH(i, 4) {
+                vf row = v_zero();
+                EACH_OF(h, 2, QUADS(rows)) {
+                    const vm here = v_eq(v_load(fours + v * VL), v_set1((float)(at / 4 + h)));
+                    row = v_select(here, v_quarter(x[h][i], q), row);
+                }
+                v_store(to[q] + i * apart + v * VL, row);
             }
-            v_store(to[q] + i * apart + v * VL, row);
-        }
 }
 
 /* Bytes of an element, 4 elements in each quarter from p[..] + at, a vector from p. */
@@ -431,7 +505,8 @@ INLINE void FN(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart, 
 
 /* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
  * keys, and three times that. */
-INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step, ptrdiff_t third)
+INLINE void isa(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step,
+                          ptrdiff_t third)
 {
     x[0] = QUARTERS_OF(dtype, from, 0);
     x[1] = QUARTERS_OF(dtype, from, step);
@@ -440,168 +515,154 @@ INLINE void FN(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t st
     v_squares(x);
 }
 
-/* What Q K^T goes over: a block of keys, `step` bytes apart. */
-typedef struct FN(streams) {
-    const char *from[4]; /* the next element of keys 0, 4, 8, 12 */
-    ptrdiff_t step, third; /* 3 steps */
-} FN(streams);
-
 /* What lies NEAR bytes on comes into L1; it may be beyond the tensor, and so is no pointer. */
-INLINE void FN(ask_near)(const char *from)
+INLINE void isa(ask_near)(const char *from)
 {
     __builtin_prefetch((const void *)((uintptr_t)from + NEAR), 0, 3);
 }
 
 /* 4 elements; keys 4 * part.. are asked for. */
-INLINE void FN(qk_step)(int dtype, int rows, vf (*acc)[FEW], FN(streams) *k, const float *q,
-                        int part)
+INLINE void isa(qk_step)(int dtype, int rows, vf (*acc)[FEW], simd_streams *k, const float *q,
+                         int part)
 {
     /* Vectors of keys that share a factor, as registers allow. */
     const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
-    int b, g, i, r;
-    FN(ask_near)(k->from[part]);
-    FN(ask_near)(k->from[part] + k->step);
-    FN(ask_near)(k->from[part] + 2 * k->step);
-    FN(ask_near)(k->from[part] + k->third);
-    UNROLL for (g = 0; g < BLOCK_V; g += together) {
+    isa(ask_near)(k->from[part]);
+    isa(ask_near)(k->from[part] + k->step);
+    isa(ask_near)(k->from[part] + 2 * k->step);
+    isa(ask_near)(k->from[part] + k->third);
+    EACH_STEP(g, BLOCK_V, together) {
         vf x[2][4];
-        EACH_TOGETHER
-            FN(get_keys)(dtype, x[b], k->from + (g + b) * QUARTERS, k->step, k->third);
-        EACH_OF_4 EACH_ROW {
-            const vf a = v_set1(q[i * ROWS + r]);
-            EACH_TOGETHER acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
-        }
+        EACH(b, together)
+            isa(get_keys)(dtype, x[b], k->from + (g + b) * QUARTERS, k->step, k->third);
+        EACH(i, 4)
+            EACH_OF(r, 8, rows) {
+                const vf a = v_set1(q[i * ROWS + r]);
+                EACH(b, together)
+                    acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
+            }
         HIDE(q); /* not kept for the next */
     }
-    EACH_OF_4 {
+    EACH(i, 4) {
         k->from[i] += 4 * ELEMENT(dtype);
         HIDE(k->from[i]);
     }
 }
 
-/* A whole block of keys, of which 0, 4, 8 and 12 are at from[..], the others `step` bytes apart
- * behind them; their logits at to[..], `apart` floats apart; lanes at..at+rows-1, elements
- * 0..whole-1, whole a multiple of 4. */
-INLINE void FN(qk_rows)(int dtype, int rows, int at, float *const *to, ptrdiff_t apart,
-                        const float *qt,
-                        const char *const *from, ptrdiff_t step, int64_t whole, attn_ahead *ahead)
+/* Lanes b->at..b->at+rows-1 of a block. */
+INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
 {
-    const float *q = qt + at;
-    FN(streams) k;
+    const float *q = b->qt + b->at;
+    attn_ahead *ahead = b->ahead;
+    simd_streams k;
     vf acc[BLOCK_V][FEW];
-    int64_t steps = whole / 4;
-    int g, i, part, r;
-    EACH_OF_4 {
-        k.from[i] = from[i];
+    int64_t steps = b->whole / 4;
+    EACH(i, 4) {
+        k.from[i] = b->from[i];
         HIDE(k.from[i]);
     }
-    k.step = step;
-    k.third = 3 * step;
+    k.step = b->step;
+    k.third = 3 * b->step;
     HIDE(k.third);
-    EACH_GROUP EACH_ROW acc[g][r] = v_zero();
-    FN(pace)(ahead, steps);
+    EACH(g, BLOCK_V)
+        EACH_OF(r, 8, rows)
+            acc[g][r] = v_zero();
+    isa(pace)(ahead, steps);
     while (steps > 0) /* no loop for what is left: it would spill */
-        UNROLL for (part = 0; part < 4; part++) {
-            FN(ask)(ahead);
-            FN(qk_step)(dtype, rows, acc, &k, q, part);
+        EACH(part, 4) {
+            isa(ask)(ahead);
+            isa(qk_step)(dtype, rows, acc, &k, q, part);
             q += 4 * ROWS;
             if (--steps == 0)
                 break;
         }
-    EACH_GROUP {
+    EACH(g, BLOCK_V) {
         vf sums[FEW];
-        UNROLL for (r = 0; r < FEW; r++)
+        EACH(r, FEW)
             sums[r] = r < rows ? acc[g][r] : v_zero();
-        FN(put_logits)(rows, at, to + g * QUARTERS, apart, sums);
+        isa(put_logits)(rows, b->at, b->to + g * QUARTERS, b->apart, sums);
     }
 }
 
 /* Each a function of its own: its loop has all registers. */
 #define QK_ROWS(name, dtype, rows)                                                                 \
-    OUTLINE void FN(name)(int at, float *const *to, ptrdiff_t apart, const float *qt,              \
-                          const char *const *from, ptrdiff_t step, int64_t whole,                  \
-                          attn_ahead *ahead)                                                       \
+    OUTLINE void isa(name)(const simd_block *b)                                                    \
     {                                                                                              \
-        FN(qk_rows)(dtype, rows, at, to, apart, qt, from, step, whole, ahead);                     \
+        isa(qk_rows)(dtype, rows, b);                                                              \
     }
 #define QK_TYPE(name, dtype)                                                                       \
     QK_ROWS(name##_1, dtype, 1)                                                                    \
     QK_ROWS(name##_2, dtype, 2)                                                                    \
     QK_ROWS(name##_4, dtype, 4)                                                                    \
     QK_ROWS(name##_most, dtype, FEW)
-#define WAYS(name) { FN(name##_1), FN(name##_2), FN(name##_4), FN(name##_most) }
+#define WAYS(name)                                                                                 \
+    {                                                                                              \
+        isa(name##_1), isa(name##_2), isa(name##_4), isa(name##_most)                              \
+    }
 QK_TYPE(qk_f32, ATTN_F32)
 QK_TYPE(qk_f16, ATTN_F16)
 QK_TYPE(qk_bf16, ATTN_BF16)
 
-/* One block by the function for its type and lanes. */
-INLINE void FN(qk_block)(float *const *to, ptrdiff_t apart, const float *qt,
-                         const char *const *from, ptrdiff_t step, int dtype, int64_t whole,
-                         attn_lanes lanes, attn_ahead *ahead)
+/* `apart` blocks of keys, 16 * apart in all, of which every 4 * apart begin at from[..], into s. A
+ * block takes keys that lie `apart` rows from each other, and the next block their neighbours: so
+ * each key of a block begins a stream of whole rows, which memory serves faster than one row after
+ * the other (K alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of 6 GB/s). turn:
+ * the streams of each 4 begin so many rows later than those of the 4 before. `lines` are asked
+ * for. */
+INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *from, int apart,
+                            int turn, int64_t lines)
 {
-    static void (*const ways[3][4])(int, float *const *, ptrdiff_t, const float *,
-                                    const char *const *, ptrdiff_t, int64_t, attn_ahead *) = {
-        WAYS(qk_f32), WAYS(qk_f16), WAYS(qk_bf16)
-    };
-    ways[dtype][FN(way_of)(FN(rows_of)(lanes))](FN(first_of)(lanes), to, apart, qt, from, step,
-                                                whole, ahead);
-}
-
-/* `apart` blocks of keys, 16 * apart in all, of which every 4 * apart begin at from[..], `step`
- * bytes apart. A block takes keys that lie `apart` rows from each other, and the next block their
- * neighbours: so each key of a block begins a stream of whole rows, which memory serves faster than
- * one row after the other (K alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of
- * 6 GB/s). turn: the streams of each 4 begin so many rows later than those of the 4 before. `lines`
- * are asked for. */
-INLINE void FN(qk_streams)(float *s, const float *qt, const char *const *from, ptrdiff_t step,
-                           int dtype, int apart, int turn, int64_t whole, attn_lanes lanes,
-                           attn_ahead *ahead, int64_t lines)
-{
-    const char *at[4];
-    float *to[4];
-    int b, i;
+    static void (*const ways[3][4])(const simd_block *) = { WAYS(qk_f32), WAYS(qk_f16),
+                                                            WAYS(qk_bf16) };
+    const int way = isa(way_of)(isa(rows_of)(k->lanes));
+    simd_block block = { .apart = apart * ROWS,
+                         .step = apart * k->step,
+                         .qt = k->qt,
+                         .whole = k->whole,
+                         .at = isa(first_of)(k->lanes),
+                         .ahead = k->ahead };
+    int b;
     for (b = 0; b < apart; b++) {
-        EACH_OF_4 {
+        EACH(i, 4) {
             const int row = (b + turn * i) % apart;
-            at[i] = from[i] + row * step;
-            to[i] = s + (4 * apart * i + row) * ROWS;
+            block.from[i] = from[i] + row * k->step;
+            block.to[i] = s + (4 * apart * i + row) * ROWS;
         }
-        if (ahead)
-            ahead->lines = lines / apart;
-        FN(qk_block)(to, apart * ROWS, qt, at, apart * step, dtype, whole, lanes, ahead);
+        if (k->ahead)
+            k->ahead->lines = lines / apart;
+        ways[k->dtype][way](&block);
     }
 }
 
-/* The whole blocks among n keys that lie evenly, elements 0..whole-1; returns how many keys that
+/* The whole blocks among n keys that lie evenly from `at` on, into s; returns how many keys that
  * are. */
-INLINE int FN(qk_blocks)(float *s, const float *qt, const char *k, ptrdiff_t step, int dtype, int n,
-                         int64_t whole, attn_lanes lanes, attn_ahead *ahead)
+INLINE int isa(qk_blocks)(const simd_keys *k, float *s, const char *at, int n)
 {
-    const int64_t lines = ahead ? ahead->lines : 0;
+    const int64_t lines = k->ahead ? k->ahead->lines : 0;
     const char *from[4];
-    int j = 0, i, apart;
-    if (!FN(rows_of)(lanes) || !whole)
+    int j = 0, apart;
+    if (!isa(rows_of)(k->lanes) || !k->whole)
         return 0;
     for (; j + ATTN_BLOCK <= n; j += ATTN_BLOCK * apart) {
         apart = (n - j) / ATTN_BLOCK;
         apart -= apart % 2 == 0; /* an even number of rows leads to the same sets of the cache */
-        EACH_OF_4 from[i] = k + (j + 4 * apart * i) * step;
-        FN(qk_streams)(s + j * ROWS, qt, from, step, dtype, apart, 0, whole, lanes, ahead,
-                       lines * ATTN_BLOCK * apart / n);
+        EACH(i, 4)
+            from[i] = at + (j + 4 * apart * i) * k->step;
+        isa(qk_streams)(k, s + j * ROWS, from, apart, 0, lines * ATTN_BLOCK * apart / n);
     }
     return j;
 }
 
 /* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same.
  * The other lanes keep what they hold. */
-INLINE void FN(exp_quarters)(const attn_exp *e, int n)
+INLINE void isa(exp_quarters)(const attn_exp *e, int n)
 {
-    int at = FN(first_of)(e->lanes), i, j;
+    int at = isa(first_of)(e->lanes), j;
     for (; at < e->lanes.end; at += 4) {
         const char *m[4], *l[4], *from[4];
         float *to[4];
         vf top, sum;
-        EACH_OF_4 {
+        EACH(i, 4) {
             m[i] = (const char *)(e->m + at);
             l[i] = (const char *)(e->l + at); /* the same in every quarter */
             to[i] = e->s + i * ROWS + at;
@@ -610,7 +671,7 @@ INLINE void FN(exp_quarters)(const attn_exp *e, int n)
         top = v_quarters(m, 0);
         sum = v_quarters(l, 0);
         for (j = 0; j < n; j += QUARTERS) {
-            const vf p = FN(exp2_calm)(v_sub(v_quarters(from, j * ROWS * 4), top));
+            const vf p = isa(exp2_calm)(v_sub(v_quarters(from, j * ROWS * 4), top));
             v_put_quarters(to, j * ROWS, p);
             sum = v_add_quarters(sum, p);
         }
@@ -618,46 +679,51 @@ INLINE void FN(exp_quarters)(const attn_exp *e, int n)
     }
 }
 
-static void FN(exp_few)(const attn_exp *e)
+static void isa(exp_block)(const attn_exp *e)
 {
-    const int n = e->calm && FN(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
+    const int n = e->calm && isa(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
     if (n > 0)
-        FN(exp_quarters)(e, n);
+        isa(exp_quarters)(e, n);
     if (n < e->n && e->calm)
-        FN(exp_keys)(1, e, n);
+        isa(exp_keys)(1, e, n);
     else if (n < e->n)
-        FN(exp_keys)(0, e, n);
+        isa(exp_keys)(0, e, n);
 }
 
-static void FN(qk_few)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                       int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                       attn_ahead *ahead)
+static void isa(qk)(const attn_product *p)
 {
-    const int64_t whole = head_dim / 4 * 4;
-    const int rows = FN(rows_of)(lanes);
-    const int keys = FN(qk_blocks)(s, qt, (const char *)k, k_stride * ELEMENT(ATTN_F32), ATTN_F32,
-                                   n, whole, lanes, ahead);
-    if (keys > 0 && whole < head_dim)
-        FN(all_chains)(NV, 0, 0, EXP_NONE, s, keys, k + whole, k_stride, 1, qt + whole * ROWS,
-                       head_dim - whole, NULL, NULL);
-    if (beside && rows) {
-        FN(exp_few)(beside);
-        beside = NULL;
+    const simd_keys k = { .qt = p->by,
+                          .step = p->stride * ELEMENT(ATTN_F32),
+                          .dtype = ATTN_F32,
+                          .whole = p->dim / 4 * 4,
+                          .lanes = p->lanes,
+                          .ahead = p->ahead };
+    const int keys = isa(qk_blocks)(&k, p->to, (const char *)p->kv, p->n);
+    if (keys > 0 && k.whole < p->dim) {
+        const simd_chains z = { .c = p->to,
+                                .count = keys,
+                                .x = p->kv + k.whole,
+                                .xi = p->stride,
+                                .xt = 1,
+                                .b = p->by + k.whole * ROWS,
+                                .n = p->dim - k.whole };
+        isa(all_chains)((simd_way){ .width = NV }, &z);
     }
-    if (keys < n)
-        FN(qk)(s + keys * ROWS, qt, k + keys * k_stride, k_stride, n - keys, head_dim, lanes,
-               beside, ahead);
+    if (p->beside && isa(rows_of)(p->lanes))
+        isa(exp_block)(p->beside);
+    if (keys < p->n) {
+        attn_product rest = *p;
+        rest.to += keys * ROWS;
+        rest.kv += keys * p->stride;
+        rest.n -= keys;
+        if (isa(rows_of)(p->lanes))
+            rest.beside = NULL;
+        isa(qk_many)(&rest);
+    }
 }
-
-/* A place in runs of rows. */
-typedef struct FN(place) {
-    const char *const *run;
-    const char *at;
-    int64_t left; /* rows of this run */
-} FN(place);
 
 /* The place, which moves on by `count` rows, at most those left of its run. */
-INLINE const char *FN(take_rows)(FN(place) *p, const attn_runs *k, int64_t count)
+INLINE const char *isa(take_rows)(simd_place *p, const attn_runs *k, int64_t count)
 {
     const char *from = p->at;
     p->at += count * k->stride;
@@ -672,99 +738,112 @@ INLINE const char *FN(take_rows)(FN(place) *p, const attn_runs *k, int64_t count
 /* Runs of 48 keys and more one by one; of shorter ones four blocks together, each of which then has
  * 4 streams of 4 rows (pages of 16 keys in order in memory, AMD EPYC family 25 model 17, f32: 9 %
  * slower than one run, 24 % where each page is a block of its own). */
-static void FN(qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void isa(qk_runs)(const attn_product *p)
 {
-    const int64_t lines = ahead ? ahead->lines : 0;
-    FN(place) p = { k->run, *k->run, k->first };
+    const attn_runs *runs = p->runs;
+    const simd_keys k = { .qt = p->by,
+                          .step = runs->stride,
+                          .dtype = runs->dtype,
+                          .whole = p->dim,
+                          .lanes = p->lanes,
+                          .ahead = p->ahead };
+    const int64_t lines = k.ahead ? k.ahead->lines : 0;
+    const int n = p->n;
+    simd_place place = { runs->run, *runs->run, runs->first };
     const char *from[4];
-    int j, count, i;
-    for (j = 0; j < n && FN(rows_of)(lanes); j += count) {
-        count = p.left < n - j ? (int)p.left : n - j;
+    int j, count;
+    for (j = 0; j < n && isa(rows_of)(k.lanes); j += count) {
+        float *s = p->to + j * ROWS;
+        count = place.left < n - j ? (int)place.left : n - j;
         if (count < 3 * ATTN_BLOCK && n - j >= 4 * ATTN_BLOCK) {
-            EACH_OF_4 from[i] = FN(take_rows)(&p, k, ATTN_BLOCK);
+            EACH(i, 4)
+                from[i] = isa(take_rows)(&place, runs, ATTN_BLOCK);
             count = 4 * ATTN_BLOCK;
-            FN(qk_streams)(s + j * ROWS, qt, from, k->stride, k->dtype, 4, 1, head_dim, lanes,
-                           ahead, lines * count / n);
+            isa(qk_streams)(&k, s, from, 4, 1, lines * count / n);
         } else {
-            if (ahead)
-                ahead->lines = lines * count / n;
-            FN(qk_blocks)(s + j * ROWS, qt, FN(take_rows)(&p, k, count), k->stride, k->dtype,
-                          count, head_dim, lanes, ahead);
+            if (k.ahead)
+                k.ahead->lines = lines * count / n;
+            isa(qk_blocks)(&k, s, isa(take_rows)(&place, runs, count), count);
         }
     }
-    if (beside)
-        FN(exp_few)(beside);
+    if (p->beside)
+        isa(exp_block)(p->beside);
 }
 
 /* Columns 0, 4, 8, 12 of lanes at..at+3. */
-INLINE void FN(columns_at)(float **to, float *o, int at)
+INLINE void isa(columns_at)(float **to, float *o, int at)
 {
-    int i;
-    EACH_OF_4 to[i] = o + 4 * i * ROWS + at;
+    EACH(i, 4)
+        to[i] = o + 4 * i * ROWS + at;
 }
 
 /* A vector of columns of each of 4 lanes. */
-INLINE void FN(get_columns)(vf *x, float *const *columns)
+INLINE void isa(get_columns)(vf *x, float *const *columns)
 {
     const char *from[4];
-    int i;
-    EACH_OF_4 from[i] = (const char *)columns[i];
-    EACH_OF_4 x[i] = v_quarters(from, i * ROWS * 4);
+    EACH(i, 4)
+        from[i] = (const char *)columns[i];
+    EACH(i, 4)
+        x[i] = v_quarters(from, i * ROWS * 4);
     v_squares(x);
 }
 
-/* `vectors` of columns, all keys, lanes at..at+rows-1; calls: how many such follow, with this. */
-INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, const float *p,
-                        const attn_runs *rows_v, int64_t column, int n,
-                        attn_ahead *ahead, int64_t calls)
+/* `vectors` of columns, lanes q->at..q->at+rows-1. */
+INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q)
 {
     enum { MOST = 8 };
-    const char *const *run = rows_v->run;
-    const char *v = *run + column;
-    const ptrdiff_t step = rows_v->stride;
-    int64_t left = rows_v->first;
+    const attn_runs *runs = q->v;
+    const char *const *run = runs->run;
+    const int64_t column = q->column;
+    const char *from = *run + column;
+    const ptrdiff_t step = runs->stride;
+    const float *p = q->p + q->at;
+    attn_ahead *ahead = q->ahead;
+    int64_t left = runs->first;
     vf acc[MOST][FEW], x[MOST];
     float *to[4];
-    int c, h, i, r;
-    EACH_COLUMN
-        EACH_QUAD {
-            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
-            FN(get_columns)(x, to);
-            EACH_OF_4 acc[c][4 * h + i] = x[i];
+    int n = q->n;
+    EACH_OF(c, MOST, vectors)
+        EACH_OF(h, 2, QUADS(rows)) {
+            isa(columns_at)(to, q->o + c * VL * ROWS, q->at + 4 * h);
+            isa(get_columns)(x, to);
+            EACH(i, 4)
+                acc[c][4 * h + i] = x[i];
         }
-    FN(pace)(ahead, calls * n);
-    for (p += at; n > 0; n--, p += ROWS) {
-        FN(ask)(ahead);
-        EACH_COLUMN
-            x[c] = LOAD_OF(dtype, v + c * VL * ELEMENT(dtype));
-        EACH_ROW {
+    isa(pace)(ahead, q->calls * n);
+    do {
+        isa(ask)(ahead);
+        EACH_OF(c, MOST, vectors)
+            x[c] = LOAD_OF(dtype, from + c * VL * ELEMENT(dtype));
+        EACH_OF(r, 8, rows) {
             const vf w = v_set1(p[r]);
-            EACH_COLUMN
+            EACH_OF(c, MOST, vectors)
                 acc[c][r] = v_fma(w, x[c], acc[c][r]);
         }
-        v += step;
+        from += step;
         if (--left == 0) {
-            v = *++run + column;
-            left = rows_v->each;
+            from = *++run + column;
+            left = runs->each;
         }
-    }
-    EACH_COLUMN
-        EACH_QUAD {
-            FN(columns_at)(to, o + c * VL * ROWS, at + 4 * h);
-            FN(get_columns)(x, to);
-            EACH_OF_4 x[i] = 4 * h + i < rows ? acc[c][4 * h + i] : x[i];
+        p += ROWS;
+    } while (--n > 0);
+    EACH_OF(c, MOST, vectors)
+        EACH_OF(h, 2, QUADS(rows)) {
+            isa(columns_at)(to, q->o + c * VL * ROWS, q->at + 4 * h);
+            isa(get_columns)(x, to);
+            EACH(i, 4)
+                x[i] = 4 * h + i < rows ? acc[c][4 * h + i] : x[i];
             v_squares(x);
-            EACH_OF_4 v_put_quarters(to, i * ROWS, x[i]);
+            EACH(i, 4)
+                v_put_quarters(to, i * ROWS, x[i]);
         }
 }
 
 /* Each a function of its own, as those of Q K^T; `_last` for columns left over. */
 #define PV_ROWS(name, dtype, rows, vectors)                                                        \
-    OUTLINE void FN(name)(int at, float *o, const float *p, const attn_runs *v, int64_t column,    \
-                          int n, attn_ahead *ahead, int64_t calls)                                 \
+    OUTLINE void isa(name)(const simd_columns *q)                                                  \
     {                                                                                              \
-        FN(pv_rows)(dtype, rows, vectors, at, o, p, v, column, n, ahead, calls);                   \
+        isa(pv_rows)(dtype, rows, vectors, q);                                                     \
     }
 #define PV_BOTH(name, dtype, rows, vectors)                                                        \
     PV_ROWS(name, dtype, rows, vectors)                                                            \
@@ -774,66 +853,80 @@ INLINE void FN(pv_rows)(int dtype, int rows, int vectors, int at, float *o, cons
     PV_BOTH(name##_2, dtype, 2, 4)                                                                 \
     PV_BOTH(name##_4, dtype, 4, FEW == 4 ? 2 : 4)                                                  \
     PV_BOTH(name##_most, dtype, FEW, 2)
-#define PV_WAYS(name) WAYS(name), { FN(name##_1_last), FN(name##_2_last),                       \
-                                       FN(name##_4_last), FN(name##_most_last) }
+#define LAST_WAYS(name)                                                                            \
+    {                                                                                              \
+        isa(name##_1_last), isa(name##_2_last), isa(name##_4_last), isa(name##_most_last)          \
+    }
 PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
 
-/* All whole vectors of columns; returns how many columns that are. */
-INLINE int64_t FN(pv_columns)(float *o, const float *p, const attn_runs *v, int n,
-                              int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+/* All whole vectors of columns of V as it lies; returns how many columns that are. */
+INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
-    static void (*const ways[6][4])(int, float *, const float *, const attn_runs *, int64_t, int,
-                                    attn_ahead *, int64_t) = { PV_WAYS(pv_f32), PV_WAYS(pv_f16),
-                                                               PV_WAYS(pv_bf16) };
+    static void (*const ways[3][4])(const simd_columns *) = { WAYS(pv_f32), WAYS(pv_f16),
+                                                              WAYS(pv_bf16) };
+    static void (*const last[3][4])(const simd_columns *) = { LAST_WAYS(pv_f32), LAST_WAYS(pv_f16),
+                                                              LAST_WAYS(pv_bf16) };
     static const int widths[4] = { 8 * VL, 4 * VL, (FEW == 4 ? 2 : 4) * VL, 2 * VL };
-    const int at = FN(first_of)(lanes), rows = FN(rows_of)(lanes), way = FN(way_of)(rows);
-    const int dtype = v->dtype;
+    const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = v->dtype;
+    simd_columns q = {
+        .p = p->by, .v = v, .n = p->n, .at = isa(first_of)(p->lanes), .ahead = p->ahead
+    };
     int64_t d = 0;
     if (rows == 0)
         return 0;
-    for (; d + widths[way] <= head_dim_v; d += widths[way])
-        ways[2 * dtype][way](at, o + d * ROWS, p, v, d * ELEMENT(dtype), n, ahead,
-                             (head_dim_v - d) / widths[way]);
-    for (; d + VL <= head_dim_v; d += VL)
-        ways[2 * dtype + 1][way](at, o + d * ROWS, p, v, d * ELEMENT(dtype), n, ahead,
-                                 (head_dim_v - d) / VL);
+    for (; d + VL <= p->dim; d += d + widths[way] <= p->dim ? widths[way] : VL) {
+        const int whole = d + widths[way] <= p->dim;
+        q.o = p->to + d * ROWS;
+        q.column = d * ELEMENT(dtype);
+        q.calls = (p->dim - d) / (whole ? widths[way] : VL);
+        (whole ? ways : last)[dtype][way](&q);
+    }
     return d;
 }
 
-static void FN(pv_few)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                       int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void isa(pv)(const attn_product *p)
 {
-    const char *run[2] = { (const char *)v, (const char *)v };
-    const attn_runs rows = { ATTN_F32, v_stride * ELEMENT(ATTN_F32), n, n, run };
-    const int64_t d = FN(pv_columns)(o, p, &rows, n, head_dim_v, lanes, ahead);
-    if (d < head_dim_v)
-        FN(pv)(o + d * ROWS, p, v + d, v_stride, n, head_dim_v - d, lanes, ahead);
+    const char *run[2] = { (const char *)p->kv, (const char *)p->kv };
+    const attn_runs runs = { ATTN_F32, p->stride * ELEMENT(ATTN_F32), p->n, p->n, run };
+    const int64_t d = isa(pv_columns)(p, &runs);
+    if (d < p->dim) {
+        attn_product rest = *p;
+        rest.to += d * ROWS;
+        rest.kv += d;
+        rest.dim -= d;
+        isa(pv_many)(&rest);
+    }
 }
 
-static void FN(pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                        attn_lanes lanes, attn_ahead *ahead)
+static void isa(pv_runs)(const attn_product *p)
 {
-    FN(pv_columns)(o, p, v, n, head_dim_v, lanes, ahead);
+    isa(pv_columns)(p, p->runs);
 }
-#define QK qk_few
-#define PV pv_few
-#define EXP_BLOCK exp_few
-#define FEW_ONLY FEW, FN(qk_runs), FN(pv_runs)
 #else
-#define QK qk
-#define PV pv
-#define EXP_BLOCK exp_block
-#define FEW_ONLY 0, NULL, NULL
+static void isa(exp_block)(const attn_exp *e)
+{
+    isa(exp_many)(e);
+}
+
+static void isa(qk)(const attn_product *p)
+{
+    isa(qk_many)(p);
+}
+
+static void isa(pv)(const attn_product *p)
+{
+    isa(pv_many)(p);
+}
 #endif
 
 /* ---- softmax */
 
-static void FN(maximum)(const float *s, int n, float *m)
+static void isa(maximum)(const float *s, int n, float *m)
 {
-    int j, v;
-    EACH_V {
+    int j;
+    EACH(v, NV) {
         vf top = v_load(m + v * VL);
         const float *row = s + v * VL;
         for (j = 0; j < n; j++, row += ROWS)
@@ -842,16 +935,16 @@ static void FN(maximum)(const float *s, int n, float *m)
     }
 }
 
-static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
+static void isa(exp_sum)(float *s, int n, float dead, const float *m, float *l)
 {
-    int j, v;
-    EACH_V {
-        const vf from = FN(origin)(v_load(m + v * VL)), hidden = v_set1(dead);
+    int j;
+    EACH(v, NV) {
+        const vf from = isa(origin)(v_load(m + v * VL)), hidden = v_set1(dead);
         vf sum = v_load(l + v * VL);
         float *row = s + v * VL;
         for (j = 0; j < n; j++, row += ROWS) {
             const vf x = v_load(row);
-            const vf p = FN(exp2)(v_sub(x, from));
+            const vf p = isa(exp2)(v_sub(x, from));
             sum = v_add(sum, p);
             v_store(row, v_select(v_eq(x, NEGATIVE_INFINITY), hidden, p));
         }
@@ -860,61 +953,60 @@ static void FN(exp_sum)(float *s, int n, float dead, const float *m, float *l)
 }
 
 /* Lanes that have begun and whose block maximum exceeds m by more than the threshold. */
-INLINE vm FN(exceeds)(vf high, vf m)
+INLINE vm isa(exceeds)(vf high, vf m)
 {
     return vm_and(v_gt(m, NEGATIVE_INFINITY), v_gt(high, v_add(m, v_set1(ATTN_THRESHOLD))));
 }
 
 /* The rare part of running_max: some lane rises. */
-static __attribute__((noinline)) void FN(raise)(const float *bm, float *m, float *l, float *alpha)
+static __attribute__((noinline)) void isa(raise)(const float *bm, float *m, float *l, float *alpha)
 {
-    int v;
-    EACH_V {
+    EACH(v, NV) {
         const vf old = v_load(m + v * VL), high = v_load(bm + v * VL);
-        const vm up = FN(exceeds)(high, old);
+        const vm up = isa(exceeds)(high, old);
         const vf to = v_select(up, high, v_zero());
         vf from = v_select(up, old, v_zero()), a;
         PIN(from); /* clang else subtracts before it selects: -inf - -inf would raise a flag */
-        a = FN(exp2)(v_sub(from, to)); /* exactly 1 where nothing is raised */
+        a = isa(exp2)(v_sub(from, to)); /* exactly 1 where nothing is raised */
         v_store(l + v * VL, v_mul(v_load(l + v * VL), a));
         v_store(alpha + v * VL, a);
     }
 }
 
-static int FN(running_max)(const float *s, int n, float *m, float *l, float *alpha)
+static int isa(running_max)(const float *s, int n, float *m, float *l, float *alpha)
 {
     vf high[NV], large[NV];
     float bm[ROWS];
-    int raised = 0, calm = 1, j, v;
-    EACH_V {
+    int raised = 0, calm = 1, j;
+    EACH(v, NV) {
         high[v] = NEGATIVE_INFINITY;
         large[v] = v_zero();
     }
     for (j = 0; j < n; j++, s += ROWS)
-        EACH_V {
+        EACH(v, NV) {
             const vf x = v_load(s + v * VL);
             high[v] = v_max(x, high[v]);
             large[v] = v_larger(large[v], x);
         }
-    EACH_V {
+    EACH(v, NV) {
         v_store(bm + v * VL, high[v]);
-        raised |= vm_any(FN(exceeds)(high[v], v_load(m + v * VL)));
+        raised |= vm_any(isa(exceeds)(high[v], v_load(m + v * VL)));
     }
     if (raised)
-        FN(raise)(bm, m, l, alpha);
-    EACH_V {
+        isa(raise)(bm, m, l, alpha);
+    EACH(v, NV) {
         const vf old = v_load(m + v * VL), b = v_load(bm + v * VL);
         vf to = v_select(v_gt(old, NEGATIVE_INFINITY), old, b);
-        to = v_select(FN(exceeds)(b, old), b, to);
+        to = v_select(isa(exceeds)(b, old), b, to);
         v_store(m + v * VL, to);
         calm &= vm_all(v_lt(v_larger(large[v], to), v_set1(ATTN_CALM)));
     }
     return (raised ? ATTN_RAISED : 0) | (calm ? ATTN_IS_CALM : 0);
 }
 
-static int FN(finite)(const float *x, int64_t n)
+static int isa(finite)(const float *x, int64_t n)
 {
-    const vf infinity = FN(bits)(0x7f800000u);
+    const vf infinity = isa(bits)(0x7f800000u);
     vf large = v_zero();
     int64_t i;
     float rest[VL] = { 0 };
@@ -925,11 +1017,10 @@ static int FN(finite)(const float *x, int64_t n)
     return vm_all(v_lt(large, infinity));
 }
 
-static void FN(rescale)(float *x, const float *alpha, int64_t count)
+static void isa(rescale)(float *x, const float *alpha, int64_t count)
 {
     int64_t k;
-    int v;
-    EACH_V {
+    EACH(v, NV) {
         const vf a = v_load(alpha + v * VL);
         float *row = x + v * VL;
         for (k = 0; k < count; k++, row += ROWS)
@@ -939,30 +1030,30 @@ static void FN(rescale)(float *x, const float *alpha, int64_t count)
 
 /* ---- masks */
 
-static void FN(clip)(float *s, int n, const int *begin, const int *end)
+static void isa(clip)(float *s, int n, const int *begin, const int *end)
 {
     vf key = v_zero();
-    int j, v;
+    int j;
     for (j = 0; j < n; j++, s += ROWS, key = v_add(key, v_set1(1.0f)))
-        EACH_V {
-            const vf x = v_select(v_lt(key, v_ints(begin + v * VL)), NEGATIVE_INFINITY,
-                                  v_load(s + v * VL));
+        EACH(v, NV) {
+            const vf x =
+                v_select(v_lt(key, v_ints(begin + v * VL)), NEGATIVE_INFINITY, v_load(s + v * VL));
             v_store(s + v * VL, v_select(v_lt(key, v_ints(end + v * VL)), x, NEGATIVE_INFINITY));
         }
 }
 
-static void FN(hide)(float *s, const uint8_t *alive, int n)
+static void isa(hide)(float *s, const uint8_t *alive, int n)
 {
     int k;
     for (k = 0; k < n * ROWS; k += VL)
-        v_store(s + k, v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY,
-                                v_load(s + k)));
+        v_store(s + k,
+                v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY, v_load(s + k)));
 }
 
 /* ---- what changes a logit */
 
 /* tanh of docs/canon.md: an odd polynomial below 0.625, 1 - 2 / (e^2|x| + 1) from there. */
-INLINE vf FN(tanh)(vf x)
+INLINE vf isa(tanh)(vf x)
 {
     const vf magnitude = v_max(x, v_sub(v_zero(), x)); /* NaN stays NaN */
     const vf c = v_select(v_gt(magnitude, v_set1(10.0f)), v_set1(10.0f), magnitude);
@@ -972,36 +1063,35 @@ INLINE vf FN(tanh)(vf x)
     r = v_fma(r, u, v_set1(0x1.110726p-3f));
     r = v_fma(r, u, v_set1(-0x1.555532p-2f));
     small = v_fma(v_mul(u, c), r, c);
-    large = FN(exp2)(v_mul(c, v_set1(0x1.715476p+1f)));
+    large = isa(exp2)(v_mul(c, v_set1(0x1.715476p+1f)));
     large = v_div(v_set1(2.0f), v_add(large, v_set1(1.0f)));
     large = v_sub(v_set1(1.0f), large);
     return v_copysign(v_select(v_lt(c, v_set1(0.625f)), small, large), x);
 }
 
-static void FN(softcap)(float *s, int n, float cap2, float icap2)
+static void isa(softcap)(float *s, int n, float cap2, float icap2)
 {
     int k;
     for (k = 0; k < n * ROWS; k += VL)
-        v_store(s + k, v_mul(v_set1(cap2), FN(tanh)(v_mul(v_load(s + k), v_set1(icap2)))));
+        v_store(s + k, v_mul(v_set1(cap2), isa(tanh)(v_mul(v_load(s + k), v_set1(icap2)))));
 }
 
-static void FN(add_scaled)(float *s, const float *x, const float *factor, int n)
+static void isa(add_scaled)(float *s, const float *x, const float *factor, int n)
 {
-    int j, v;
+    int j;
     for (j = 0; j < n; j++, s += ROWS, x += ROWS)
-        EACH_V {
+        EACH(v, NV) {
             const vf y = v_load(x + v * VL);
             const vf sum = v_fma(y, v_load(factor + v * VL), v_load(s + v * VL));
-            v_store(s + v * VL,
-                    v_select(v_eq(y, NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
+            v_store(s + v * VL, v_select(v_eq(y, NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
         }
 }
 
 /* ---- packing, merging, results */
 
-/* Defines FN(name) for n numbers: whole vectors, and a last one by way of a buffer. */
+/* Defines isa(name) for n numbers: whole vectors, and a last one by way of a buffer. */
 #define CONVERT(name, to_type, from_type, convert)                                                 \
-    static void FN(name)(to_type *to, const from_type *from, int64_t n)                            \
+    static void isa(name)(to_type * to, const from_type *from, int64_t n)                          \
     {                                                                                              \
         to_type out[VL];                                                                           \
         from_type in[VL] = { 0 };                                                                  \
@@ -1022,36 +1112,35 @@ CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)
 
-static void FN(pack)(float *qt, const float *const *q, int64_t head_dim, float c)
+static void isa(pack)(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
-    int i, v;
+    int r, v;
     for (v = 0; v < NV; v++) {
         const float *const *from = q + v * VL;
         for (d = 0; d + VL <= head_dim; d += VL) {
             vf square[VL];
-            UNROLL for (i = 0; i < VL; i++)
+            EACH(i, VL)
                 square[i] = v_mul(v_load(from[i] + d), v_set1(c));
             v_transpose(square);
-            UNROLL for (i = 0; i < VL; i++)
+            EACH(i, VL)
                 v_store(qt + (d + i) * ROWS + v * VL, square[i]);
         }
         for (; d < head_dim; d++)
-            for (i = 0; i < VL; i++)
-                qt[d * ROWS + v * VL + i] = from[i][d] * c;
+            for (r = 0; r < VL; r++)
+                qt[d * ROWS + v * VL + r] = from[r][d] * c;
     }
 }
 
-static void FN(merge)(float *a, float *b, int64_t head_dim_v)
+static void isa(merge)(float *a, float *b, int64_t head_dim_v)
 {
     int64_t d;
-    int v;
-    EACH_V {
+    EACH(v, NV) {
         float *lower = a + v * VL, *upper = b + v * VL;
         const vf ma = v_load(lower), mb = v_load(upper);
         const vf m = v_max(ma, mb);
-        const vf from = FN(origin)(m);
-        const vf wa = FN(exp2)(v_sub(ma, from)), wb = FN(exp2)(v_sub(mb, from));
+        const vf from = isa(origin)(m);
+        const vf wa = isa(exp2)(v_sub(ma, from)), wb = isa(exp2)(v_sub(mb, from));
         v_store(upper, m);
         for (d = 0; d <= head_dim_v; d++) { /* l, then o */
             lower += ROWS;
@@ -1061,13 +1150,13 @@ static void FN(merge)(float *a, float *b, int64_t head_dim_v)
     }
 }
 
-static void FN(result)(float *const *out, const float *o, const float *l, float factor,
-                       int64_t head_dim_v)
+static void isa(result)(float *const *out, const float *o, const float *l, float factor,
+                        int64_t head_dim_v)
 {
     int64_t d;
-    int i, v;
+    int v;
     for (v = 0; v < NV; v++) {
-        const vf sum = v_load(l + v * VL), one = v_set1(1.0f), nan = FN(bits)(0x7fc00000u);
+        const vf sum = v_load(l + v * VL), one = v_set1(1.0f), nan = isa(bits)(0x7fc00000u);
         const vm empty = v_eq(sum, v_zero());
         vf r = v_select(empty, one, sum);
         float *const *to = out + v * VL;
@@ -1077,7 +1166,7 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
             const int count = head_dim_v - d < VL ? (int)(head_dim_v - d) : VL;
             vf square[VL];
             float piece[VL];
-            UNROLL for (i = 0; i < VL; i++) {
+            EACH(i, VL) {
                 const float *row = o + (d + (i < count ? i : 0)) * ROWS + v * VL;
                 vf x = v_add(v_mul(v_load(row), r), v_zero()); /* -0 becomes +0 */
                 x = v_select(v_nan(x), nan, x);
@@ -1085,10 +1174,10 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
             }
             v_transpose(square);
             if (count == VL) {
-                UNROLL for (i = 0; i < VL; i++)
+                EACH(i, VL)
                     v_store(to[i] + d, square[i]);
             } else {
-                UNROLL for (i = 0; i < VL; i++) {
+                EACH(i, VL) {
                     v_store(piece, square[i]);
                     memcpy(to[i] + d, piece, (size_t)count * sizeof *piece);
                 }
@@ -1099,17 +1188,17 @@ static void FN(result)(float *const *out, const float *o, const float *l, float 
 
 /* ---- gradients */
 
-static void FN(gradient)(float *s, float *dp, int n, const float *lse2, const float *delta)
+static void isa(gradient)(float *s, float *dp, int n, const float *lse2, const float *delta)
 {
-    const vf minus = FN(bits)(0x80000000u), most = v_set1(127.0f);
-    int j, v;
-    EACH_V {
-        const vf from = FN(origin)(v_load(lse2 + v * VL)), less = v_load(delta + v * VL);
+    const vf minus = isa(bits)(0x80000000u), most = v_set1(127.0f);
+    int j;
+    EACH(v, NV) {
+        const vf from = isa(origin)(v_load(lse2 + v * VL)), less = v_load(delta + v * VL);
         float *s_row = s + v * VL, *dp_row = dp + v * VL;
         for (j = 0; j < n; j++, s_row += ROWS, dp_row += ROWS) {
             const vf logit = v_load(s_row), x = v_sub(logit, from);
             const vm dead = v_eq(logit, NEGATIVE_INFINITY);
-            const vf p = FN(exp2)(v_select(v_gt(x, most), most, x));
+            const vf p = isa(exp2)(v_select(v_gt(x, most), most, x));
             const vf ds = v_mul(p, v_sub(v_load(dp_row), less));
             v_store(s_row, v_select(dead, minus, p));
             v_store(dp_row, v_select(dead, minus, ds));
@@ -1117,9 +1206,9 @@ static void FN(gradient)(float *s, float *dp, int n, const float *lse2, const fl
     }
 }
 
-static void FN(softcap_gradient)(float *ds, const float *t, const float *p, int n)
+static void isa(softcap_gradient)(float *ds, const float *t, const float *p, int n)
 {
-    const vf minus = FN(bits)(0x80000000u), one = v_set1(1.0f);
+    const vf minus = isa(bits)(0x80000000u), one = v_set1(1.0f);
     int k;
     for (k = 0; k < n * ROWS; k += VL) {
         const vf x = v_load(t + k);
@@ -1128,46 +1217,47 @@ static void FN(softcap_gradient)(float *ds, const float *t, const float *p, int 
     }
 }
 
-/* `count` keys from `key` on and `width` vectors of columns from `column` on: all terms. */
-INLINE void FN(outer_tile)(int width, int count, int select, float *c, ptrdiff_t c_stride,
-                           const attn_terms *f, int key, int64_t column)
+/* `count` keys from `key` on and w.width vectors of columns from `column` on: all terms. */
+INLINE void isa(outer_tile)(simd_way w, int count, const attn_outer *f, int key, int64_t column)
 {
     const attn_term *term = f->term;
+    const ptrdiff_t stride = f->stride, b_stride = f->b_stride;
+    float *c = f->to + key * stride + column;
     vf acc[MAX_CHAINS][NV];
-    int i, v, g, t;
-    c += key * c_stride + column;
-    UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE acc[i][v] = v_load(c + i * c_stride + v * VL);
+    int g, t;
+    EACH(i, count)
+        EACH(v, w.width)
+            acc[i][v] = v_load(c + i * stride + v * VL);
     for (g = 0; g < f->count; g++, term++) {
         const float *x = term->x + key * ROWS + term->lanes.begin;
-        const float *b = term->b + term->lanes.begin * f->b_stride + column;
+        const float *b = term->b + term->lanes.begin * b_stride + column;
         if (key >= term->end || key + count <= term->begin)
             continue;
-        TWICE for (t = term->lanes.begin; t < term->lanes.end; t++, x++, b += f->b_stride)
-            FN(step)(width, count, select, acc, x, ROWS, b);
+        TWICE
+        for (t = term->lanes.begin; t < term->lanes.end; t++, x++, b += b_stride)
+            isa(step)(w, count, acc, x, ROWS, b);
     }
-    UNROLL for (i = 0; i < count; i++)
-        EACH_WIDE v_store(c + i * c_stride + v * VL, acc[i][v]);
+    EACH(i, count)
+        EACH(v, w.width)
+            v_store(c + i * stride + v * VL, acc[i][v]);
 }
 
-/* All keys, `width` vectors of columns. */
-INLINE void FN(outer_columns)(int width, int select, float *c, ptrdiff_t c_stride,
-                              const attn_terms *f, int n, int64_t column)
+/* All keys, w.width vectors of columns. */
+INLINE void isa(outer_columns)(simd_way w, const attn_outer *f, int64_t column)
 {
     int i;
-    for (i = 0; i + CHAINS(width, select) <= n; i += CHAINS(width, select))
-        FN(outer_tile)(width, CHAINS(width, select), select, c, c_stride, f, i, column);
-    for (; i < n; i++)
-        FN(outer_tile)(width, 1, select, c, c_stride, f, i, column);
+    for (i = 0; i + CHAINS(w) <= f->n; i += CHAINS(w))
+        isa(outer_tile)(w, CHAINS(w), f, i, column);
+    for (; i < f->n; i++)
+        isa(outer_tile)(w, 1, f, i, column);
 }
 
-#define OUTER_COLUMNS(w) FN(outer_columns)(w, select, c, c_stride, f, n, at)
+#define OUTER_COLUMNS(w) isa(outer_columns)((simd_way){ .width = (w), .select = select }, f, at)
 
 /* The columns in pieces as equal as possible, each at most NV vectors wide. */
-INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const attn_terms *f, int n,
-                             int64_t columns)
+INLINE void isa(outer_pieces)(int select, const attn_outer *f)
 {
-    int64_t left = (columns + VL - 1) / VL, at = 0, width;
+    int64_t left = (f->columns + VL - 1) / VL, at = 0, width;
     for (; left > 0; left -= width, at += width * VL) {
         const int64_t pieces = (left + NV - 1) / NV;
         width = (left + pieces - 1) / pieces;
@@ -1175,40 +1265,39 @@ INLINE void FN(outer_pieces)(int select, float *c, ptrdiff_t c_stride, const att
     }
 }
 
-static void FN(outer)(float *c, ptrdiff_t c_stride, const attn_terms *f, int n, int64_t columns)
+static void isa(outer)(const attn_outer *f)
 {
-    FN(outer_pieces)(0, c, c_stride, f, n, columns);
+    isa(outer_pieces)(0, f);
 }
 
-static void FN(outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *f, int n,
-                             int64_t columns)
+static void isa(outer_select)(const attn_outer *f)
 {
-    FN(outer_pieces)(DEAD_X, c, c_stride, f, n, columns);
+    isa(outer_pieces)(DEAD_X, f);
 }
 
-static void FN(dots)(float *to, const float *a, const float *b, int64_t dim)
+static void isa(dots)(float *to, const float *a, const float *b, int64_t dim)
 {
     vf sum[NV];
     int64_t d;
-    int v;
-    EACH_V sum[v] = v_zero();
+    EACH(v, NV)
+        sum[v] = v_zero();
     for (d = 0; d < dim; d++, a += ROWS, b += ROWS)
-        EACH_V sum[v] = v_fma(v_load(a + v * VL), v_load(b + v * VL), sum[v]);
-    EACH_V v_store(to + v * VL, sum[v]);
+        EACH(v, NV)
+            sum[v] = v_fma(v_load(a + v * VL), v_load(b + v * VL), sum[v]);
+    EACH(v, NV)
+        v_store(to + v * VL, sum[v]);
 }
 
-static const attn_kernels FN(kernels) = {
-    ATTN_KERNEL_ABI, ROWS,            ISA_NAME,      FN(widen_f16), FN(widen_bf16), FN(narrow_f16),
-    FN(narrow_bf16), FN(pack),        FN(QK),        FN(softcap),   FN(add_scaled), FN(clip),
-    FN(hide),        FN(running_max), FN(maximum),   FN(exp_sum),   FN(EXP_BLOCK),  FN(finite),
-    FN(rescale),     FN(PV),          FN(pv_select), FN(merge),     FN(result),
-    FEW_ONLY,
-    FN(gradient),    FN(softcap_gradient),           FN(outer),     FN(outer_select), FN(dots)
+#define ENTRY(result, kernel, parameters, arguments) .kernel = isa(kernel),
+static const attn_kernels isa(kernels) = { .abi = ATTN_KERNEL_ABI,
+                                           .rows = ROWS,
+                                           .name = ISA_NAME,
+                                           ATTN_SET_KERNELS(ENTRY)
+#ifdef FEW
+                                               .few = FEW,
+                                           ATTN_FEW_KERNELS(ENTRY)
+#endif
 };
-#undef QK
-#undef PV
-#undef EXP_BLOCK
-#undef FEW_ONLY
 #undef FEW
 
 #endif

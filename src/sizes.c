@@ -139,8 +139,12 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }

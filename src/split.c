@@ -224,8 +224,15 @@ static void add_sums(const tile *t, float *l)
         const block *b = &t->blocks[i];
         if (b->raised)
             kernels->rescale(l, t->alpha + i * rows, 1);
-        if (b->lanes.begin < b->lanes.end)
-            kernels->pv(l, t->s_tile + begin * rows, &one, 0, b->end - begin, 1, b->lanes, NULL);
+        if (b->lanes.begin < b->lanes.end) {
+            const attn_product p = { .to = l,
+                                     .by = t->s_tile + begin * rows,
+                                     .kv = &one,
+                                     .n = b->end - begin,
+                                     .dim = 1,
+                                     .lanes = b->lanes };
+            kernels->pv(&p);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ static inline int is_state(const attn_state *s)
 }
 
 /* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
-KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {
     float wa[LANES], wb[LANES];

@@ -1,33 +1,14 @@
 /* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
  * SPDX-License-Identifier: MIT
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
  */
 #pragma once
 
 #include "halves.c"
 #include "seam.h"
 #include "sizes.c"
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -59,15 +40,59 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
 typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* by attn_dtype */
+/* By attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { load_f32, store_f32 },
-    { load_f16, store_f16 },
-    { load_bf16, store_bf16 },
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
-#define STORAGE_COUNT COUNT_OF(storages)
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
+}

@@ -271,8 +271,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
+        !storages[dtype].in_products)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);

@@ -16,19 +16,23 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    const int64_t dim = t->columns;
     attn_runs runs;
-    const float *v;
-    ptrdiff_t stride;
+    attn_product p = { .to = o,
+                       .by = probabilities,
+                       .runs = &runs,
+                       .n = n,
+                       .dim = t->columns,
+                       .lanes = lanes,
+                       .ahead = ahead };
     if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
-        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
+        kernels->pv_runs(&p);
         return;
     }
-    v = key_rows(t, VALUES, j0, n, lanes, &stride);
+    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
     if (is_dead(t->dead))
-        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+        kernels->pv_select(&p);
     else
-        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+        kernels->pv(&p);
 }
 
 /* Where the keys of block i begin in the tile. */

@@ -274,25 +274,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 

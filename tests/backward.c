@@ -160,7 +160,7 @@ static void run_empty(void)
 }
 
 /* Quick, for a sanitizer of threads: what runs on them, with the best set. */
-void test_backward(void)
+TEST_GROUP(backward, RUN_EACH_SET, "gradients against the oracle; NaN and Inf; the same bits")
 {
     if (getenv("ATTN_TEST_QUICK") != NULL) {
         if (T.best)

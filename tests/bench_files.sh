@@ -14,6 +14,7 @@ trap 'exit 1' INT TERM
 . "tests/expect.sh"
 
 bench() { ${RUN:-} "$build/bench" "$@" > "$work/out" 2> "$work/err"; }
+planted() { ${RUN:-} "$build/bench_test" "$@" > "$work/out" 2> "$work/err"; }
 
 # files NAME ARGUMENT...: a run of the bench that writes NAME.json and NAME.csv
 files()
@@ -144,7 +145,9 @@ small='--shape 1,1,1,8,8,8 --impl tiled --iters 1'
     { printf 'attn-tuning 1\n'; yes '# long' | head -200000; echo end; } > "$work/broken"
     stops 'larger than 1 MiB' $small --tuning "$work/broken"
 }
-stops 'selfcheck does not take --json' selfcheck --json "$work/one"
+stops 'no such preset or command: "selfcheck"' selfcheck
+expect "checks write no files" status 2 planted selfcheck --json "$work/one"
+expect "it says so" says 'selfcheck does not take "--json"'
 stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
 stops 'kernels does not take --mask' kernels --list --mask causal
 stops 'memory does not take --mask' memory --mask window --phases
@@ -197,7 +200,7 @@ expect "memory takes no threads" status 2 bench memory --threads 2
 # ---- a wrong kernel: exit status 1, no time for its row
 
 for product in qk pv; do
-    expect "a wrong $product is refused" status 1 bench --shape 1,2,2,64,64,32 --iters 3 \
+    expect "a wrong $product is refused" status 1 planted --shape 1,2,2,64,64,32 --iters 3 \
         --plant-wrong "$product" --json "$work/wrong.json" --csv "$work/wrong.csv"
     expect "$product: both say so" test "$(grep -c 'skipped: wrong result' "$work/out")" = 2
     expect "$product: none in the CSV" test "$(wc -l < "$work/wrong.csv")" -eq 1
@@ -205,11 +208,11 @@ for product in qk pv; do
     expect "$product: nothing counts" says '0 timed, 2 skipped'
 done
 for product in qk gradient outer pv; do
-    expect "a wrong $product of gradients is refused" status 1 bench --shape 1,2,2,64,64,32 \
+    expect "a wrong $product of gradients is refused" status 1 planted --shape 1,2,2,64,64,32 \
         --backward --impl tiled --iters 3 --plant-wrong "$product"
     expect "$product: it says so" says 'skipped: wrong result'
 done
-expect "an unknown product" status 2 bench --shape 1,2,2,64,64,32 --plant-wrong tile
+expect "an unknown product" status 2 planted --shape 1,2,2,64,64,32 --plant-wrong tile
 
 # ---- a device that is not there: said, and nothing else changes
 

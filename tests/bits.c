@@ -493,7 +493,7 @@ static void check_case(fixture *f, int quick)
     }
 }
 
-void test_bits(void)
+TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
 {
     const char *text = getenv("ATTN_TEST_QUICK");
     const int quick = text != NULL && strcmp(text, "once") == 0 ? ONCE : !T.best || text != NULL;

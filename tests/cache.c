@@ -1,4 +1,4 @@
-/* cache.c - attn_cache.h: random operations against a plain model, roll-backs of rings. The group
+/* cache.c - caches: random operations against a plain model, roll-backs of rings. The group
  * goes on in cache_bits.c and cache_misuse.c.
  * SPDX-License-Identifier: MIT
  *
@@ -824,7 +824,7 @@ static void test_rings(void)
                 tell(&ring_tales[i]);
 }
 
-void test_cache(void)
+TEST_GROUP(cache, RUN_ONCE, "caches: random operations, the bits of attention, every misuse")
 {
     test_cache_misuse();
     test_rings();

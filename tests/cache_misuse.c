@@ -1,4 +1,4 @@
-/* cache_misuse.c - every misuse of attn_cache.h: status, sentence, and nothing is changed.
+/* cache_misuse.c - every misuse of a cache: status, sentence, and nothing is changed.
  * SPDX-License-Identifier: MIT
  *
  * Each line of the table breaks one argument, or a field of one, of a call that is right.

@@ -825,7 +825,7 @@ static void check_beyond_memory(void)
     CHECK(strstr(info.reasons, "fit into memory") != NULL, "%s", info.reasons);
 }
 
-void test_cascade(void)
+TEST_GROUP(cascade, RUN_EACH_SET, "keys that a batch shares, read once: the same bits")
 {
     check_prefixes();
     check_oracle();

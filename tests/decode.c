@@ -11,6 +11,7 @@
  * Two more tables of checks: with the products of every kernel counted, none is left out or done
  * twice by any number of workers; and a parallel_for that fails stops the call at that loop.
  */
+#include "spy.h"
 #include "features.h"
 #include "laws.h"
 #include "oracle.h"
@@ -659,36 +660,19 @@ static void check_features(int rounds)
 /* ---- work counted ------------------------------------------------------------------------------
  * Without a mask every row meets every key once, however the work is cut. */
 
-static const attn_kernels *counted;
 static int64_t products_qk, products_pv, products_sum; /* sum: of p and 1, divided chunks */
 
-static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void *count_products(int kernel, void *first)
 {
-    products_qk += n * head_dim * (lanes.end - lanes.begin);
-    counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-}
-
-static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
-{
-    int64_t *products = head_dim_v == 1 && v_stride == 0 ? &products_sum : &products_pv;
-    *products += n * head_dim_v * (lanes.end - lanes.begin);
-    counted->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
-}
-
-static void count_qk_runs(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                          attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
-{
-    products_qk += n * head_dim * (lanes.end - lanes.begin);
-    counted->qk_runs(s, qt, k, n, head_dim, lanes, beside, ahead);
-}
-
-static void count_pv_runs(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                          attn_lanes lanes, attn_ahead *ahead)
-{
-    products_pv += n * head_dim_v * (lanes.end - lanes.begin);
-    counted->pv_runs(o, p, v, n, head_dim_v, lanes, ahead);
+    const attn_product *p = first;
+    int64_t *products = NULL;
+    if (kernel == SPY_qk || kernel == SPY_qk_runs)
+        products = &products_qk;
+    else if (kernel == SPY_pv || kernel == SPY_pv_runs)
+        products = p->dim == 1 && p->stride == 0 && p->kv != NULL ? &products_sum : &products_pv;
+    if (products != NULL)
+        *products += p->n * p->dim * (p->lanes.end - p->lanes.begin);
+    return first;
 }
 
 static void check_products(const subject *s, part *c, const manner *m)
@@ -712,6 +696,7 @@ static void count_work(void)
 {
     static const int64_t keys[] = { 17, 100, 777, 1024, 1500, 3000 };
     static const int workers[] = { 1, 2, 3, 8, 16 };
+    const attn_kernels *counted;
     attn_kernels table;
     for (int n = 0; (counted = attn_kernels_get(n)) != NULL; n++)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
@@ -725,11 +710,7 @@ static void count_work(void)
                 continue;
             heads = (int)rng_int(0, HEAD_PAIRS - 1);
             shape = shape_of(heads, (int)rng_int(1, 3), 20, keys[k]);
-            table = *counted;
-            table.qk = count_qk;
-            table.pv = count_pv;
-            table.qk_runs = count_qk_runs; /* called where the set has them */
-            table.pv_runs = count_pv_runs;
+            table = spy_on(counted, count_products);
             make_subject(&s, &shape, NULL, 0);
             if (!run_whole(&s))
                 continue;
@@ -806,7 +787,7 @@ static void fail_loops(void)
 
 /* ---- the group ------------------------------------------------------------------------------- */
 
-void test_decode(void)
+TEST_GROUP(decode, RUN_ONCE, "the last rows alone are the last rows of the prefill, bit for bit")
 {
     const int quick = getenv("ATTN_TEST_QUICK") != NULL;
     if (!T.exact || T.impl == ATTN_IMPL_NAIVE) {

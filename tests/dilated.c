@@ -5,7 +5,7 @@
  * the log of the number of branches that show the key to the row (of the sum of their ALiBi
  * factors), -inf where none does. And the published one: each branch a softmax of its own, merged by its
  * denominators, or their mean. Here a position takes part in a branch if its remainder by segment
- * and dilation says so: nothing of the lattices of attn_long.c.
+ * and dilation says so: nothing of the lattices of src/dilated/.
  */
 #include "../attn.h"
 #include "dilated.h"
@@ -638,7 +638,7 @@ static void run_small(void)
     }
 }
 
-void test_dilated(void)
+TEST_GROUP(dilated, RUN_ONCE, "dilated attention and its gradients against two definitions")
 {
     run_definitions();
     run_whole();

@@ -923,7 +923,7 @@ static void check_status_strings(void)
     }
 }
 
-void test_errors(void)
+TEST_GROUP(errors, RUN_ONCE, "every field wrong in turn: status, sentence, nothing written")
 {
     for (int i = 0; i < (int)(sizeof q / sizeof *q); i++)
         q[i] = (float)(i % 7) * 0.25f;

@@ -1,6 +1,7 @@
 /* explain.c - attn_explain tells what runs; options from text; backends; sizes and versions.
  * SPDX-License-Identifier: MIT
  */
+#include "spy.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -54,35 +55,16 @@ static attn_status run_call(const attn_params *p, const attn_info *info)
 /* ---- what ran, seen by a table that counts --------------------------------------------------- */
 
 static struct {
-    const attn_kernels *real;
-    int qk_calls, most_keys, running_max_calls, exp_sum_calls;
+    int most_keys;
     int64_t items, loops;
 } seen;
 
-static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void *count_keys(int kernel, void *first)
 {
-    seen.qk_calls++;
-    seen.real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-}
-
-static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
-{
-    seen.most_keys = n > seen.most_keys ? n : seen.most_keys;
-    seen.real->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
-}
-
-static int count_running_max(const float *s, int n, float *m, float *l, float *alpha)
-{
-    seen.running_max_calls++;
-    return seen.real->running_max(s, n, m, l, alpha);
-}
-
-static void count_exp_sum(float *s, int n, float dead, const float *m, float *l)
-{
-    seen.exp_sum_calls++;
-    seen.real->exp_sum(s, n, dead, m, l);
+    const attn_product *p = first;
+    if (kernel == SPY_pv)
+        seen.most_keys = p->n > seen.most_keys ? p->n : seen.most_keys;
+    return first;
 }
 
 static int count_items(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -97,14 +79,9 @@ static int count_items(void *user, int64_t n, attn_task_fn task, void *arg)
 
 static attn_kernels counting_table(const attn_kernels *real)
 {
-    attn_kernels table = *real;
+    attn_kernels table = spy_on(real, count_keys);
     memset(&seen, 0, sizeof seen);
-    seen.real = real;
     table.name = "counting";
-    table.qk = count_qk;
-    table.pv = count_pv;
-    table.running_max = count_running_max;
-    table.exp_sum = count_exp_sum;
     return table;
 }
 
@@ -127,18 +104,18 @@ static void check_what_ran(int impl, int tile_keys)
           "impl_name '%s'", info.impl_name);
     CHECK(info.impl == (impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED), "impl %d",
           info.impl);
-    CHECK(seen.qk_calls > 0, "the table given was not used");
+    CHECK(spy.calls[SPY_qk] > 0, "the table given was not used");
     CHECK(info.items == seen.items, "%lld items, %lld ran", (long long)info.items,
           (long long)seen.items);
     CHECK(info.tile_rows == table.rows, "tile_rows %d, the set has %d", info.tile_rows, table.rows);
     if (impl != ATTN_IMPL_NAIVE) {
-        CHECK(seen.running_max_calls > 0, "tiled without the online softmax");
+        CHECK(spy.calls[SPY_running_max] > 0, "tiled without the online softmax");
         CHECK(tile_keys == 0 || info.tile_keys == tile_keys, "tile_keys %d", info.tile_keys);
         CHECK(seen.most_keys <= info.tile_keys && 2 * seen.most_keys > info.tile_keys,
               "tiles of up to %d keys, told %d", seen.most_keys, info.tile_keys);
     } else {
-        CHECK(seen.running_max_calls == 0, "naive with the online softmax");
-        CHECK(seen.exp_sum_calls > 0, "naive without its own");
+        CHECK(spy.calls[SPY_running_max] == 0, "naive with the online softmax");
+        CHECK(spy.calls[SPY_exp_sum] > 0, "naive without its own");
     }
 }
 
@@ -552,7 +529,7 @@ static void check_prefix_refused(void)
 static void check_alone(void)
 {
     const attn_kernels table = counting_table(attn_kernels_find("portable")); /* small states */
-    int calls[2];
+    int64_t calls[2];
     for (int many = 0; many < 2 && !OPENMP; many++) {
         call c;
         attn_info info;
@@ -564,11 +541,11 @@ static void check_alone(void)
         CHECK(info.workers == 1 && info.key_parts == 1, "%d workers, %d parts", info.workers,
               info.key_parts);
         CHECK(!many || strstr(info.reasons, "parallel_for is NULL"), "why: %s", info.reasons);
-        seen.running_max_calls = 0;
+        spy.calls[SPY_running_max] = 0;
         CHECK(run_call(&c.p, &info) == ATTN_OK, "attn_forward failed");
-        calls[many] = seen.running_max_calls;
-        CHECK(!many || calls[1] == calls[0], "%d calls of running_max, %d with one worker",
-              calls[1], calls[0]);
+        calls[many] = spy.calls[SPY_running_max];
+        CHECK(!many || calls[1] == calls[0], "%lld calls of running_max, %lld with one worker",
+              (long long)calls[1], (long long)calls[0]);
     }
 }
 
@@ -925,7 +902,7 @@ static void check_sets(void)
     CHECK(attn_kernels_get(-1) == NULL && attn_kernels_get(1000) == NULL, "sets that do not exist");
 }
 
-void test_explain(void)
+TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what runs")
 {
     static const struct {
         const char *name;

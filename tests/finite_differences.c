@@ -247,7 +247,7 @@ static void finite_differences(void)
 }
 
 /* What depends on no kernel set. */
-void test_gradients(void)
+TEST_GROUP(gradients, RUN_ONCE, "the oracle of gradients against differences; every misuse")
 {
     finite_differences();
     backward_errors();

@@ -634,7 +634,7 @@ static int64_t rounds_wanted(void)
     return count > 0 ? count : DEFAULT_ROUNDS;
 }
 
-void test_fuzz(void)
+TEST_GROUP(fuzz, RUN_ONCE, "random parameters, extremes included, never crash")
 {
     const int64_t rounds = rounds_wanted();
     workspace = workspace_memory + (65 - (uintptr_t)workspace_memory % 64);

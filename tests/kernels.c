@@ -6,6 +6,7 @@
  * every lane must give the same bits wherever it stands. Matrices end where an inaccessible page
  * begins; K and V are exactly as long as their strides say.
  */
+#include "spy.h"
 #include "test.h"
 
 #include <math.h>
@@ -216,6 +217,15 @@ static void forget_lanes(float *large, float *small, int64_t n, int first, attn_
         }
 }
 
+static attn_product product_of(const sizes *z, float *to, const float *by, const float *kv,
+                               attn_lanes lanes)
+{
+    const attn_product p = {
+        .to = to, .by = by, .kv = kv, .stride = z->stride, .n = z->n, .dim = z->dim, .lanes = lanes
+    };
+    return p;
+}
+
 static void check_qk(const sizes *z)
 {
     const int rows = tested->rows;
@@ -223,8 +233,9 @@ static void check_qk(const sizes *z)
     float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
     float *some = take_lanes(qt, z->dim, rows, z->first);
     float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, NULL, NULL);
-    portable->qk(b, some, k, z->stride, z->n, z->dim, all, NULL, NULL);
+    const attn_product p = product_of(z, a, qt, k, lanes), q = product_of(z, b, some, k, all);
+    tested->qk(&p);
+    portable->qk(&q);
     forget_lanes(a, b, z->n, z->first, lanes);
     check_lanes("qk", a, b, z->n, z->first);
 }
@@ -353,9 +364,12 @@ static void check_exponentials(const sizes *z)
     beside.calm = found & ATTN_IS_CALM;
     beside.lanes = random_lanes();
     if (rng_chance(80)) {
-        tested->qk(a, qt, k, z->stride, z->n, z->dim, lanes, &beside, NULL);
-        portable->qk(b, take_lanes(qt, z->dim, rows, z->first), k, z->stride, z->n, z->dim, all,
-                     &beside_few, NULL);
+        attn_product p = product_of(z, a, qt, k, lanes);
+        attn_product q = product_of(z, b, take_lanes(qt, z->dim, rows, z->first), k, all);
+        p.beside = &beside;
+        q.beside = &beside_few;
+        tested->qk(&p);
+        portable->qk(&q);
         forget_lanes(a, b, z->n, z->first, lanes);
         check_lanes("qk beside exponentials", a, b, z->n, z->first);
     } else {
@@ -427,6 +441,7 @@ static void check_pv(const sizes *z)
     const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
     float *p = normal_matrix((int64_t)z->n * rows, 1), *v = key_rows(z), *p_few, *o_few;
     float *o = normal_matrix(z->dim * rows, 1), *alpha = normal_matrix(rows, 1);
+    attn_product q, q_few;
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
         p[i] = p[i] > 0 ? p[i] : z->dead;
     p_few = take_lanes(p, z->n, rows, z->first);
@@ -434,13 +449,15 @@ static void check_pv(const sizes *z)
     tested->rescale(o, alpha, z->dim);
     portable->rescale(o_few, take_lanes(alpha, 1, rows, z->first), z->dim);
     check_lanes("rescale", o, o_few, z->dim, z->first);
+    q = product_of(z, o, p, v, lanes);
+    q_few = product_of(z, o_few, p_few, v, all);
     if (signbit(z->dead)) {
         v[rng_int(0, z->n - 1) * z->stride] = float_from_bits(0x7fc00000u);
-        tested->pv_select(o, p, v, z->stride, z->n, z->dim, lanes);
-        portable->pv_select(o_few, p_few, v, z->stride, z->n, z->dim, all);
+        tested->pv_select(&q);
+        portable->pv_select(&q_few);
     } else {
-        tested->pv(o, p, v, z->stride, z->n, z->dim, lanes, NULL);
-        portable->pv(o_few, p_few, v, z->stride, z->n, z->dim, all, NULL);
+        tested->pv(&q);
+        portable->pv(&q_few);
     }
     forget_lanes(o, o_few, z->dim, z->first, lanes);
     check_lanes(signbit(z->dead) ? "pv_select" : "pv", o, o_few, z->dim, z->first);
@@ -467,13 +484,14 @@ static void check_other_lanes(const sizes *z)
 {
     const int rows = tested->rows;
     const attn_lanes lanes = tested->few && rng_chance(50) ? few_lanes() : random_lanes();
-    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z), *s;
-    s = matrix((int64_t)z->n * rows);
+    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
+    float *s = matrix((int64_t)z->n * rows);
+    const attn_product p = product_of(z, s, qt, k, lanes);
     for (int64_t i = 0; i < z->dim * rows; i++)
         qt[i] = is_in(lanes, (int)(i % rows)) ? qt[i] : 0;
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
         s[i] = float_from_bits(0x7fc00000u);
-    tested->qk(s, qt, k, z->stride, z->n, z->dim, lanes, NULL, NULL);
+    tested->qk(&p);
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
         if (s[i] != s[i] || (float_bits(s[i]) != 0 && !is_in(lanes, (int)(i % rows)))) {
             CHECK(0, "key %d, lane %d: %08x", (int)(i / rows), (int)(i % rows),
@@ -492,11 +510,14 @@ static void check_few_dead(const sizes *z)
     float *l = normal_matrix(rows, 4), *v = normal_matrix(n * z->dim, 1);
     float *o = normal_matrix(z->dim * rows, 1), *before = matrix(z->dim * rows);
     const attn_exp e = { s, n, m, l, lanes, 0 };
+    attn_product p = product_of(z, o, s, v, lanes);
+    p.stride = (ptrdiff_t)z->dim;
+    p.n = n;
     memcpy(before, o, (size_t)(z->dim * rows) * sizeof *o);
     for (int64_t i = 0; i < (int64_t)n * rows; i++)
         s[i] = is_in(lanes, (int)(i % rows)) ? s[i] : -infinity();
     tested->exp_block(&e);
-    tested->pv(o, s, v, (ptrdiff_t)z->dim, n, z->dim, lanes, NULL);
+    tested->pv(&p);
     for (int64_t i = 0; i < z->dim * rows; i++)
         if (o[i] != before[i] && !is_in(lanes, (int)(i % rows))) {
             CHECK(0, "o[%d][lane %d] moved", (int)(i / rows), (int)(i % rows));
@@ -541,6 +562,7 @@ static void check_few_runs(const sizes *z)
     const attn_lanes lanes = few_lanes();
     uint16_t *half = test_alloc((size_t)count * sizeof *half);
     attn_runs k, v;
+    attn_product p = { .n = n, .dim = dim, .lanes = lanes }, q = p;
     float *wide = normal_matrix(count, 1), *qt = normal_matrix(dim * rows, 1);
     float *s = matrix((int64_t)n * rows), *right = matrix((int64_t)n * rows);
     float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
@@ -559,10 +581,14 @@ static void check_few_runs(const sizes *z)
                      16 * rng_int(1, 3), 16 * rng_int(1, 3));
     v = scatter_rows(dtype == ATTN_F32 ? (void *)wide : half, dtype, n, stride * size, dim * size,
                      rng_int(1, 40), rng_int(1, 20));
-    tested->qk_runs(s, qt, &k, n, dim, lanes, &e, NULL);
-    tested->qk(right, qt, wide, stride, n, dim, lanes, &right_e, NULL);
-    tested->pv_runs(o, s, &v, n, dim, lanes, NULL);
-    tested->pv(right_o, right, wide, stride, n, dim, lanes, NULL);
+    p.to = s, p.by = qt, p.runs = &k, p.beside = &e;
+    q.to = right, q.by = qt, q.kv = wide, q.stride = (ptrdiff_t)stride, q.beside = &right_e;
+    tested->qk_runs(&p);
+    tested->qk(&q);
+    p.to = o, p.by = s, p.runs = &v, p.beside = NULL;
+    q.to = right_o, q.by = right, q.beside = NULL;
+    tested->pv_runs(&p);
+    tested->pv(&q);
     CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_runs, type %d", dtype);
     CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_runs, type %d", dtype);
     CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_runs");
@@ -750,17 +776,19 @@ static void note_pair(int lane_number, int key, int *any)
     *any = *any || watch.visible(watch.p, i, key);
 }
 
-static void watch_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void *watch_qk(int kernel, void *first)
 {
+    const attn_product *p = first;
     int any = 0;
-    for (int j = 0; j < n; j++)
-        for (int lane = lanes.begin; lane < lanes.end; lane++)
-            note_pair(number_in(qt[lane] / watch.c), number_in(k[j * k_stride]), &any);
+    if (kernel != SPY_qk)
+        return first;
+    for (int j = 0; j < p->n; j++)
+        for (int lane = p->lanes.begin; lane < p->lanes.end; lane++)
+            note_pair(number_in(p->by[lane] / watch.c), number_in(p->kv[j * p->stride]), &any);
     watch.tiles++;
     watch.empty_tiles += !any;
-    watch.largest = n > watch.largest ? n : watch.largest;
-    tested->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+    watch.largest = p->n > watch.largest ? p->n : watch.largest;
+    return first;
 }
 
 static int serial(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -804,8 +832,7 @@ static void watch_run(const attn_params *p,
     attn_params watched = *p;
     int missed = 0, twice = 0;
     memset(&watch, 0, sizeof watch);
-    watch.table = *tested;
-    watch.table.qk = watch_qk;
+    watch.table = spy_on(tested, watch_qk);
     watch.c = NUMBER_SCALE * 1.44269504f;
     watch.p = p;
     watch.visible = visible;
@@ -1059,7 +1086,7 @@ static void watch_classifier(void)
     }
 }
 
-void test_kernels(void)
+TEST_GROUP(kernels, RUN_EACH_SET, "each kernel of the set against the portable set")
 {
     tested = set_under_test();
     portable = attn_kernels_find("portable");

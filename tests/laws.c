@@ -4,6 +4,7 @@
  * Every law makes a call with random masks and modifiers in the background and compares its bits
  * with those of another way to say the same. No tolerance, but for attn_lse_merge.
  */
+#include "spy.h"
 #include "features.h"
 #include "laws.h"
 #include "oracle.h"
@@ -847,22 +848,14 @@ static void law_key_base(int round)
  * A table that counts the keys of all qk calls: tiles without a visible pair must not be among
  * them. And pv_select belongs to the second pass, which only a NaN or an infinity asks for. */
 
-static const attn_kernels *counted;
-static int64_t keys_seen, selections;
+static int64_t keys_seen;
 
-static void counting_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                        attn_ahead *ahead)
+static void *count_keys(int kernel, void *first)
 {
-    keys_seen += n;
-    counted->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-}
-
-static void counting_pv_select(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                               int64_t head_dim_v, attn_lanes lanes)
-{
-    selections++;
-    counted->pv_select(o, p, v, v_stride, n, head_dim_v, lanes);
+    const attn_product *p = first;
+    if (kernel == SPY_qk)
+        keys_seen += p->n;
+    return first;
 }
 
 static int is_seen_by(const attn_params *p, int64_t i, int64_t end, int64_t j)
@@ -908,18 +901,16 @@ static void law_work(int round)
         return;
     t.p.impl = ATTN_IMPL_TILED;
     t.p.tile_keys = round % 2 ? 16 : 128;
-    counted = attn_kernels_find(T.kernels);
-    table = *counted;
-    table.qk = counting_qk;
-    table.pv_select = counting_pv_select;
-    keys_seen = selections = 0;
+    table = spy_on(attn_kernels_find(T.kernels), count_keys);
+    keys_seen = 0;
     T.table = &table;
     problem_run(&t);
     T.table = NULL;
     most = most_keys(&t.p, table.rows) * (T.force_redo ? 2 : 1);
     CHECK(keys_seen <= most, "%s: %lld keys were multiplied, %lld may be", features[one].name,
           (long long)keys_seen, (long long)most);
-    CHECK(T.force_redo || selections == 0, "%s: done again for numbers", features[one].name);
+    CHECK(T.force_redo || spy.calls[SPY_pv_select] == 0, "%s: done again for numbers",
+          features[one].name);
 }
 
 /* Rows before the first sequence belong to none, also where one row's heads fill several tiles; and
@@ -989,7 +980,7 @@ static const struct {
     { "probabilities beyond the range", law_keep_range, 4 },
 };
 
-void test_laws(void)
+TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks, tiles, merges")
 {
     if (!T.exact) {
         SKIP("what is equal bit for bit is asked of exact devices");

@@ -208,7 +208,7 @@ static void check_no_empty_cell(void)
                 CHECK(0, "no run of %s with %s", features[a].name, features[b].name);
 }
 
-void test_masks(void)
+TEST_GROUP(masks, RUN_EACH_SET, "all pairs of masks and modifiers against the oracle")
 {
     memset(worst, 0, sizeof worst);
     memset(runs, 0, sizeof runs);

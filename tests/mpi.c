@@ -1,4 +1,4 @@
-/* mpi.c - attn_ring.h over attn_mpi.h: the cases of tests/ring_cases.h on processes.
+/* mpi.c - rings of ranks over attn_mpi.h: the cases of tests/ring_cases.h on processes.
  * SPDX-License-Identifier: MIT
  *
  *     mpirun -n 4 build/mpi/test_mpi [SEED]

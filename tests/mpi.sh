@@ -1,5 +1,5 @@
 #!/bin/sh
-# mpi.sh - attn_ring.h over attn_mpi.h: tests/mpi.c and examples/mpi_ring.c on 1 to 4 processes,
+# mpi.sh - rings of ranks over attn_mpi.h: tests/mpi.c and examples/mpi_ring.c on 1 to 4 processes,
 # with each MPI that is installed, OpenMPI and MPICH.
 # SPDX-License-Identifier: MIT
 #

@@ -27,7 +27,7 @@ static void check_bits(void *user, const char *name, const error_cell *at, int64
         CHECK(different == 0, "%lld numbers differ from a decode step", (long long)different);
 }
 
-void test_numerics(void)
+TEST_GROUP(numerics, RUN_ONCE, "the error to 16K keys stays within docs/numerics.md")
 {
     const error_sink sink = { NULL, check_cell, check_bits };
     const char *failed = error_table_measure(3, &sink);

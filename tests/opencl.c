@@ -1,5 +1,5 @@
-/* opencl.c - what attn_opencl.h promises beside results: errors, arrays on the device, events, many
- * threads. Results: build/test --impl opencl masks laws poison outputs bits stability decode.
+/* opencl.c - what attn_opencl.h promises beside results: arrays on the device, events, many threads;
+ * opening one and a first call are in opencl_smoke.c. Results: build/test --impl opencl masks laws poison outputs bits stability decode.
  * SPDX-License-Identifier: MIT
  */
 #include "../attn_opencl.h"
@@ -10,85 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- errors of opening: no device is needed ------------------------------------------------- */
-
-static void refuses(attn_opencl *gpu, const attn_opencl_options *o, attn_status want,
-                    const char *sentence)
-{
-    const attn_status got = attn_opencl_open(gpu, o);
-    CHECK(got == want, "%s, not %s", attn_status_string(got), attn_status_string(want));
-    CHECK(strstr(attn_opencl_why(gpu), sentence) != NULL, "it says \"%s\"", attn_opencl_why(gpu));
-    attn_opencl_close(gpu);
-}
-
-static void check_opening(attn_opencl *gpu)
-{
-    attn_opencl_options o = { 0 };
-    attn_opencl_info info;
-    if (!begin_case("opening what is not there"))
-        return;
-    CHECK(attn_opencl_open(NULL, NULL) == ATTN_ERR_ARG, "NULL opened");
-    o.library = "/no/such/libOpenCL.so";
-    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, "no OpenCL library: /no/such/libOpenCL.so");
-#if defined __linux__ && defined __GLIBC__
-    o.library = "libm.so.6";
-    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, ": libm.so.6"); /* lacks a function; static: not there */
-#endif
-    CHECK(attn_opencl_info_get(gpu, &info) == ATTN_ERR_ARG, "a closed object has a device");
-    attn_opencl_close(gpu); /* once more is harmless */
-}
-
-static void check_choosing(attn_opencl *gpu)
-{
-    attn_opencl_options o = { 0 };
-    char letters[101];
-    if (!begin_case("devices that cannot be chosen"))
-        return;
-    o.device = "no such device";
-    refuses(gpu, &o, ATTN_ERR_UNSUPPORTED, "none named no such device");
-    o.device = NULL;
-    o.context = gpu;
-    refuses(gpu, &o, ATTN_ERR_ARG, "must be given together");
-    o.context = NULL;
-    memset(letters, 'x', sizeof letters - 1);
-    letters[sizeof letters - 1] = 0;
-    o.build_options = letters;
-    refuses(gpu, &o, ATTN_ERR_ARG, "build_options has more than 99 letters");
-}
-
-/* What attn_opencl_open takes is in the list, which agrees with it on why there is nothing. */
-static void check_list(attn_opencl *gpu)
-{
-    attn_opencl_options o = { 0 };
-    attn_opencl_device list[32];
-    attn_opencl_info info;
-    char why[256];
-    int count, i, usable = 0, found = 0;
-    if (!begin_case("the list of devices"))
-        return;
-    o.library = "/no/such/libOpenCL.so";
-    CHECK(attn_opencl_list(gpu, &o, list, 32) == 0, "devices without a library");
-    CHECK(strstr(attn_opencl_why(gpu), "no OpenCL library: /no/such/libOpenCL.so") != NULL,
-          "it says \"%s\"", attn_opencl_why(gpu));
-    count = attn_opencl_list(gpu, NULL, list, 32);
-    snprintf(why, sizeof why, "%s", attn_opencl_why(gpu));
-    CHECK(count == attn_opencl_list(gpu, NULL, NULL, 0), "another number without room");
-    for (i = 0; i < count && i < 32; i++)
-        usable += list[i].usable;
-    if (attn_opencl_open(gpu, NULL) == ATTN_OK && attn_opencl_info_get(gpu, &info) == ATTN_OK) {
-        CHECK(strcmp(why, "ok") == 0 && usable > 0, "%d devices usable, \"%s\"", usable, why);
-        for (i = 0; i < count && i < 32; i++)
-            found += list[i].usable && strcmp(list[i].device, info.device) == 0 &&
-                     strcmp(list[i].driver, info.driver) == 0 &&
-                     list[i].compute_units == info.compute_units && list[i].gpu == info.gpu;
-        CHECK(found >= 1, "%s is not in the list", info.device);
-    } else {
-        CHECK(usable == 0 && strcmp(why, attn_opencl_why(gpu)) == 0, "\"%s\", then \"%s\"", why,
-              attn_opencl_why(gpu));
-    }
-    attn_opencl_close(gpu);
-}
 
 /* ---- a device -------------------------------------------------------------------------------- */
 
@@ -841,16 +762,7 @@ static void check_device(void)
 
 #endif
 
-void test_opencl(void)
+TEST_GROUP(opencl, RUN_IF_NAMED, "a device: arrays on it, events, threads; minutes")
 {
-    attn_opencl *gpu = malloc(attn_opencl_size());
-    check_opening(gpu);
-    check_list(gpu);
-    if (attn_opencl_open(gpu, NULL) == ATTN_OK)
-        check_choosing(gpu);
-    else
-        SKIP("%s", attn_opencl_why(gpu));
-    attn_opencl_close(gpu);
-    free(gpu);
     check_device();
 }

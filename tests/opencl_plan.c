@@ -274,7 +274,7 @@ static void check_refusals(void)
           "no rows, but a kernel");
 }
 
-void test_opencl_plan(void)
+TEST_GROUP(opencl_plan, RUN_ONCE, "how calls would run on devices of any size")
 {
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
         check_example(&examples[i]);

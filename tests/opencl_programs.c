@@ -363,7 +363,7 @@ static void check_first_uses(subject *s)
         check_first_gradients(s, i / 2, i % 2);
 }
 
-void test_opencl_programs(void)
+TEST_GROUP(opencl_programs, RUN_IF_NAMED, "programs of a device: first use, kept; minutes")
 {
     static subject s;
     attn_opencl *gpu = malloc(attn_opencl_size());

@@ -1,4 +1,4 @@
-/* operators_cache.c - operators that attn_rope.c and attn_cache.c do without attention:
+/* operators_cache.c - operators that src/rope/ and src/cache/ do without attention:
  * RotaryEmbedding and TensorScatter (ONNX).
  * SPDX-License-Identifier: MIT
  */

@@ -9,7 +9,7 @@
  *
  * dS is multiplied by the score callback's derivative, then dbias and dslopes are its sums, then by
  * 1 - tanh^2 of softcap. It reads neither o nor lse. Masks, logits and dropout are those of
- * oracle.h, and it shares no code with attn_backward.c, nor with the tests' own helpers, so that
+ * oracle.h, and it shares no code with the library, nor with the tests' own helpers, so that
  * bench can link it, too. Needs math.h (-lm). Expects valid parameters.
  *
  * Tolerance. Every rounding of binary32, u = 2^-24, is an error of at most u times the size of what

@@ -445,7 +445,7 @@ static const struct {
     { "ALiBi slopes", check_slopes, 50 },
 };
 
-void test_outputs(void)
+TEST_GROUP(outputs, RUN_EACH_SET, "lse, logits, partial states, storage types, empty rows")
 {
     for (size_t n = 0; n < sizeof checks / sizeof *checks; n++)
         for (int round = 0; round < checks[n].rounds; round++)

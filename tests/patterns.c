@@ -338,7 +338,7 @@ static void run_errors(void)
           "%s", why);
 }
 
-void test_patterns(void)
+TEST_GROUP(patterns, RUN_ONCE, "block-sparse patterns against their definition")
 {
     run_definition();
     run_calls();

@@ -410,7 +410,7 @@ static void run_long(void)
     }
 }
 
-void test_poison(void)
+TEST_GROUP(poison, RUN_EACH_SET, "NaN and Inf at every masked position never show")
 {
     run_places();
     run_long();

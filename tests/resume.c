@@ -404,7 +404,7 @@ static const struct {
     { "a window", law_window, 8 },
 };
 
-void test_resume(void)
+TEST_GROUP(resume, RUN_ONCE, "keys that come tile by tile: the bits of one call, every misuse")
 {
     if (T.impl == ATTN_IMPL_NAIVE) {
         SKIP("naive takes no part of a call");

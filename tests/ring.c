@@ -344,7 +344,7 @@ static void faults(int ranks, int backward)
 
 /* ---- the group ------------------------------------------------------------------------------- */
 
-void test_ring(void)
+TEST_GROUP(ring, RUN_ONCE, "one sequence over ranks: bits, bounds, faults, every misuse")
 {
     const int most = virtual_ranks_most() > 1 ? 4 : 1;
     layouts_known();

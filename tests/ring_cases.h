@@ -1,5 +1,5 @@
-/* ring_cases.h - random calls of attn_ring.h, for ranks that are threads (tests/ring.c) or
- * processes (tests/mpi.c).
+/* ring_cases.h - random calls over a ring, for ranks that are threads (tests/ring.c) or processes
+ * (tests/mpi.c).
  * SPDX-License-Identifier: MIT
  *
  *     ring_case c;

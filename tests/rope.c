@@ -1012,7 +1012,7 @@ static void check_nothing(void)
     CHECK(table(&a.rope, 8, 0, 0, none, none), "an empty table");
 }
 
-void test_rope(void)
+TEST_GROUP(rope, RUN_ONCE, "rotary embedding: exact values, formulas, laws, errors, golden hashes")
 {
     check_scalings();
     check_nearest();

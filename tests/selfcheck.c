@@ -194,30 +194,31 @@ static void check_comparison(void)
 
 static const attn_kernels *real;
 
-static void qk_last_key(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                        attn_ahead *ahead)
+static void qk_last_key(const attn_product *p)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
+    real->qk(p);
     for (int lane = 0; lane < real->rows; lane++)
-        s[(n - 1) * real->rows + lane] = 0;
+        p->to[(p->n - 1) * real->rows + lane] = 0;
 }
 
-static void qk_last_dim(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                        int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                        attn_ahead *ahead)
+static void qk_last_dim(const attn_product *p)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim - 1, lanes, beside, ahead);
+    attn_product wrong = *p;
+    wrong.dim--;
+    real->qk(&wrong);
 }
 
-static void qk_key_before(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                          int64_t head_dim, attn_lanes lanes, const attn_exp *beside,
-                          attn_ahead *ahead)
+static void qk_key_before(const attn_product *p)
 {
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-    if (n > 1) /* the address of the last key is off by one key */
-        real->qk(s + (n - 1) * real->rows, qt, k + (n - 2) * k_stride, k_stride, 1, head_dim, lanes,
-                 NULL, NULL);
+    attn_product wrong = *p;
+    real->qk(p);
+    wrong.to += (p->n - 1) * real->rows;
+    wrong.kv += (p->n - 2) * p->stride;
+    wrong.n = 1;
+    wrong.beside = NULL;
+    wrong.ahead = NULL;
+    if (p->n > 1) /* the address of the last key is off by one key */
+        real->qk(&wrong);
 }
 
 static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim, float c)
@@ -267,11 +268,11 @@ static void add_clamped(float *s, const float *x, const float *factor, int n)
 }
 
 /* What runs beside the product is forgotten. */
-static void qk_alone(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void qk_alone(const attn_product *p)
 {
-    (void)beside;
-    real->qk(s, qt, k, k_stride, n, head_dim, lanes, NULL, ahead);
+    attn_product wrong = *p;
+    wrong.beside = NULL;
+    real->qk(&wrong);
 }
 
 static void clip_end(float *s, int n, const int *begin, const int *end)
@@ -335,27 +336,27 @@ static void rescale_none(float *x, const float *alpha, int64_t count)
     (void)x, (void)alpha, (void)count;
 }
 
-static void pv_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void pv_last_key(const attn_product *p)
 {
-    if (n > 1)
-        real->pv(o, p, v, v_stride, n - 1, head_dim_v, lanes, ahead);
+    attn_product wrong = *p;
+    if (wrong.n-- > 1)
+        real->pv(&wrong);
 }
 
-static void pv_last_dim(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                        int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
+static void pv_last_dim(const attn_product *p)
 {
-    if (head_dim_v > 1)
-        real->pv(o, p, v, v_stride, n, head_dim_v - 1, lanes, ahead);
+    attn_product wrong = *p;
+    if (wrong.dim-- > 1)
+        real->pv(&wrong);
 }
 
 /* In the second pass the last key is left out, too. (A dead key that is not left out shows with NaN
  * only: group poison.) */
-static void select_last_key(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                            int64_t head_dim_v, attn_lanes lanes)
+static void select_last_key(const attn_product *p)
 {
-    if (n > 1)
-        real->pv_select(o, p, v, v_stride, n - 1, head_dim_v, lanes);
+    attn_product wrong = *p;
+    if (wrong.n-- > 1)
+        real->pv_select(&wrong);
 }
 
 static void merge_upper(float *a, float *b, int64_t head_dim_v)
@@ -548,7 +549,7 @@ static void check_beyond(void)
     }
 }
 
-void test_selfcheck(void)
+TEST_GROUP(selfcheck, RUN_ONCE, "the harness notices planted bugs: overruns, broken kernels")
 {
     check_margins();
     check_pages();

@@ -235,7 +235,7 @@ static void check_flags(void)
 }
 #endif
 
-void test_stability(void)
+TEST_GROUP(stability, RUN_EACH_SET, "finite in, finite out, at every scale; no FP exceptions")
 {
     check_scales();
     check_curves();

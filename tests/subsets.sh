@@ -9,11 +9,11 @@
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
 #
-# The files that build on the two, each level of them with exactly the files that it says it needs:
-# attn_merge.c without attn.c; attn_explain.c, attn_text.c, attn_rope.c and attn_backward.c with it;
-# attn_cache.c with attn.c and attn_rope.c; attn_resume.c with attn.c and attn_merge.c; attn_long.c
-# with attn.c, attn_merge.c and attn_backward.c, as attn_ring.c; attn_opencl.c with attn.c,
-# attn_backward.h and kernels.cl, whose bytes are made as its header says.
+# Then what src/ gives beside the two files: every level alone, as LEVELS=... tools/amalgamate.sh makes
+# it, compiles without a word, defines all that its attn.h declares, and nothing that only another
+# level's attn.h does; a program of each level links with that subset, with the whole, and with the
+# subset included as ATTN_STATIC; and attn_opencl.c links with the two files and kernels.cl, whose bytes
+# are made as its header says.
 #
 # Then every subset of the attn_simd_*.c files beside the two, attn.c with the ATTN_SIMD_ macros of
 # just these: such a program has their kernel sets and no others, and each set gives a golden hash.
@@ -26,7 +26,6 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cp attn.c attn.h "$work" || exit 1
-portable=$(ls attn*.c | grep -v -e attn_simd -e attn_opencl -e attn_mpi)
 simd=$(ls attn_simd_*.c | sed 's/^attn_simd_//; s/[.]c$//')
 cd "$work" || exit 1
 failed=0
@@ -148,7 +147,7 @@ int main(void)
 }
 END
 cat > rope.c <<'END'
-#include "attn_rope.h"
+#include "attn.h"
 #include <stdio.h>
 int main(void)
 {
@@ -167,7 +166,7 @@ int main(void)
 }
 END
 cat > cache.c <<'END'
-#include "attn_cache.h"
+#include "attn.h"
 #include <stdio.h>
 int main(void)
 {
@@ -199,7 +198,7 @@ int main(void)
 }
 END
 cat > backward.c <<'END'
-#include "attn_backward.h"
+#include "attn.h"
 #include <stdio.h>
 int main(void)
 {
@@ -226,7 +225,7 @@ int main(void)
 }
 END
 cat > long.c <<'END'
-#include "attn_long.h"
+#include "attn.h"
 #include <stdio.h>
 int main(void)
 {
@@ -261,7 +260,7 @@ int main(void)
 }
 END
 cat > ring.c <<'END'
-#include "attn_ring.h"
+#include "attn.h"
 #include <stdio.h>
 static int agree(void *user, int value)
 {
@@ -314,7 +313,7 @@ int main(void)
 }
 END
 cat > resume.c <<'END'
-#include "attn_resume.h"
+#include "attn.h"
 #include <stdio.h>
 
 static int fetch(void *user, const attn_fetch *tile)
@@ -452,16 +451,16 @@ try_compiler()
 {
     cc=$1
     strict="-pedantic -Wall -Wextra -Werror"
-    for standard in c99 c11 gnu11; do
-        try "$cc -std=$standard" "$cc" -std=$standard $strict -O2 main.c attn.c
+    for options in "-std=c99 -O2" "-std=c11 -O0" "-std=gnu11 -O1"; do
+        try "$cc $options" "$cc" $options $strict main.c attn.c
     done
-    for level in -O0 -Os "-O3 -march=native"; do
-        try "$cc $level" "$cc" $level main.c attn.c
+    for options in -Os "-O3 -march=native"; do
+        try "$cc $options" "$cc" $options main.c attn.c
     done
-    try "$cc, included with ATTN_STATIC" "$cc" -O2 -Wno-unused-function static.c
-    if "$cc" -c -DATTN_PREFIX=one_ -O2 attn.c -o one.o 2>log &&
-        "$cc" -c -DATTN_PREFIX=two_ -O2 attn.c -o two.o 2>log; then
-        try "$cc, twice under ATTN_PREFIX" "$cc" -O2 both.c one.c two.c one.o two.o
+    try "$cc, included with ATTN_STATIC" "$cc" -O1 -Wno-unused-function static.c
+    if "$cc" -c -DATTN_PREFIX=one_ -O1 attn.c -o one.o 2>log &&
+        "$cc" -c -DATTN_PREFIX=two_ -O0 attn.c -o two.o 2>log; then
+        try "$cc, twice under ATTN_PREFIX" "$cc" both.c one.c two.c one.o two.o
     else
         fail "$cc: ATTN_PREFIX does not compile"
     fi
@@ -485,87 +484,99 @@ says()
     fi
 }
 
-# Levels: program | its files | what it prints.
-levels()
+# Programs: level | program | what it prints.
+programs()
 {
     cat <<TABLE
-merge.c|attn.h attn_merge.c|0.693147
-explain.c|attn.h attn.c attn_explain.c|tiled 5050
-words.c|attn.h attn.c attn_text.c|3 impl              naive
-rope.c|attn.h attn.c attn_rope.h attn_rope.c|-3.57201886 7.68830204
-cache.c|attn.h attn.c attn_rope.h attn_rope.c attn_cache.h attn_cache.c|14.5739756
-backward.c|attn.h attn.c attn_backward.h attn_backward.c|0.000113289141 -0.0196667016
-resume.c|attn.h attn.c attn_merge.c attn_resume.h attn_resume.c|1500
-long.c|attn.h attn.c attn_merge.c attn_backward.h attn_backward.c attn_long.h attn_long.c|46 1.99823678 0.00871064328
-ring.c|attn.h attn.c attn_merge.c attn_backward.h attn_backward.c attn_ring.h attn_ring.c|-0.0196667016
-opencl.c|attn.h attn.c attn_backward.h attn_opencl.h attn_opencl.c kernels.cl|4 no OpenCL library: /none
+merge|merge.c|0.693147
+explain|explain.c|tiled 5050
+options|words.c|3 impl              naive
+rope|rope.c|-3.57201886 7.68830204
+cache|cache.c|14.5739756
+backward|backward.c|0.000113289141 -0.0196667016
+resume|resume.c|1500
+patterns dilated|long.c|46 1.99823678 0.00871064328
+ring|ring.c|-0.0196667016
 TABLE
 }
 
-# Makes the folder level with these files, the program, and the program static.c that includes the
-# sources instead.
-level_folder()
+strict="-std=c99 -pedantic -Wall -Wextra -Wshadow -Werror"
+
+declared() # declared HEADER: the functions in it
+{
+    grep '^ATTN_API' "$1" | grep -oE 'attn_[a-z0-9_]+\(' | tr -d '(' | sort
+}
+
+defined() # defined OBJECT
+{
+    "${NM:-nm}" "$1" | awk '$2 == "T" { sub(/^_/, "", $3); print $3 }' | sort
+}
+
+# make_level "LEVELS": attn.h, attn.c and attn.o of these in the folder level.
+make_level()
 {
     rm -rf level
     mkdir level
-    cp "$1" level/program.c
-    sources=
-    echo '#define ATTN_STATIC' > level/static.c
-    for file in $2; do
-        cp "$root/$file" level
-        case $file in *.c)
-            sources="$sources level/$file"
-            echo "#include \"$file\"" >> level/static.c ;;
-        *.cl)
-            od -An -v -tu1 "level/$file" | sed 's|[0-9][0-9]*|&,|g' > level/kernels_cl.inc ;;
-        esac
-    done
-    cat "$1" >> level/static.c
+    LEVELS=$2 sh "$root/tools/amalgamate.sh" "$PWD/level" >log 2>&1 &&
+        # shellcheck disable=SC2086 # words
+        "$1" $strict -c level/attn.c -o level/attn.o >log 2>&1 && [ ! -s log ]
 }
 
-# made COMPILER "FLAGS" NAME SOURCE...: the objects of these sources of the folder level in $made, each
-# compiled in the first level that has it: others have the same headers, and more. NAME is the flags'.
-made()
+# Every level of src/attn.c alone.
+try_levels()
 {
-    cc=$1 flags=$2 name=$3
-    shift 3
-    made=
-    for source in "$@"; do
-        object=made/$name.${source#level/}.o
-        # shellcheck disable=SC2086 # words
-        if [ ! -f "$object" ] &&
-            { ! "$cc" $flags -c "$source" -o "$object" >log 2>&1 || [ -s log ]; }; then
-            rm -f "$object"
-            return 1
+    declared attn.h > all
+    for level in $(sed -n 's|^#include "\(.*/\)\{0,1\}\([a-z]*\)[.]c"|\2|p' "$root/src/attn.c"); do
+        count=$((count + 1))
+        if ! make_level "$1" "$level"; then
+            fail "$1, level $level: does not compile without a word"
+            continue
         fi
-        made="$made $object"
+        declared level/attn.h > mine
+        defined level/attn.o > have
+        comm -23 mine have > log
+        [ ! -s log ] || fail "$1, level $level: declared and not defined"
+        comm -23 all mine | comm -12 - have > log
+        [ ! -s log ] || fail "$1, level $level: has functions that its attn.h does not declare"
     done
+}
+
+try_programs()
+{
+    programs > table
+    while IFS='|' read -r level program wanted; do
+        says "$1, $program with the two files" "$wanted" "$1" "$program" whole.o
+        if ! make_level "$1" "$level"; then
+            fail "$1, level $level: does not compile without a word"
+            continue
+        fi
+        cp "$program" level/program.c
+        { echo '#define ATTN_STATIC'; echo '#include "attn.c"'; cat "$program"; } > level/static.c
+        # shellcheck disable=SC2086 # words
+        says "$1, $program with LEVELS='$level'" "$wanted" "$1" $strict level/program.c level/attn.o
+        says "$1, $program with ATTN_STATIC" "$wanted" "$1" -Wno-unused-function level/static.c
+    done < table
+    says "$1, my_ for attn_" "1500" "$1" -DATTN_PREFIX=my_ resume.c attn.c
+}
+
+# The backend beside the two files.
+try_opencl()
+{
+    rm -rf device
+    mkdir device
+    cp attn.h attn.c opencl.c "$root/attn_opencl.h" "$root/attn_opencl.c" "$root/kernels.cl" device
+    od -An -v -tu1 "$root/kernels.cl" | sed 's|[0-9][0-9]*|&,|g' > device/kernels_cl.inc
+    # shellcheck disable=SC2086 # words
+    says "$1, attn_opencl.c" "4 no OpenCL library: /none" "$1" $strict -O1 device/opencl.c \
+        device/attn_opencl.c whole.o -ldl
 }
 
 try_companions()
 {
-    strict="-std=c99 -pedantic -Wall -Wextra -Werror"
-    levels > levels
-    rm -rf made
-    mkdir made
-    while IFS='|' read -r program files wanted; do
-        level_folder "$program" "$files"
-        number=0
-        for flags in "" "$strict -O2" "$strict -O3 -march=native" "$strict -DATTN_PREFIX=my_"; do
-            number=$((number + 1))
-            # shellcheck disable=SC2086 # words
-            if made "$1" "$flags" "$number" $sources; then
-                says "$1 $flags, $files" "$wanted" "$1" $flags level/program.c $made
-            else
-                fail "$1 $flags, $files: does not compile without a word"
-            fi
-        done
-        says "$1, included with ATTN_STATIC, $files" "$wanted" \
-            "$1" -O1 -Wno-unused-function level/static.c
-    done < levels
-    if "$1" merge.c attn.c -o program >log 2>&1; then
-        fail "$1: attn.c has what attn_merge.c is for"
-    fi
+    "$1" -c attn.c -o whole.o >log 2>&1 || fail "$1: does not compile"
+    try_levels "$1"
+    try_programs "$1"
+    try_opencl "$1"
 }
 
 # The header in a C++ program, the library compiled by the C compiler.
@@ -574,7 +585,7 @@ try_cxx()
     cc=$1
     cxx=$2
     command -v "$cxx" >/dev/null 2>&1 || return 0
-    "$cc" -O2 -c attn.c -o plain.o 2>log || fail "$cc: does not compile"
+    "$cc" -O1 -c attn.c -o plain.o 2>log || fail "$cc: does not compile"
     for standard in c++11 c++17; do
         try "$cxx -std=$standard" "$cxx" -std=$standard -pedantic -Wall -Wextra \
             -Wno-missing-field-initializers -Werror main.cc plain.o
@@ -653,9 +664,9 @@ object()
 {
     rm -rf alone
     mkdir alone
-    cp "$root/$2" "$3"/*.h alone
+    cp "$2" "$3"/*.h alone
     # shellcheck disable=SC2086 # words
-    (cd alone && "$1" $4 -c "$2" -o ../object.o) > log 2>&1
+    (cd alone && "$1" $4 -c "${2##*/}" -o ../object.o) > log 2>&1
 }
 
 macros()
@@ -672,12 +683,13 @@ objects()
     cc=$1
     shift
     rm -rf o
-    mkdir -p o headers
+    mkdir -p o headers two
+    LEVELS=forward sh "$root/tools/amalgamate.sh" "$PWD/two"
     cp attn.h "$root/attn_simd.h" headers
     cp "$root/tests/bits_data.h" "$root/tests/golden.h" .
     "$cc" -c golden.c -o o/golden.o > log 2>&1 || return 1
     for file in "$@"; do
-        object "$cc" "attn_simd_$file.c" headers "" && mv object.o "o/$file.o" || return 1
+        object "$cc" "$root/attn_simd_$file.c" headers "" && mv object.o "o/$file.o" || return 1
         for macro in "" "$(macros "$*")"; do
             # shellcheck disable=SC2086 # words
             (cd alone && "$cc" -E $macro "attn_simd_$file.c") | cksum
@@ -693,9 +705,7 @@ subset()
 {
     attn=o/attn$(echo "$3" | tr -d ' ').o
     if [ ! -f "$attn" ]; then
-        mkdir -p two
-        cp attn.h two
-        object "$1" attn.c two "$(macros "$3")" && mv object.o "$attn" || return 1
+        object "$1" two/attn.c two "$(macros "$3")" && mv object.o "$attn" || return 1
     fi
     rm -f program
     # shellcheck disable=SC2046 # words
@@ -768,7 +778,7 @@ try_simd()
     case $all in portable*) return ;; esac
     best=${all%%[_ ]*}
     sed 's/0x1.5f8d0cp-10f/0x1.5f8d2cp-10f/' "$root/attn_simd.h" > headers/attn_simd.h
-    object "$cc" "attn_simd_$best.c" headers "" && mv object.o "o/$best.o"
+    object "$cc" "$root/attn_simd_$best.c" headers "" && mv object.o "o/$best.o"
     refuse "$cc, another coefficient in attn_simd.h" "$cc" "$*" "$*" "another hash"
     echo "subsets: $cc, $subsets subsets of $*: sets $all"
 }
@@ -796,7 +806,7 @@ least_seconds()
 }
 
 # What a file may take, in times of what tests/oracle.c takes in the same run, as machines differ: gcc
-# 12 and clang 14 take 15 to 19 for attn.c, 18 to 25 for the largest SIMD file.
+# 12 and clang 14 take 33 to 35 for attn.c, 18 to 25 for the largest SIMD file.
 try_times()
 {
     times=
@@ -805,9 +815,8 @@ try_times()
         return
     fi
     unit=$seconds
-    for file in $portable $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
-        case $file in attn_simd*) most=60 ;; *) most=35 ;; esac
-        most=$(awk -v unit="$unit" -v most="$most" 'BEGIN { print unit * most }')
+    for file in attn.c $(echo "$simd" | sed 's/.*/attn_simd_&.c/'); do
+        most=$(awk -v unit="$unit" 'BEGIN { print unit * 60 }')
         if ! least_seconds "$1" "$file" "$most"; then
             fail "$1: $file does not compile"
         elif slow "$seconds" "$most"; then

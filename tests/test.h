@@ -1,9 +1,10 @@
 /* test.h - what every test group shares: options, cases, checks, random numbers, guarded memory.
  * SPDX-License-Identifier: MIT
  *
- * A group is a function without arguments in the table of test.c. It opens cases and makes checks:
+ * A group is a function that begins with TEST_GROUP, in any file of this folder: `make` finds it. It
+ * opens cases and makes checks:
  *
- *     void test_example(void)
+ *     TEST_GROUP(example, RUN_ONCE, "what it shows, for build/test --list")
  *     {
  *         for (int d = 1; d <= 8; d++) {
  *             if (!begin_case("head_dim %d", d)) continue;     // --case N leaves the others out
@@ -45,41 +46,19 @@ typedef struct test_options {
 } test_options;
 extern test_options T;
 
+enum { RUN_ONCE, RUN_EACH_SET, RUN_IF_NAMED }; /* each set: once for each kernel set */
+
+/* Begins a line, and ends one: see the Makefile. */
+#define TEST_GROUP(name, runs, what)                                                               \
+    void test_##name(void);                                                                        \
+    void test_##name(void)
+
 typedef struct test_group {
     const char *name;
     void (*run)(void);
-    int per_kernels; /* nonzero: runs once for each kernel set */
+    int runs;
     const char *what;
 } test_group;
-
-void test_masks(void);           /* tests/masks.c     */
-void test_laws(void);            /* tests/laws.c      */
-void test_poison(void);          /* tests/poison.c    */
-void test_stability(void);       /* tests/stability.c */
-void test_outputs(void);         /* tests/outputs.c   */
-void test_selfcheck(void);       /* tests/selfcheck.c */
-void test_bits(void);            /* tests/bits.c      */
-void test_errors(void);          /* tests/errors.c    */
-void test_fuzz(void);            /* tests/fuzz.c      */
-void test_threads(void);         /* tests/threads.c   */
-void test_decode(void);          /* tests/decode.c    */
-void test_kernels(void);         /* tests/kernels.c   */
-void test_explain(void);         /* tests/explain.c   */
-void test_cascade(void);         /* tests/cascade.c   */
-void test_cache(void);           /* tests/cache.c     */
-void test_resume(void);          /* tests/resume.c    */
-void test_numerics(void);        /* tests/numerics.c  */
-void test_tuning(void);          /* tests/tuning.c    */
-void test_rope(void);            /* tests/rope.c      */
-void test_gradients(void);       /* tests/finite_differences.c */
-void test_backward(void);        /* tests/backward.c  */
-void test_dilated(void);         /* tests/dilated.c   */
-void test_patterns(void);        /* tests/patterns.c  */
-void test_opencl(void);          /* tests/opencl.c    */
-void test_opencl_programs(void); /* tests/opencl_programs.c */
-void test_opencl_plan(void);     /* tests/opencl_plan.c */
-void test_ring(void);            /* tests/ring.c      */
-void test_ring_errors(void);     /* tests/ring_errors.c; of the group ring */
 
 /* Opens a device for --impl opencl (exact), opencl_free or opencl_naive: T.backend, T.exact,
  * T.impl; 0 with a sentence printed if there is none. ATTN_TEST_DEVICE is a part of its name,

@@ -352,7 +352,7 @@ static void check_pools(void)
 
 #endif
 
-void test_threads(void)
+TEST_GROUP(threads, RUN_EACH_SET, "any number of workers in any order gives the same bits")
 {
     check_pools();
     check_one_worker();

@@ -1,6 +1,7 @@
 /* tuning.c - p.tuning changes sizes and no bit; a damaged text counts as none and says so once.
  * SPDX-License-Identifier: MIT
  */
+#include "spy.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -541,36 +542,22 @@ static void check_split_work(void)
     CHECK(tuned(&small, "split_work", 1).key_parts > 1, "40 keys not split when asked to");
 }
 
-/* What reads ahead, seen by a table that counts. */
-static struct {
-    const attn_kernels *real;
-    int64_t calls, lines;
-} seen;
+/* What reads ahead. */
+static int64_t lines_ahead;
 
-static void count_qk(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                     int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+static void *count_lines(int kernel, void *first)
 {
-    seen.calls++;
-    seen.lines += ahead != NULL ? ahead->lines : 0;
-    seen.real->qk(s, qt, k, k_stride, n, head_dim, lanes, beside, ahead);
-}
-
-static void count_pv(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                     int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)
-{
-    seen.calls++;
-    seen.lines += ahead != NULL ? ahead->lines : 0;
-    seen.real->pv(o, p, v, v_stride, n, head_dim_v, lanes, ahead);
+    const attn_product *p = first;
+    if (kernel == SPY_qk || kernel == SPY_pv)
+        lines_ahead += p->ahead != NULL ? p->ahead->lines : 0;
+    return first;
 }
 
 static attn_kernels counting_table(void)
 {
-    attn_kernels table = *attn_kernels_get(0);
-    memset(&seen, 0, sizeof seen);
-    seen.real = attn_kernels_get(0);
+    attn_kernels table = spy_on(attn_kernels_get(0), count_lines);
     table.name = "counting";
-    table.qk = count_qk;
-    table.pv = count_pv;
+    lines_ahead = 0;
     return table;
 }
 
@@ -589,11 +576,12 @@ static void check_ahead(void)
             attn_params p = make_call(&shapes[all[n]]);
             p.kernels = &table;
             p.tuning = texts[i];
-            CHECK(test_run(&p) == ATTN_OK && seen.calls > 0, "attn_forward failed");
+            CHECK(test_run(&p) == ATTN_OK && spy.calls[SPY_qk] + spy.calls[SPY_qk_runs] > 0,
+                  "attn_forward failed");
             if (all[n] != SPLIT || (i % 2 == 1 && i != USUAL)) /* parts of keys need not */
-                CHECK((seen.lines > 0) == (i == USUAL ? all[n] == DECODE : i % 2 == 0),
+                CHECK((lines_ahead > 0) == (i == USUAL ? all[n] == DECODE : i % 2 == 0),
                       "%s, '%s': %lld lines asked for ahead", shapes[all[n]].name, texts[i],
-                      (long long)seen.lines);
+                      (long long)lines_ahead);
         }
 }
 
@@ -718,7 +706,7 @@ static void check_shorter(void)
     }
 }
 
-void test_tuning(void)
+TEST_GROUP(tuning, RUN_ONCE, "p.tuning: the same bits, sizes as told; a damaged text is none")
 {
     static const struct {
         const char *name;

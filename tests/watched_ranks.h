@@ -32,4 +32,6 @@ static inline int watched_ranks_run(int size, void (*body)(void *arg, const attn
     return failed;
 }
 
+void test_ring_errors(void); /* tests/ring_errors.c: the misuses of the group ring */
+
 #endif

@@ -4,23 +4,25 @@
 #
 #     sh tools/amalgamate.sh [DIR]                  attn.h attn.c attn_simd.h attn_opencl.c in DIR
 #     LEVELS='forward cache' sh tools/amalgamate.sh DIR       a smaller attn.h and attn.c
-#     sh tools/amalgamate.sh --single FILE          attn.c and all vector kernels in one file
+#     sh tools/amalgamate.sh --single FILE [SIMD_FILE...]     attn.c and vector kernels in one file
+#     sh tools/amalgamate.sh --room src/tile.c      what a room is with all that it includes, printed
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
 # DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
-# explain options merge rope cache backward resume patterns dilated ring.
+# explain options merge rope cache backward resume patterns dilated ring. With it come forward, which
+# every attn.h declares, and the levels that its header includes. Another room comes alone.
 #
-# A room is put in once, where the first room that includes it stands, behind the rooms that it
-# includes itself. Files outside src/ stay included by their names, and so does attn.h, which is made
-# from src/api/: of its levels a smaller pair has those whose rooms it has. The macros by which
-# ATTN_PREFIX renames functions are made from their declarations.
+# A room goes in once: where the first room that includes it stands, behind the rooms that it
+# includes itself. Includes of files outside src/ stay as they are, and so does that of attn.h,
+# which is made from src/api/. A smaller pair declares only the levels whose rooms it has. The
+# macros by which ATTN_PREFIX renames functions are made from their declarations.
 set -eu
 cd "$(dirname "$0")/.."
 
-# amalgamate ROOT [HEADER...]: the text of a room and of all that it includes. With headers, includes
-# of other headers of src/api/ are left out.
+# amalgamate ROOT [HEADERS [ROOMS]]: the text of a room and of all that it includes. With headers,
+# includes of others of src/api/ are left out; with rooms, the root includes these instead of its own.
 amalgamate() {
-    awk -v root="$1" -v wanted=" ${2-} " '
+    awk -v root="$1" -v wanted=" ${2-} " -v rooms="${3-}" '
     function resolve(from, name,    path) {
         path = from
         sub(/[^\/]*$/, "", path)
@@ -66,9 +68,23 @@ amalgamate() {
                 renames(path)
         close(command)
     }
-    function room(path,    line, top, text, i, n) {
+    function chosen(text, n,    count, i) {
+        text[++n] = "#if defined __GNUC__ /* whole rooms are here; some functions serve other levels */"
+        text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-function\""
+        text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-const-variable\""
+        text[++n] = "#endif"
+        for (i = 1; i <= split(rooms, name, " "); i++)
+            text[++n] = "#include \"" substr(name[i], 5) "\""
+        rooms = ""
+        return n
+    }
+    function room(path,    line, top, text, i, n, own) {
+        own = path != root || rooms == ""
         while ((getline line < path) > 0)
-            text[++n] = line
+            if (own || line !~ /^#include/)
+                text[++n] = line
+            else if (rooms != "")
+                n = chosen(text, n)
         close(path)
         if (n == 0) {
             print "amalgamate.sh: no room " path > "/dev/stderr"
@@ -147,23 +163,18 @@ write_levels() { # write_levels DIR
     for level in $LEVELS; do
         rooms="$rooms $(room_of "$level")"
     done
-    # shellcheck disable=SC2086 # a list of words
+    # shellcheck disable=SC2086 # lists of words
     headers=$(files_of $rooms | grep '^src/api/' | tr '\n' ' ')
-    few=src/attn_levels.c
-    trap 'rm -f "$few"' EXIT
-    awk -v rooms="$rooms" '
-        !/^#include/ { print; next }
-        done++ { next }
-        {
-            print "#if defined __GNUC__ /* whole rooms are here; some functions serve other levels */"
-            print "#pragma GCC diagnostic ignored \"-Wunused-function\""
-            print "#endif"
-            n = split(rooms, room, " ")
-            for (i = 1; i <= n; i++)
-                print "#include \"" substr(room[i], 5) "\""
-        }' src/attn.c > "$few"
+    # shellcheck disable=SC2086
+    if grep -qF "$(printf '#include "%s"\n' $rooms | sed 's|"src/|"|')" src/attn.c; then
+        rooms="src/forward.c $rooms"
+        for header in $headers; do
+            level=$(basename "$header" .h)
+            case $level in attn | backend) ;; *) rooms="$rooms $(room_of "$level")" ;; esac
+        done
+    fi
     amalgamate src/api/attn.h "src/api/attn.h $headers" > "$1/attn.h"
-    amalgamate "$few" > "$1/attn.c"
+    amalgamate src/attn.c "" "$rooms" > "$1/attn.c"
 }
 
 write_all() { # write_all DIR
@@ -173,7 +184,68 @@ write_all() { # write_all DIR
     amalgamate src/opencl/attn_opencl.c > "$1/attn_opencl.c"
 }
 
+# single NAME SIMD_FILE...: one file of that name, which includes itself where the SIMD files include
+# the vector kernels. After attn.c and each of them their macros are forgotten, so that the next one
+# can define its own; those that begin with ATTN_ belong to the user.
+single() {
+    awk '
+    function forget(file,    line) {
+        while ((getline line < file) > 0)
+            if (match(line, /^#define [A-Za-z0-9_]+/)) {
+                line = substr(line, 9, RLENGTH - 8)
+                if (line !~ /^ATTN_/ && !forgotten[file, line]++)
+                    print "#undef " line
+            }
+        close(file)
+    }
+    function copy(file, header,    line) {
+        while ((getline line < file) > 0)
+            if (line == "#include \"attn_simd.h\"")
+                print "#include \"" ARGV[1] "\""
+            else if (line != "#include \"attn.h\"")
+                print line
+            else if (header != "")
+                copy(header)
+        close(file)
+    }
+    BEGIN {
+        print "/* " ARGV[1] " - attn in one file, made by tools/amalgamate.sh. Compile it, with no"
+        print " * flags, instead of the files that it holds; programs include attn.h. Keep its name:"
+        print " * it includes itself."
+        print " * SPDX-License-Identifier: MIT */"
+        print "#ifdef ATTN_SINGLE /* within itself: the kernels of the instruction set chosen there */"
+        copy("attn_simd.h")
+        print "#else"
+        print "#define ATTN_SINGLE"
+        for (i = 2; i < ARGC; i++) {
+            set = toupper(ARGV[i])
+            sub(/[.]C$/, "", set)
+            printf "#ifndef %s\n#define %s\n#endif\n", set, set
+        }
+        copy("attn.c", "attn.h")
+        forget("attn.c")
+        for (i = 2; i < ARGC; i++) {
+            copy(ARGV[i])
+            forget(ARGV[i])
+            print "#undef ATTN_SIMD_H /* the next inclusion is a first one again */"
+        }
+        print "#undef ATTN_SINGLE"
+        print "#endif"
+    }' "$@"
+}
+
 case ${1-} in
+--room)
+    amalgamate "$2"
+    ;;
+--single)
+    file=$2
+    shift 2
+    for source in attn.h attn.c attn_simd.h "$@"; do
+        [ -r "$source" ] || { echo "amalgamate.sh: no file $source" >&2; exit 1; }
+    done
+    single "$(basename "$file")" "$@" > "$file"
+    ;;
 --check)
     fresh=$(mktemp -d)
     trap 'rm -rf "$fresh"' EXIT

@@ -1,16 +1,17 @@
 #!/bin/sh
-# baseline_trial.sh - how often `bench --baseline` is right on this machine: it must flag a slowdown
-# of 20 % that is planted in a kernel, and pass an equal run.
+# baseline_trial.sh - counts how often `bench --baseline` is right on this machine: it must flag a
+# slowdown of 20 % that is planted in a kernel, and pass an equal run.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/baseline_trial.sh [N [PERCENT]]       (20 times, 20 %; BENCH, ARGS)
 #
-# Each trial makes its own baseline and then runs the bench twice against it. By hand: what it finds
-# depends on what else runs here. Exit status 0 when all of both were right.
+# Each trial makes its own baseline and then runs the bench twice against it. No other script runs
+# it, because its findings depend on the load of the machine. The exit status is 0 when all trials
+# were right.
 set -u
 times=${1:-20}
 percent=${2:-20}
-bench=${BENCH:-build/bench}
+bench=${BENCH:-build/bench_test}
 arguments=${ARGS:-latency --quick --impl tiled --min-time 0.15}
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-baseline.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -19,7 +20,7 @@ flagged=0
 passed=0
 longest=0
 
-# once NAME OPTION...: a run, its exit status and its time
+# once NAME OPTION...: runs the bench and prints its exit status and time
 once()
 {
     name=$1

@@ -1,5 +1,5 @@
-/* canon_cost.c - times the tiled path at three score factors; tools/canon_cost.sh builds it with
- * changed constants of the canon and compares.
+/* canon_cost.c - times the tiled path at three score factors. tools/canon_cost.sh builds it with
+ * changed constants of the canon and compares the times.
  * SPDX-License-Identifier: MIT
  *
  * usage: canon_cost [seq_len [head_dim]]   prints milliseconds (minimum of 7) at x1, x4, x16
@@ -18,7 +18,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Sum of four uniform numbers, scaled to a standard deviation of one. */
+/* Returns a sum of four uniform numbers, scaled to a standard deviation of one. */
 static float normal(uint64_t *state)
 {
     float sum = -2.0f;

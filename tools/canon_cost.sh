@@ -1,6 +1,6 @@
 #!/bin/sh
-# canon_cost.sh - what the constants of the canonical order cost: builds the library with other
-# blocks, chunks and thresholds and times them in turn.
+# canon_cost.sh - measures what the constants of the canonical order cost: it builds the library
+# with other blocks, chunks and thresholds and times the builds in turn.
 # SPDX-License-Identifier: MIT
 #
 # usage: tools/canon_cost.sh [seq_len [head_dim]]    (CC, ROUNDS from the environment)
@@ -9,17 +9,17 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tools"
-cp "$root/attn.c" "$work"
+cp "$root/attn.h" "$work"
 cp "$root/tools/canon_cost.c" "$work/tools"
 
-# block chunk threshold; the first line is the canon
+# The columns are block, chunk, threshold; the first line is the canon.
 variants="16:1024:16 8:1024:16 32:1024:16 128:1024:16 16:512:16 16:2048:16 16:1048576:16 16:1024:8"
 for v in $variants; do
     block=${v%%:*} rest=${v#*:}
     sed -e "s/^#define ATTN_BLOCK .*/#define ATTN_BLOCK $block/" \
         -e "s/^#define ATTN_CHUNK .*/#define ATTN_CHUNK ${rest%%:*}/" \
         -e "s/^#define ATTN_THRESHOLD .*/#define ATTN_THRESHOLD ${rest#*:}.0f/" \
-        "$root/attn.h" >"$work/attn.h"
+        "$root/attn.c" >"$work/attn.c"
     ${CC:-cc} -std=c99 -O2 "$work/tools/canon_cost.c" "$work/attn.c" -o "$work/run-$v"
 done
 for round in $(seq "${ROUNDS:-5}"); do

@@ -1,17 +1,17 @@
 /* cl_on_cuda.c - the functions of OpenCL that attn_opencl.c, the bench and most tests call, on top
- * of the CUDA driver API: for machines whose NVIDIA driver has no OpenCL part. One device, one
- * stream. Kernels are compiled to PTX by tools/cl_to_ptx, or found in the folder where it left
- * them.
+ * of the CUDA driver API, for machines whose NVIDIA driver has no OpenCL part. It has one device
+ * and one stream. tools/cl_to_ptx compiles kernels to PTX, or they lie compiled in the folder
+ * where it left them.
  * SPDX-License-Identifier: MIT
  *
  *     make build/cl_on_cuda/libOpenCL.so.1
  *     LD_LIBRARY_PATH=build/cl_on_cuda build/bench info
  *
- * CL_ON_CUDA_DIR: the folder of PTX, by default build/cl_on_cuda; CL_ON_CUDA_COMPILER: what makes
- * it. Not offered: user events, out-of-order queues, arrays of the host used in place, programs as
- * bytes.
+ * CL_ON_CUDA_DIR names the folder of PTX, by default build/cl_on_cuda, and CL_ON_CUDA_COMPILER the
+ * program that makes it. The file does not offer user events, out-of-order queues, arrays of the
+ * host used in place, or programs as bytes.
  *
- * Tried with a simulated driver (tests/fake_cuda.c) only: no GPU has run it yet. */
+ * It has run only with a simulated driver (tests/fake_cuda.c), and on no GPU yet. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the CUDA driver API: what of it is used */
+/* ---- the part of the CUDA driver API that is used */
 
 typedef void *cu_handle;
 typedef uint64_t cu_pointer;
@@ -91,7 +91,7 @@ enum {
 enum { USE_HOST_PTR = 8, COPY_HOST_PTR = 32, MAP_READ = 1 };
 enum { PROFILING_START = 0x1282, PROFILING_END = 0x1283 };
 
-/* ---- objects. Platform, device, context and queue are one: never released. */
+/* ---- objects. Platform, device, context and queue are one object, which is never released. */
 
 enum { MOST_ARGUMENTS = 64, LOG_BYTES = 8192 };
 
@@ -101,14 +101,14 @@ typedef struct memory {
     char *mapped; /* on the host, while mapped */
     size_t from, mapped_bytes;
     cl_flags how;
-    struct memory *next; /* of those that live: tells a memory object from a number */
+    struct memory *next; /* list of live objects, which tells one from a number */
 } memory;
 
 typedef struct program {
     char *source;
     cu_handle module;
     char log[LOG_BYTES];
-    int references; /* its kernels are some */
+    int references; /* its kernels hold some of them */
 } program;
 
 typedef struct kernel {
@@ -124,8 +124,8 @@ typedef struct event {
 
 static struct {
     int tried, there, device;
-    cu_handle context, stream, base; /* base: what times are counted from */
-    int events;                      /* that live: with none, base is set anew */
+    cu_handle context, stream, base; /* base: the event from which times count */
+    int events;                      /* number alive: at 0 base is set anew */
     memory *memories;
     pthread_mutex_t lock;
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -142,7 +142,7 @@ static int load_driver(void)
     return library != NULL;
 }
 
-/* Memory that is freed stays with the process: each call takes some. */
+/* Freed memory stays with the process, because each call takes some. */
 static void keep_memory(void)
 {
     uint64_t most = UINT64_MAX;
@@ -161,7 +161,7 @@ static int open_driver(void)
     return !cu.cuStreamCreate(&all.stream, 0) && !cu.cuEventCreate(&all.base, 0);
 }
 
-/* The context is current in one thread at a time of asking. */
+/* Makes the context current in the calling thread. */
 static int ready(void)
 {
     pthread_mutex_lock(&all.lock);
@@ -196,7 +196,7 @@ static int attribute(int which)
     return cu.cuDeviceGetAttribute(&value, which, all.device) ? 0 : value;
 }
 
-/* object, and in *error whether there is one. */
+/* Returns object, and sets *error to whether it exists. */
 static void *created(void *object, cl_int otherwise, cl_int *error)
 {
     if (error)
@@ -255,11 +255,11 @@ static uint64_t device_number(cl_uint what)
     case 0x1028: /* has a compiler */
         return 1;
     default:
-        return 0; /* memory is not shared with the host, nothing else is asked */
+        return 0; /* memory is not shared with the host; callers ask nothing else */
     }
 }
 
-/* Bytes of what is asked for: 64 bits, size_t or 32 bits. */
+/* Returns the size of an answer: 64 bits, size_t or 32 bits. */
 static size_t width_of(cl_uint what)
 {
     return what == 0x1000 || what == 0x1010 || what == 0x101F || what == 0x1023 || what == 0x1004
@@ -303,7 +303,7 @@ cl_handle clCreateCommandQueue(cl_handle context, cl_handle device, cl_flags fla
     return created(context, OUT_OF_RESOURCES, error);
 }
 
-/* In order, like the stream. */
+/* The queue is in order, like the stream. */
 cl_int clGetCommandQueueInfo(cl_handle queue, cl_uint what, size_t room, void *to, size_t *size)
 {
     const cl_flags properties = 0;
@@ -346,7 +346,7 @@ cl_int clFinish(cl_handle queue)
 
 /* ---- events */
 
-/* Begins the event that the caller wants, if it does; 0 = it cannot be had. */
+/* Begins the event that the caller wants, if any. Returns 0 if it cannot be made. */
 static int begin(cl_handle *to, event **e)
 {
     *e = NULL;
@@ -364,7 +364,7 @@ static int begin(cl_handle *to, event **e)
     return !cu.cuEventRecord((*e)->begin, all.stream);
 }
 
-/* What the command came to, with its event ended. */
+/* Returns the result of a command and ends its event. */
 static cl_int end(event *e, int failed)
 {
     if (e)
@@ -407,7 +407,7 @@ cl_int clReleaseEvent(cl_handle handle)
     return 0;
 }
 
-/* One stream: whatever was enqueued before is done before. */
+/* One stream runs commands in the order in which they were enqueued. */
 cl_int clEnqueueMarkerWithWaitList(cl_handle queue, cl_uint waits, const cl_handle *wait,
                                    cl_handle *to)
 {
@@ -457,7 +457,7 @@ cl_int clGetMemObjectInfo(cl_handle handle, cl_uint what, size_t room, void *to,
     return answer(&m->bytes, sizeof m->bytes, room, to, size);
 }
 
-/* In the order of the stream: commands before have it still. */
+/* Freeing is in the order of the stream, so earlier commands still have the memory. */
 cl_int clReleaseMemObject(cl_handle handle)
 {
     memory **at = &all.memories, *const m = handle;
@@ -483,7 +483,7 @@ static int is_memory(const void *handle)
     return m != NULL;
 }
 
-/* What the host reads or writes is done when the function returns, blocking or not. */
+/* Reads and writes of the host are done on return, blocking or not. */
 static cl_int copied(event *e, int failed)
 {
     const cl_int status = end(e, failed);
@@ -533,7 +533,7 @@ cl_int clEnqueueCopyBuffer(cl_handle queue, cl_handle from, cl_handle to, size_t
                                        all.stream));
 }
 
-/* A copy on the host, ordinary memory. */
+/* A map is a copy in ordinary memory of the host. */
 cl_handle clEnqueueMapBuffer(cl_handle queue, cl_handle handle, cl_uint blocking, cl_flags flags,
                              size_t offset, size_t bytes, cl_uint waits, const cl_handle *wait,
                              cl_handle *done, cl_int *error)
@@ -617,7 +617,7 @@ static const char *setting(const char *name, const char *usual)
     return value && *value ? value : usual;
 }
 
-/* FOLDER/OPTIONS, what is no letter, digit or one of "=._" as "_". */
+/* Makes FOLDER/OPTIONS, with "_" for all but letters, digits and "=._". */
 static void name_files(const char *options, char *base, size_t bytes)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=._";
@@ -628,7 +628,7 @@ static void name_files(const char *options, char *base, size_t bytes)
     base[at] = '\0';
 }
 
-/* Whether BASE.cl is the source; makes it so. */
+/* Tells whether BASE.cl is the source, and writes it if not. */
 static int same_source(const program *p, const char *path)
 {
     char *const before = text_of(path);
@@ -643,7 +643,7 @@ static int same_source(const program *p, const char *path)
     return 0;
 }
 
-/* The PTX of source and options: from the folder, else compiled into it. */
+/* Returns the PTX of source and options, from the folder or compiled into it. */
 static char *find_ptx(program *p, const char *options)
 {
     const char *const compiler = setting("CL_ON_CUDA_COMPILER", "tools/cl_to_ptx");
@@ -686,7 +686,7 @@ cl_int clGetProgramBuildInfo(cl_handle handle, cl_handle device, cl_uint what, s
     return answer_text(p->log, room, to, size);
 }
 
-/* Compiled programs are files already: none is handed out as bytes, and none is taken. */
+/* Compiled programs are files already, so none is handed out as bytes, and none is taken. */
 cl_int clGetProgramInfo(cl_handle handle, cl_uint what, size_t room, void *to, size_t *size)
 {
     (void)handle, (void)what, (void)room, (void)to, (void)size;

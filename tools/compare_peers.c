@@ -1,5 +1,5 @@
-/* compare_peers.c - what tools/compare_peers.py calls: attn by a plain struct, the bench's clock,
- * peak and data, and the difference of two results.
+/* compare_peers.c - functions for tools/compare_peers.py: attn by a plain struct, the bench's
+ * clock, peak and data, and the difference of two results.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 
 #include "../attn.h"
 #include "../bench/machine/machine.h"
-#include "../bench/machine/probe.h"
 #include "compare_peers.h"
 
 struct compare_attn {

@@ -1,12 +1,12 @@
-# compare_peers.py - prefill, gradients and decoding of attn against its peers, in one process, in
-# turn, on the same data.
+# compare_peers.py - measures prefill, gradients and decoding of attn and its peers in one process,
+# in turn, on the same data.
 # SPDX-License-Identifier: MIT
 #
-# Started by tools/compare_peers. A peer offers variants (block sizes, operators, backends): each is
-# compared with attn's result first, then the fastest is timed. A repetition counts clock cycles:
-# seconds times the clock measured right before and after it, since cores of shared machines wander.
-# Processor time is read beside the wall clock: less of it tells that other work had the core, more
-# that a peer used a second thread.
+# tools/compare_peers starts it. A peer offers variants (block sizes, operators, backends): each is
+# compared with attn's result first, then the fastest is timed. A repetition counts clock cycles,
+# which are seconds times the clock measured right before and after it, because the clocks of
+# shared machines wander. Processor time is read beside the wall clock: less of it means that other
+# work had the core, more that a peer used a second thread.
 import argparse
 import collections
 import ctypes
@@ -18,10 +18,10 @@ import statistics
 import sys
 import time
 
-# Inputs are standard normal and outputs weighted means of them, at most about 4. All sum in
-# binary32, in different orders: the largest difference seen is 3e-6, and 8e-6 in gradients, which
-# are sums over 4096 rows. In f16 and bf16, where peers may round probabilities, too: 6e-5 and 5e-4
-# with 4096 keys.
+# Inputs are standard normal, and outputs are weighted means of them, at most about 4. All
+# libraries sum in binary32, in different orders: the largest difference seen is 3e-6, and 8e-6 in
+# gradients, which are sums over 4096 rows. In f16 and bf16 it is 6e-5 and 5e-4 with 4096 keys,
+# because peers may also round probabilities.
 TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
 BREAK_BY = 50  # tolerances: what --break adds to one number
 VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
@@ -122,18 +122,18 @@ class Machine:
         return wall * hertz, cpu * hertz
 
     def median(self, samples):
-        """Of what --cpu-time chooses."""
+        """Returns the median of cycles, by the clock that --cpu-time chooses."""
         return statistics.median(s[self.cpu_time] for s in samples)
 
     def quickest(self, call):
-        """By processor time always: a disturbance must not choose a slow variant."""
+        """Returns cycles by processor time, so that a disturbance cannot choose a slow variant."""
         return min(self.measure(call)[1] for _ in range(TRIES))
 
     def share(self, flops, cycles):
         return flops / (cycles * self.flops_per_cycle)
 
     def random(self, n, which, storage="f32"):
-        """n standard normal numbers, those of bench/cases/data.c."""
+        """Returns n standard normal numbers, those of bench/cases/data.c."""
         data = (STORAGE[storage] * n)()
         self.lib.data_fill(data, number_of(storage), n, which, 1, 1)
         return data
@@ -187,11 +187,11 @@ class Case:
         return [("", self.shape)] + (stacked if self.decode else [])
 
     def floats_at(self, address):
-        """The result there as f32."""
+        """Returns the result as f32."""
         return self.machine.as_floats(address, self.size, self.storage)
 
     def reading(self):
-        """What reads K and V and does nothing else."""
+        """Returns a loop that only reads K and V."""
         lib = self.machine.lib
         handle = lib.compare_reading_open(self.k, self.v, ctypes.sizeof(self.k))
         if not handle:
@@ -226,7 +226,7 @@ class Case:
                        lambda: self.joined(outs, [len(x) for x in outs]))
 
     def joined(self, addresses, sizes):
-        """What lies there, one after the other, as f32."""
+        """Returns the elements in order, as f32."""
         out, at = floats(self.result_size), 0
         for address, n in zip(addresses, sizes):
             self.machine.lib.attn_convert(ctypes.byref(out, 4 * at), 0, address,
@@ -628,7 +628,7 @@ def run_case(machine, kind, peers, rounds, broken):
 
 
 def ratios(results, mask, names):
-    """In f32."""
+    """Returns the ratios in f32."""
     return [(r["ratio"][n], n, r) for r in results
             if r["mask"] == mask and r["storage"] == "f32" for n in names if n in r["ratio"]]
 
@@ -824,7 +824,7 @@ def chosen_cases(only):
 
 
 def largest_differences(results):
-    """By storage."""
+    """Returns the largest difference for each storage."""
     largest = {}
     for r in results:
         found = max(r["difference"].values(), default=0)

@@ -3,8 +3,8 @@
  *
  *     build/error_table [LENGTHS]      1024 * 4^n keys for n = 0 .. LENGTHS - 1; 6 = to 1M
  *
- * The exit status is 1 when an error exceeds its bound or its tolerance or bits differ that must be
- * the same, 2 when something could not be run; sentences about it go to stderr.
+ * The exit status is 1 when an error exceeds its bound or its tolerance, or when bits differ that
+ * must be equal, and 2 when something could not be run; sentences about it go to stderr.
  */
 #include "../tests/error_table.h"
 
@@ -89,7 +89,7 @@ static void print_table(const tables *t, int path, int quantity)
         }
 }
 
-/* The largest share of the bound or of the tolerance over storage types and data. */
+/* Returns the largest share of the bound or of the tolerance over storage types and data. */
 static double largest(const tables *t, int path, int quantity, int length, int of_tolerance)
 {
     double most = 0;

@@ -1,8 +1,9 @@
-# gpu_report.awk - tables from the CSV of `bench device`, against the goals: f32 12 to 18 TFLOP/s of
-# the kernels alone, decoding at 50 % of the rate at which the device copies.
+# gpu_report.awk - makes tables from the CSV of `bench device` and compares them with the goals:
+# f32 at 12 to 18 TFLOP/s of the kernels alone, decoding at 50 % of the rate at which the device
+# copies.
 # SPDX-License-Identifier: MIT
 
-# Fields of a line, quoted or not, to the array f by the names of the first line.
+# Reads the fields of a line, quoted or not, into the array f by the names of the first line.
 function split_csv(line,    n, text) {
     for (n = 1; length(line); n++) {
         if (substr(line, 1, 1) == "\"") {
@@ -38,7 +39,7 @@ NR == 1 { split_csv($0); next }
 
 function figure(format, value, there) { return there ? sprintf(format, value) : "-" }
 
-# compute of one path as a multiple of the same of opencl_resident
+# compute of one path as a multiple of that of opencl_resident
 function times(c, path) {
     return figure("%.2f", compute[c, path] / compute[c, "opencl_resident"],
                   timed[c, path] && compute[c, "opencl_resident"] > 0)

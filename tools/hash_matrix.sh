@@ -1,17 +1,17 @@
 #!/bin/sh
-# hash_matrix.sh - the golden hashes under every compiler and option at hand.
+# hash_matrix.sh - checks the golden hashes under every compiler and option at hand.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/hash_matrix.sh [folder for builds, default build/hash]
 #
-# Builds the library (attn.c, attn_*.c) and the files of the test groups with golden hashes in each
+# Builds the library (attn.c and attn_simd_*.c) and the files of the test groups with golden hashes in each
 # way of the table below, runs these groups (`bits`: each kernel set against tests/golden.h) and
-# prints one line a build. The rest of the test program is built once, plainly. A compiler or target
-# that is not there is skipped and said so. Fails when a build fails or differs. JOBS=N runs N builds
-# at a time (default 2).
+# prints one line a build. The rest of the test program is built once, plainly. A missing compiler
+# or target is skipped with a sentence. The script fails when a build fails or differs. JOBS=N runs
+# N builds at a time (default 2).
 #
-# Without -std= gcc and clang build as with -std=gnu11: to the byte the same objects. And so does clang
-# -Ofast with -fno-fast-math as with -O3.
+# Some ways build equal objects, to the byte: gcc and clang without -std= and with -std=gnu11, and
+# clang with -Ofast -fno-fast-math and with -O3.
 
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/hash}
@@ -43,13 +43,14 @@ clang|-Ofast -march=native -fno-fast-math|bits
 TABLE
 }
 
-# The other test groups are left out: empty functions by the names in the table of test.c.
+# The test program has these groups alone.
 make_harness() {
     mkdir -p "$out" || exit 1
+    for group in $groups; do
+        grep "^TEST_GROUP($group, " tests/*.c | sed 's/^[^:]*://'
+    done > "$out/groups.inc"
     {
         echo '#include "tests/test.h"'
-        sed -n 's/^    {"[a-z_]*", test_\([a-z0-9_]*\), .*/\1/p' test.c |
-            grep -vxE "$(echo "$groups" | tr ' ' '|')" | sed 's/.*/void test_&(void) { }/'
         echo 'int run_cases(const char *dir) { (void)dir; return 1; }'
         echo 'int device_open(const char *impl) { (void)impl; return 0; }'
         echo 'void device_close(void) { }'
@@ -58,7 +59,7 @@ make_harness() {
 
 # The plain part of the program, for one target ($1: empty or -m32).
 harness() {
-    cc $1 -std=c99 -O1 -ffp-contract=off -I. -o "$2" -r -nostdlib \
+    cc $1 -std=c99 -O1 -ffp-contract=off -I. -I"$out" -o "$2" -r -nostdlib \
         test.c tests/data.c tests/problem.c tests/oracle.c "$out/stubs.c"
 }
 
@@ -67,14 +68,12 @@ can_build() {
     $1 $2 "$3.c" -o "$3" 2> /dev/null
 }
 
-# The library with compiler $1 and options $2 as $3.attn*.o, without AVX-512 (8 s a build) where this
-# machine cannot run it.
+# The library with compiler $1 and options $2 as $3.attn*.o, without AVX-512 (8 s a build) where
+# this machine cannot run it.
 library() {
     simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
     cannot_run_avx512 || simd="$simd -DATTN_SIMD_AVX512"
-    for file in attn*.c; do
-        [ "$file" = attn_opencl.c ] && continue # its arithmetic is the device's
-        [ "$file" = attn_mpi.c ] && continue    # needs an MPI, has no arithmetic
+    for file in attn.c attn_simd_*.c; do
         [ "$file" = attn_simd_avx512.c ] && cannot_run_avx512 && continue
         $1 $2 $simd -c "$file" -o "$3.${file%.c}.o" || return 1
     done
@@ -91,8 +90,8 @@ group_objects() {
     done
 }
 
-# Whether compiler $1 with options $2 is cc without options, where cc is a link to $1. -O0 is what
-# compilers do unasked.
+# Tells whether compiler $1 with options $2 is cc without options, where cc is a link to $1. -O0 is
+# what compilers do unasked.
 is_plain_cc() {
     [ "$1" != cc ] && [ "$2" = -O0 ] && [ "$(command -v cc)" -ef "$(command -v "$1")" ]
 }
@@ -120,8 +119,8 @@ one() {
     elif group_objects "$compiler" "$options" "$at" >> "$at.log" 2>&1 &&
         $compiler $options "$at".attn*.o "$at".group.*.o "$out/harness$target.o" -o "$at.test" \
             -lm >> "$at.log" 2>&1; then
-        # Of fma in software not optimised the quick run would take 100 s, and other tiles, workers and
-        # pieces are no matter of optimisation.
+        # The quick run would take 100 s with an unoptimised software fma, and other tiles, workers
+        # and pieces do not depend on optimisation.
         case $options in "" | *-O0*) ATTN_TEST_QUICK=once ;; *) ATTN_TEST_QUICK=1 ;; esac
         export ATTN_TEST_QUICK
         # shellcheck disable=SC2086 # words

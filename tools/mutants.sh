@@ -4,23 +4,24 @@
 #
 #     sh tools/mutants.sh [folder for builds, default build/mutants] [word in a line ...]
 #
-# tools/mutants.txt lists substitutions. Each is applied to a copy of its file; only that file is
-# compiled again (assertions of attn.c on) and linked with the tests, of which the groups that the
-# list names run with the kernel set that it names, to their first failure. The unchanged tree must
-# pass what runs; a text that is not there exactly once, a mutant that does not compile and one
-# that no group notices are failures, printed last. With words, only mutants whose line contains one
-# of them run. JOBS=N runs N at a time (default 2). CC: the compiler, or clang, if it is there, for
-# what is compiled without optimisation.
+# tools/mutants.txt lists substitutions. Each is applied to a copy of its file. Only that file is
+# compiled again (with the assertions of attn.c) and linked with the tests. The groups that the
+# list names then run with the kernel set that it names, to their first failure. The unchanged tree
+# must pass these groups. A text that does not occur exactly once, a mutant that does not compile
+# and a mutant that no group notices are failures, printed last. With words, only mutants whose
+# line contains one of them run. JOBS=N runs N at a time (default 2). CC is the compiler; clang, if
+# installed, compiles the files without optimisation.
 #
-# tools/mutants_cases.txt names, for most mutants, the test case that noticed it, which runs first:
-# whole groups take seconds, a case next to nothing. It saves time and decides nothing: what its case
-# does not notice goes through the groups. WRITE=1 writes it anew, for the mutants that ran.
+# tools/mutants_cases.txt names, for most mutants, the test case that noticed it. That case runs
+# first, because it takes next to nothing and whole groups take seconds. The list saves time and
+# decides nothing: a mutant that its case does not notice goes through the groups. WRITE=1 writes
+# the list anew, for the mutants that ran.
 #
-# A mutant without end is killed by the CPU time it takes, which another load of the machine hardly
-# changes: see `unchanged`.
+# A mutant without end is killed by its CPU time, which other load on the machine hardly changes:
+# see `unchanged`.
 #
-# Mutants of a set that this machine cannot run are left out with a sentence; those of NEON are
-# built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static where both exist.
+# Mutants of a set that this machine cannot run are left out with a sentence. Those of NEON are
+# built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static, where both exist.
 
 cd "$(dirname "$0")/.." || exit 1
 list=tools/mutants.txt
@@ -33,7 +34,7 @@ defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
 # by clang in 0.2.
 flags="-std=c99 -ffp-contract=off -Og -w"
 
-# Numbered lines "N ## file ## old ## new ## set:groups ## note ## section" of list $1.
+# Prints list $1 as numbered lines "N ## file ## old ## new ## set:groups ## note ## section".
 mutants() {
     awk '
         /^# section:/ { section = $3 }
@@ -44,7 +45,7 @@ field() {
     printf '%s\n' "$1" | awk -v n="$2" '{ split($0, part, " ## "); print part[n] }'
 }
 
-# Copies file $1 to $2 with text $3 replaced by $4; fails unless $3 is there exactly once.
+# Copies file $1 to $2 with text $3 replaced by $4; fails unless $3 occurs exactly once.
 substitute() {
     OLD=$3 NEW=$4 awk '
         BEGIN { old = ENVIRON["OLD"]; new = ENVIRON["NEW"] }
@@ -89,7 +90,7 @@ machine_of() { # of kernel set $1
 }
 
 compile() { # machine, source, object, more options; the last one of -O counts
-    # For attn.c alone: assert.h first would fix the feature macros that test sources choose.
+    # Only attn.c gets assert.h, which would fix the feature macros that test sources choose.
     case $2 in
     */attn.c) set -- "$@" $defines -include assert.h '-DATTN_ASSERT(x)=assert(x)' ;;
     esac
@@ -104,7 +105,7 @@ link() { # machine, program, objects
     $(compiler_of "$machine") "$@" -o "$program" -lm -lpthread
 }
 
-# Objects of the library and the tests, and the unchanged test program, in $out/MACHINE.
+# Makes objects of the library and the tests, and the unchanged test program, in $out/MACHINE.
 build_machine() {
     mkdir -p "$out/$1/tests" || return 1
     rm -f "$out/$1"/*.o "$out/$1/tests"/*.o
@@ -117,7 +118,7 @@ build_machine() {
     link "$1" "$out/$1/test" "$out/$1"/*.o "$out/$1/tests"/*.o
 }
 
-# Whether the tests of a machine can run: this one has to.
+# Tells whether the tests of a machine can run: this one has to.
 machine_runs() {
     [ "$1" = here ] || {
         command -v "$(compiler_of "$1" | sed 's/ .*//')" && command -v "$(runner_of "$1")"
@@ -128,7 +129,7 @@ has_set() { # machine, set
     $(runner_of "$1") "$out/$1/test" --kernels "$2" --list > /dev/null 2>&1
 }
 
-# The set that the list calls $1: "best", "plain" (the best portable one) or itself.
+# Prints the set that the list calls $1: "best", "plain" (the best portable one) or itself.
 set_named() {
     case $1 in
     best) "$out/here/test" explain | sed -n 's/.*kernel sets \([a-z0-9_]*\).*/\1/p' ;;
@@ -148,7 +149,7 @@ run_group() {
     ) 2> /dev/null
 }
 
-# The first failure in what run_group printed; nothing when all passed. 152: the CPU time is over.
+# Prints the first failure in the output of run_group, or nothing. 152: the CPU time is over.
 first_failure() {
     awk '
         /FAILED/ && !found { found = $0 }
@@ -164,8 +165,9 @@ first_failure() {
 
 # ---- the tree as it is
 
-# The CPU time that mutants may take for group $2 with kernel set $1, 5 seconds and three times what
-# the unchanged tree takes. It must pass: else a line "FAILED" goes to $out/unchanged.
+# Prints the CPU time that mutants may take for group $2 with kernel set $1: 5 seconds and three
+# times that of the unchanged tree. The tree must pass, or else a line "FAILED" goes to
+# $out/unchanged.
 limit_of() {
     limit=$out/limits/$1.$2
     if [ ! -s "$limit" ]; then # two at once find the same
@@ -186,7 +188,7 @@ limit_of() {
 
 CASE_SECONDS=10 # of CPU time for a case
 
-# "group case" of mutants like line $1 of the list, if it is known.
+# Prints "group case" of mutants like line $1 of the list, if it is known.
 known_case() {
     KEY=$(printf '%s\n' "$1" | awk -F ' ## ' '{ print $2 " ## " $3 " ## " $4 " ## " $5 }') awk '
         substr($0, 1, length(ENVIRON["KEY"]) + 4) == ENVIRON["KEY"] " ## " {
@@ -195,8 +197,8 @@ known_case() {
         }' "$out/tree/cases"
 }
 
-# Whether what follows $1 fails, as run_group takes it; the first failure and "group case" go to files
-# in folder $1.
+# Tells whether what follows $1 fails, as run_group takes it; the first failure and "group case" go
+# to files in folder $1.
 noticed() {
     at=$1
     shift
@@ -206,13 +208,14 @@ noticed() {
     sed -n "s/^  case \\([0-9]*\\): .*/$4 \\1/p" "$at/output" | tail -n 1 > "$at/case"
 }
 
-# Whether the case that noticed it before, $4 of group $3, does so, and passes in the unchanged tree.
+# Tells whether the case that noticed it before, $4 of group $3, does so, and passes in the
+# unchanged tree.
 noticed_again() { # machine, set, group, case
     ! noticed "$at" "$1" "$out/$1/test" "$2" "$3" "$CASE_SECONDS" "$4" &&
         noticed "$at" "$1" "$at/test" "$2" "$3" "$CASE_SECONDS" "$4"
 }
 
-# What is compiled again for a change of file $1 that set $2 is to show.
+# Prints the file that is compiled again for a change of file $1 that set $2 is to show.
 unit_of() {
     case $1 in
     attn.h) echo attn.c ;;
@@ -281,7 +284,7 @@ esac
 
 # ---- all of them
 
-# The list of cases, anew for mutants that ran and as it was for all others that still exist.
+# Writes the list of cases: anew for mutants that ran, unchanged for others that still exist.
 write_cases() {
     while IFS= read -r line; do
         at=$out/${line%% *}
@@ -312,7 +315,7 @@ wanted=$(echo "$chosen" | awk '{ split($0, part, " ## "); print part[5] }' | sor
 
 build_machine here || exit 1
 
-# Lines "name set" of the sets that can run; a sentence for each other one.
+# Prints lines "name set" of the sets that can run, and a sentence for each other set.
 : > "$out/sets"
 for name in $(echo "$wanted" | sed 's/:.*//' | sort -u); do
     kernels=$(set_named "$name")
@@ -335,7 +338,7 @@ for n in $numbers; do
     cat "$out/$n/verdict" 2> /dev/null || echo "ENDED EARLY $n"
 done > "$out/table.txt"
 [ -z "${WRITE:-}" ] || write_cases
-# What went wrong last: a log is read from its end.
+# Prints the last error: a log is read from its end.
 grep -E '^(killed|skipped)' "$out/table.txt" | sort
 grep -vE '^(killed|skipped)' "$out/table.txt" | sort
 awk '

@@ -5,11 +5,11 @@
 #
 # usage: tools/numerics.sh [BUILD] [LENGTHS]      (make numerics; BUILD holds error_table)
 #
-#   LENGTHS         how many of 1K, 4K ... 1M keys; the other columns of the page are not looked at
-#   RUN             what runs a program
-#   WRITE=1         writes the tables to the page instead (all lengths only)
+#   LENGTHS         how many of 1K, 4K ... 1M keys are measured; other columns are not compared
+#   RUN             a command that runs a program
+#   WRITE=1         writes the tables to the page instead (only with all lengths)
 #
-# The figures are the same on every machine; when a table differs, the library's bits have changed.
+# The figures are the same on every machine. When a table differs, the library's bits have changed.
 set -u
 build=${1:-build}
 lengths=${2:-6}

@@ -1,20 +1,20 @@
 #!/bin/sh
-# opencl_gate.sh - what compilers for GPUs make of kernels.cl, on a machine without one.
+# opencl_gate.sh - checks what compilers for GPUs make of kernels.cl, on a machine without a GPU.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/opencl_gate.sh [folder for files, default build/opencl_gate]
 #
 # 1. kernels.cl is OpenCL C 1.2, 2.0 and 3.0 without a warning and without double precision.
 # 2. Each variant of the table below is compiled for each device: NVIDIA by clang, libclc and ptxas;
-#    AMD by clang and rocm-device-libs; Intel by ocloc. The drivers' own compilers are near
-#    relatives, no more: this tells what goes wrong, not how fast a kernel is.
-# 3. Of each kernel registers, spills, stack and local memory are compared with opencl_gate.txt.
-#    What an item keeps in memory instead of registers is not 0 only where a line there says why.
+#    AMD by clang and rocm-device-libs; Intel by ocloc. The drivers' own compilers are only near
+#    relatives of these, so the gate shows errors and not the speed of a kernel.
+# 3. Registers, spills, stack and local memory of each kernel are compared with opencl_gate.txt.
+#    Spills and stack are 0 unless a line there says why not.
 # 4. Planted bugs are noticed.
 #
-# What is not installed is skipped with a sentence. WRITE=1 writes the table anew, with the reasons
-# of lines that keep their place. JOBS=N compiles N at a time (default 2). CLANG, PTXAS, OCLOC name
-# the compilers.
+# A compiler that is not installed is skipped with a sentence. WRITE=1 writes the table anew, with
+# the reasons of lines that keep their place. JOBS=N compiles N at a time (default 2). CLANG, PTXAS
+# and OCLOC name the compilers.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-${1:-build/opencl_gate}}
@@ -92,7 +92,7 @@ defines() { # -D for each option, and what attn_opencl.c asks of GPUs
     done
 }
 
-# Whether the compilers of $1 are there; says what is not.
+# Tells whether the compilers of $1 are there; says what is not.
 has() {
     case $1 in
     nvidia) [ -n "$clang" ] && [ -n "$ptxas" ] && [ -n "$libclc" ] ;;
@@ -111,7 +111,8 @@ needs() {
 
 # ---- one compilation: lines "target variant kernel registers spill stack local"
 
-# Text of the PTX, for the least of the targets; each then gets its own code, as from a driver.
+# Makes the text of the PTX for the least of the targets; each then gets its own code, as from a
+# driver.
 to_ptx() { # to_ptx FILE OPTION...
     to=$1
     shift
@@ -179,7 +180,7 @@ to_intel() { # to_intel FILE TARGET OPTION...: what it printed in FILE.log
         -out_dir "${to%/*}" > "$to.log" 2>&1 || { cat "$to.log"; return 1; }
 }
 
-# The text .ze_info is a section of the file as it is. Stack: scratch memory of a thread.
+# The text .ze_info is a section of the file. Stack is the scratch memory of a thread.
 read_intel() {
     {
         sed -n 's/.*kernel \([a-z_]*\) *compiled.*spilled around \([0-9]*\).*/spilled \1 \2/p' \
@@ -203,8 +204,8 @@ read_intel() {
         END { flush() }'
 }
 
-# compile TARGET VENDOR VARIANT FILE OPTION...: lines to FILE.rows; fails where it does not compile,
-# with the reason in FILE.log.
+# compile TARGET VENDOR VARIANT FILE OPTION...: writes lines to FILE.rows; fails where the kernels
+# do not compile, with the reason in FILE.log.
 compile() {
     target=$1 vendor=$2 variant=$3 file=$4
     shift 4
@@ -230,7 +231,7 @@ wrong() { # wrong FILE TARGET VARIANT: it does not compile
         "$(grep -m 1 -iE 'error|fatal' "$1.log" || tail -n 1 "$1.log")"
 }
 
-# Line $1 of the jobs: a variant for one target, or for all of NVIDIA's.
+# Runs line $1 of the jobs: a variant for one target, or for all of NVIDIA's.
 one() {
     # shellcheck disable=SC2046 # words
     set -- $(sed -n "${1}p" "$out/jobs") "$1"
@@ -255,7 +256,7 @@ fi
 
 # ---- judgement
 
-# judge ROWS TABLE: what is wrong, a line each.
+# judge ROWS TABLE: prints a line for each error.
 judge() {
     for target in $(targets | awk '{ print $1 }'); do
         echo "cap $target $(local_cap "$target")"
@@ -297,7 +298,7 @@ judge() {
         }' - "$2" "$1"
 }
 
-# The table of these rows: registers may grow a little, other compilers' versions differ.
+# Makes the table of these rows. Registers may grow a little, because compilers' versions differ.
 write_table() {
     awk '
         FILENAME == ARGV[1] && (/^#/ || $1 == "reason" || NF == 0) { print; next }
@@ -329,7 +330,7 @@ language() { # language FILE: what is wrong
 
 # ---- planted bugs, in the kernel check: a small program
 
-# plant NAME SED PATTERN: each compiler at hand notices it.
+# plant NAME SED PATTERN: checks that each compiler at hand notices the bug.
 plant() {
     sed "$2" kernels.cl > "$out/planted.cl"
     if cmp -s kernels.cl "$out/planted.cl"; then
@@ -440,7 +441,7 @@ cat "$out"/*.rows | awk 'FILENAME != "-" { place[$2] = $1; next } { print place[
 [ -z "${WRITE:-}" ] || write_table "$out/rows"
 judge "$out/rows" "$table" >> "$out/wrong"
 
-# One line a target: the kernel forward in each variant.
+# Prints one line a target: the kernel forward in each variant.
 awk '
     $3 == "forward" {
         if ($1 != last) printf "%s%-7s", last == "" ? "" : "\n", $1

@@ -1,13 +1,13 @@
-/* page_cost.c - what pages of 16 keys cost a step of decoding, beside what memory takes for the
- * same pieces in the same order when nothing is computed.
+/* page_cost.c - measures what pages of 16 keys cost a step of decoding, next to the time in which
+ * memory delivers these pieces in this order when nothing is computed.
  * SPDX-License-Identifier: MIT
  *
  *     sh tools/page_cost.sh [library, default build/libattn.a]
  *
- * 32 heads over 8 key heads of 128, one row, one thread. Keys lie contiguous, in pages in ascending
- * order, in pages in random order; the reading loop takes the same K in pieces of one head of one
- * page, asking for the next piece as it reads one. All are timed in turn, by CPU time; ratios are
- * medians over the rounds. "large" memory: large pages of the system are asked for. */
+ * The shape is 32 heads over 8 key heads of 128, one row, one thread. Keys lie contiguous, in
+ * pages in ascending order, or in pages in random order. The reading loop takes K in pieces of one
+ * head of one page and prefetches the next piece as it reads one. All are timed in turn, by CPU
+ * time; ratios are medians over the rounds. "large" memory asks for large pages of the system. */
 #define _DEFAULT_SOURCE
 #include "../attn.h"
 
@@ -44,7 +44,7 @@ static void *memory_of(size_t bytes, int large)
     return at;
 }
 
-/* Pages 0.. in ascending or random order. */
+/* Fills a table with pages 0.. in ascending or random order. */
 static int32_t *table_of(int32_t pages, int shuffle)
 {
     int32_t *table = malloc((size_t)pages * sizeof *table);
@@ -58,8 +58,8 @@ static int32_t *table_of(int32_t pages, int shuffle)
     return table;
 }
 
-/* The piece of every page that belongs to each head, in the order of the table; NULL = all in a
- * row. */
+/* Reads the piece of every page that belongs to each head, in the order of the table; NULL = all in
+ * a row. */
 static void read_pieces(const char *from, const int32_t *table, int32_t pages, size_t piece)
 {
     uint64_t sum = 0;
@@ -88,7 +88,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median of time way / time 0. */
+/* Returns the median of time way / time 0. */
 static double ratio(double time[WAYS][ROUNDS], int way)
 {
     double r[ROUNDS];

@@ -1,5 +1,6 @@
 #!/bin/sh
-# page_cost.sh - builds and runs tools/page_cost.c: pages of 16 keys against contiguous ones.
+# page_cost.sh - builds and runs tools/page_cost.c, which compares pages of 16 keys with contiguous
+# keys.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/page_cost.sh [library, default build/libattn.a]     (from the root, after make)

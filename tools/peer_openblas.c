@@ -1,11 +1,12 @@
-/* peer_openblas.c - unfused attention over somebody's sgemm, as well as it goes.
+/* peer_openblas.c - unfused attention over a given sgemm, as fast as it gets.
  * SPDX-License-Identifier: MIT
  *
- * What a careful user of a BLAS writes. Blocks of rows keep the logits in the cache (the caller
- * tries several sizes) and let causal calls stop at the diagonal; where query heads share keys a
- * full mask makes them one taller matrix; the scale sits in the exponent and 1/sum in the rows of
- * O, so that the softmax reads the logits twice and writes them once. Compiled with -O3
- * -march=native -ffast-math (Makefile), with which compilers vectorise all loops below. */
+ * A careful user of a BLAS writes this code. Blocks of rows keep the logits in the cache (the
+ * caller tries several sizes) and let causal calls stop at the diagonal. Under a full mask the
+ * query heads that share keys become one taller matrix. The scale sits in the exponent and 1/sum
+ * in the rows of O, so that the softmax reads the logits twice and writes them once. The Makefile
+ * compiles it with -O3 -march=native -ffast-math, with which compilers vectorise all loops
+ * below. */
 #include "peer_openblas.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ static inline float exp2_of(float x)
                               f * (0.0555071309f + f * (0.00967554189f + f * 0.00132764725f)))));
 }
 
-/* s = exp(scale * (s - max)) with c = scale * log2(e); the sum of it. */
+/* s = exp(scale * (s - max)) with c = scale * log2(e). Returns the sum. */
 static float exp_row(float *s, int n, float c)
 {
     float max = s[0], sum = 0;
@@ -55,7 +56,7 @@ static float exp_row(float *s, int n, float c)
     return sum;
 }
 
-/* Rows begin .. begin + count - 1 of a matrix of queries against the first `keys` keys. */
+/* Computes rows begin .. begin + count - 1 of a matrix of queries against the first `keys` keys. */
 static void run_block(const peer_openblas *p, int begin, int count, int keys, const float *q,
                       const float *k, const float *v, float *o)
 {
@@ -79,7 +80,7 @@ static void run_block(const peer_openblas *p, int begin, int count, int keys, co
     }
 }
 
-/* The heads as matrices: all query heads of one kv head at once where no row differs by mask. */
+/* Takes all query heads of one kv head as one matrix where no row differs by mask. */
 static int rows_of_matrix(const peer_shape *s)
 {
     return s->causal ? s->rows : s->rows * (s->heads_q / s->heads_kv);

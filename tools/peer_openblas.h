@@ -1,4 +1,4 @@
-/* peer_openblas.h - unfused attention over somebody's sgemm, as well as it goes.
+/* peer_openblas.h - unfused attention over a given sgemm, as fast as it gets.
  * SPDX-License-Identifier: MIT */
 #ifndef PEER_OPENBLAS_H
 #define PEER_OPENBLAS_H
@@ -20,7 +20,7 @@ typedef struct peer_openblas peer_openblas;
  * heads that share keys). NULL = no memory. The tensors stay the caller's. */
 peer_openblas *peer_openblas_open(const peer_shape *shape, peer_sgemm_fn sgemm, int rows,
                                   const float *q, const float *k, const float *v, float *o);
-int peer_openblas_run(peer_openblas *peer); /* 0 = done */
+int peer_openblas_run(peer_openblas *peer); /* 0 = success */
 void peer_openblas_close(peer_openblas *peer);
 
 #endif

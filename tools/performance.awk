@@ -1,10 +1,11 @@
 # performance.awk - the measured part of docs/performance.md.
 # SPDX-License-Identifier: MIT
 #
-# awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv backward.csv: the
-# first file has goals, the others a head line of column names. A row counts as disturbed when its
-# threads had less than DISTURBED percent of their CPUs: a goal that it misses is undecided then,
-# and so is one that compares it.
+#     awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv backward.csv
+#
+# The first file has goals; the others begin with a line of column names. A row counts as disturbed
+# when its threads had less than DISTURBED percent of their CPUs: a goal that it misses is undecided
+# then, and so is a goal that compares it.
 
 BEGIN { DISTURBED = 97 }
 FNR == 1 { file++ }
@@ -105,7 +106,7 @@ file == 5 && get("threads") > 1 {
     pair_running[pairs] = get("pct_running") < alone_running ? get("pct_running") : alone_running
 }
 
-# Cases for each kernel set have goals, the others are named after what they are about.
+# Only cases for each kernel set have goals; the others are named after their subject.
 file == 6 && get("threads") == 1 {
     name = get("scenario") == get("kernels") ? get("case") : get("scenario") ": " get("case")
     gradient_name[++gradients] = name; gradient_set[gradients] = get("kernels")
@@ -122,7 +123,7 @@ function goal_of(name, set)
     return (name, "*") in goal ? goal[name, "*"] : ""
 }
 
-# Sets wanted and wanted_text; 0 when there is no goal or its base was not measured.
+# Sets wanted and wanted_text. Returns 0 without a goal, or if its base was not measured.
 function find_goal(name, set,    text, word)
 {
     text = goal_of(name, set)
@@ -138,7 +139,7 @@ function find_goal(name, set,    text, word)
     return 1
 }
 
-# What a row says of its goal: a miss of a disturbed one decides nothing.
+# The verdict of a row on its goal. A miss of a disturbed row decides nothing.
 function judge(reached, by, is_disturbed)
 {
     if (reached) { met++; return "met" }
@@ -147,7 +148,7 @@ function judge(reached, by, is_disturbed)
     return "missed by " by
 }
 
-# A goal is undecided, too, when what it compares with is disturbed.
+# A goal is also undecided when the row that it compares with is disturbed.
 function verdict_of(key, set)
 {
     return judge(share[key] >= wanted && !(base != "" && disturbed(base SUBSEP set)),
@@ -155,7 +156,7 @@ function verdict_of(key, set)
         disturbed(key) || base != "" && disturbed(base SUBSEP set))
 }
 
-# Added to the verdict of a disturbed row.
+# The words that a disturbed row adds to its verdict.
 function say_lost(running)
 {
     if (!lost(running)) return ""
@@ -168,7 +169,7 @@ function say_goals()
     printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
         unmeasured
     if (disturbed_rows)
-        printf "\n**Disturbed: in %d of %d rows other programs had the CPU, too.%s**\n",
+        printf "\n**Disturbed: in %d of %d rows other programs also had the CPU.%s**\n",
             disturbed_rows, said_rows, " Measure again."
     met = missed = undecided = unmeasured = disturbed_rows = said_rows = 0
 }
@@ -185,7 +186,7 @@ function say_row(name, set,    key, verdict)
         wanted_text, verdict
 }
 
-# Goals of sets that were measured, whose case was not; of gradients or of all else.
+# Prints goals whose set was measured and whose case was not, of gradients or of all others.
 function say_missing(backward,    g, s)
 {
     for (g = 1; g <= goals; g++)
@@ -203,9 +204,10 @@ function say_missing(backward,    g, s)
 function say_backward(    i)
 {
     print "\n## Backward\n"
-    print "Gradients dq, dk and dv, one thread, shares as above; FLOPs are those of five products,"
-    print "2 (3 head_dim + 2 head_dim_v) a visible pair, whatever is computed twice. What is not"
-    print "`backward` is measured with the best set; modifiers: D=64, s2048, beside none.\n"
+    print "The calls compute dq, dk and dv on one thread; shares are those of Prefill. FLOPs are"
+    print "those of five products, 2 (3 head_dim + 2 head_dim_v) a visible pair, even where"
+    print "something is computed twice. Cases other than `backward` use the best set; modifiers are"
+    print "at D=64, s2048, next to none.\n"
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= gradients; i++) say_row(gradient_name[i], gradient_set[i])
     say_missing(1)
@@ -215,7 +217,7 @@ function say_backward(    i)
 function say_space(    s, d, limit, verdict)
 {
     print "\n## Workspace of one thread\n"
-    print "What attn_workspace_size asks for, the most over the cases of prefill.\n"
+    print "This is the most that attn_workspace_size asks for over the cases of Prefill.\n"
     print "| set | head_dim | KiB | goal | |\n|---|---|---|---|---|"
     limit = goal["workspace", "*"] + 0
     for (s = 1; s <= sets; s++)
@@ -230,10 +232,10 @@ function say_space(    s, d, limit, verdict)
 function say_kernels(    i, d, id, part)
 {
     print "\n## Single kernels\n"
-    print "`build/bench kernels`: tiles of 128 keys in L1 and L2, medians. `_exp`: the"
-    print "exponentials of another block beside the product; `_lanes`: the upper half of the lanes,"
-    print "which alone counts; `tile`: logits, maxima, exponentials and values of all keys; the"
-    print "last five: of gradients.\n"
+    print "`build/bench kernels` measured tiles of 128 keys in L1 and L2, medians. `_exp` computes"
+    print "the exponentials of another block beside the product. `_lanes` uses the upper half of"
+    print "the lanes, which alone counts. `tile` computes logits, maxima, exponentials and values"
+    print "of all keys. The last five are those of gradients.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"
@@ -248,7 +250,7 @@ function say_kernels(    i, d, id, part)
     }
 }
 
-# Goals of a kind whose case is not among the known; cells: empty columns before the goal.
+# Prints goals of a kind whose case is unknown; cells are the empty columns before the goal.
 function say_missing_cases(kind, known, cells,    g, text)
 {
     for (g = 1; g <= goals; g++) {
@@ -276,11 +278,11 @@ function say_decode_row(i,    text, word, reached, verdict)
 function say_decode(    i)
 {
     print "\n## Decode\n"
-    print "One query row of each head, one thread, kernels of the library's choice. Reading: the"
-    print "time of a plain loop that reads the same K and V, in turn with the calls, over the time"
-    print "of the call, median of pairs; peak: the share of the FMA peak, as above; GB/s: of K and V"
-    print "by the call and by the loop, medians. Roof: the larger share. In MLA 128 query heads"
-    print "share one cache.\n"
+    print "Each call has one query row of each head, one thread, and kernels of the library's"
+    print "choice. Reading is the time of a plain loop that reads the same K and V, in turn with"
+    print "the calls, over the time of the call, median of pairs. Peak is the share of the FMA"
+    print "peak, as in Prefill. GB/s is the rate of K and V in the call and in the loop, medians."
+    print "Roof is the larger share. In MLA 128 query heads share one cache.\n"
     print "| case | set | reading, % | peak, % | GB/s | loop | goal | |"
     print "|---|---|---|---|---|---|---|---|"
     for (i = 1; i <= decodes; i++) say_decode_row(i)
@@ -304,8 +306,8 @@ function say_pair(i,    text, word, verdict)
 function say_threads(    i)
 {
     print "\n## Threads\n"
-    print "D=128, f32; one thread and several in turn on the same tensors. Reading: as for decode,"
-    print "by a loop that reads K and V with as many threads.\n"
+    print "D=128, f32; one thread and several threads run in turn on the same tensors. Reading is"
+    print "that of Decode, by a loop that reads K and V with as many threads.\n"
     print "| case | set | threads | ms, one | ms | speed-up | reading, % | goal | |"
     print "|---|---|---|---|---|---|---|---|---|"
     for (i = 1; i <= pairs; i++) say_pair(i)
@@ -320,10 +322,11 @@ END {
         exit 1
     }
     print "## Prefill\n"
-    print "One thread; share: of the measured FMA peak of the set's vector unit, in clock cycles"
-    printf "of the same moment, median of %d calls. f16 and bf16 are storage types; strided is\n",
+    print "The calls use one thread. Share is that of the measured FMA peak of the set's vector"
+    printf "unit, in clock cycles of the same moment, median of %d calls. f16 and bf16 are storage\n",
         samples
-    print "[seq][head][dim] with 8 heads. Cases that a goal compares were timed in turn.\n"
+    print "types; strided is [seq][head][dim] with 8 heads. Cases that a goal compares were timed"
+    print "in turn.\n"
     print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
     say_missing(0)

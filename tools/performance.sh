@@ -4,15 +4,15 @@
 #
 # usage: tools/performance.sh [BUILD]      (make performance; BUILD holds bench)
 #
-#   PEERS=FILE      the section on peers is FILE (as tools/compare_peers --markdown writes it)
+#   PEERS=FILE      takes the section on peers from FILE (tools/compare_peers --markdown writes it)
 #   BENCH_FLAGS     more options for `bench prefill`, backward, decode, threads: "--iters 5"
-#   RUN             what runs a program, e.g. "taskset -c 1"
-#   RUN_THREADS     what runs `bench threads`, which wants all CPUs (RUN)
-#   MEASURED=DIR    measures nothing, takes prefill.csv, prefill.json, kernels.csv, decode.csv,
+#   RUN             a command that runs a program, e.g. "taskset -c 1"
+#   RUN_THREADS     a command that runs `bench threads`, which needs all CPUs (default RUN)
+#   MEASURED=DIR    measures nothing and takes prefill.csv, prefill.json, kernels.csv, decode.csv,
 #                   threads.csv and backward.csv of DIR
-#   OUTPUT=FILE     written instead of docs/performance.md
+#   OUTPUT=FILE     writes FILE instead of docs/performance.md
 #
-# What stands between the markers of the notes and of the peers is kept; all else is written anew.
+# Text between the markers of the notes and of the peers is kept; everything else is written anew.
 set -u
 tools=$(dirname "$0")
 build=${1:-build}
@@ -42,13 +42,13 @@ measure()
         fail "bench threads failed: nothing written"
 }
 
-# text KEY, number KEY: of the line "machine" of the JSON, or of its top.
+# text KEY, number KEY: print a value of the line "machine" of the JSON, or of its top.
 text() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" "$work/prefill.json" | head -n 1; }
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$work/prefill.json" | head -n 1; }
 kib() { number "$1" | awk '{printf "%.0f KiB", $1 / 1024}'; }
 decimal() { number "$1" | awk '{printf "%.1f", $1}'; }
 
-# region NAME: its lines with the markers, from the page as it is; markers alone where it has none.
+# region NAME: prints its lines with the markers from the present page, or the markers alone.
 region()
 {
     begin="<!-- $1 -->" end="<!-- /$1 -->"
@@ -76,9 +76,9 @@ head_of_page()
 <!-- SPDX-License-Identifier: MIT -->
 # Performance
 
-Written by \`make performance\` from one run, but for the notes and the peers. Goals are goals: what
-the library is meant to reach, for a machine with AVX-512 and 1 MiB of L2
-(\`tools/goals.txt\`), not what it promises. Each number is a median.
+\`make performance\` wrote this page from one run, except for the notes and the peers. A goal is what
+the library is meant to reach on a machine with AVX-512 and 1 MiB of L2 (\`tools/goals.txt\`); it is no
+promise. Each number is a median.
 
 | | |
 |---|---|

@@ -1,12 +1,12 @@
-# plot.awk - the rows of the bench's CSV as data files for tools/plot.gp.
+# plot.awk - turns rows of the bench's CSV into data files for tools/plot.gp.
 # SPDX-License-Identifier: MIT
 #
 #     awk -v folder=DIR -f tools/plot.awk FILE.csv...
 #
-# Columns are found by their names in the head line. For each picture that the rows suffice for,
-# DIR/NAME.dat holds its series, one block each with its name on top, and DIR/NAME.set what
-# tools/plot.gp loads beside it; for the others one sentence says what is missing. A file that is
-# no such CSV is refused: exit status 2.
+# Columns are found by their names in the head line. For each picture whose rows are there,
+# DIR/NAME.dat gets its series, one block each with its name on top, and DIR/NAME.set gets the
+# settings that tools/plot.gp loads beside it. For the other pictures one sentence says what is
+# missing. A file that is not a CSV of the bench is refused with exit status 2.
 
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
@@ -16,7 +16,7 @@ BEGIN {
 
 # ---- reading
 
-# One line of CSV into f[1..n]; texts may be quoted, with quotes doubled inside.
+# Reads one line of CSV into f[1..n]; texts may be quoted, with quotes doubled inside.
 function split_csv(line, f,    n, c, quoted, i, text) {
     n = 0
     text = ""
@@ -66,7 +66,7 @@ FNR == 1 {
     }
 }
 
-# The number in a column of a row; 0 where there is none.
+# Returns the number in a column of a row, or 0 where the cell has none.
 function n_of(row, name) { return (row, name) in number ? number[row, name] : 0 }
 function t_of(row, name) { return (row, name) in text_of ? text_of[row, name] : "" }
 
@@ -85,7 +85,7 @@ function series_of(row) {
     return plain(t_of(row, "impl") (t_of(row, "kernels") == "" ? "" : ", " t_of(row, "kernels")))
 }
 
-# All of a shape but its length, in words.
+# Returns all of a shape but its length, in words.
 function shape_of(row,    mask) {
     mask = t_of(row, "mask")
     return plain("batch " n_of(row, "batch") ", " heads(row) \
@@ -98,7 +98,7 @@ function shape_of(row,    mask) {
 
 # ---- writing
 
-# Numbers of points, smallest first, without repetition: order[1..n].
+# Sets order[1..n] to the numbers of points, smallest first, without repetition.
 function sorted(keys, order,    n, k, i, j) {
     n = 0
     for (k in keys) order[++n] = k + 0
@@ -128,13 +128,13 @@ function add_point(name, x, text) {
     xs_of[known[name]] = xs_of[known[name]] " " x
 }
 
-# Each its own mark, also where several have one x: these stand 1e-7 apart.
+# Each point gets its own mark: points with one x stand 1e-7 apart.
 function add_mark(name, x, text) {
     while ((name in known) && ((known[name], x) in lines)) x = sprintf("%.12g", x * (1 + 1e-7))
     add_point(name, x, text)
 }
 
-# The series in the order in which they came, each by rising x.
+# Writes the series in the order in which they came, each by rising x.
 function write_series(picture, caption, more,    i, j, k, n, list, keys, order, file) {
     file = folder "/" picture ".dat"
     for (i = 1; i <= num_series; i++) {
@@ -157,10 +157,10 @@ function left_out(picture, why) { print "plot: " picture " left out: " why }
 
 # ---- over the length: of all shapes the one that was measured at the most lengths
 
-# Rows of `bench memory` are one call in a fresh process each: of use for memory alone.
+# Rows of `bench memory` are one call in a fresh process each and serve only for memory.
 function is_memory(r) { return t_of(r, "preset") == "memory" || n_of(r, "rss_growth_bytes") > 0 }
 
-# Whether a row is about length and of the kind: memory rows or others.
+# Tells whether a row is about length and of the kind: memory rows or others.
 function of_kind(r, kind) {
     if (t_of(r, "impl") == "append") return 0
     return n_of(r, "seq_q") == n_of(r, "seq_kv") && is_memory(r) == (kind == "memory")
@@ -204,13 +204,13 @@ function latency(    r) {
     write_series("latency", best_shape, "")
 }
 
-# One colour an implementation, in the order in which they come.
+# Each implementation has one colour, in the order in which they come.
 function colour_of(impl) {
     if (!(impl in colours)) colours[impl] = ++num_colours
     return colours[impl]
 }
 
-# A column as series, one an implementation; the colours of those that are new.
+# Makes a column into series, one an implementation, and gives new ones a colour.
 function add_memory(column, title, kind,    r, before, text) {
     text = ""
     for (r = 1; r <= rows; r++) {
@@ -284,8 +284,8 @@ function case_of(r,    by, p50) {
     return plain(t_of(r, "case") ", " by) sprintf(p50 < 1000 ? "  %.3g ms" : "  %.0f ms", p50)
 }
 
-# Rows that are shown, chosen[1..n]: of latency where there are any; when too many those of the
-# default path, when still too many every so manyth.
+# Sets chosen[1..n] to the rows that are shown: those of preset latency if it was measured. If these
+# are too many, those of the default path, and if these still are, only every k-th of them.
 function choose_rows(chosen,    r, n, all, only, pass, i) {
     only = ""
     for (r = 1; r <= rows; r++) if (t_of(r, "preset") == "latency") only = "latency"
@@ -333,14 +333,14 @@ function percentiles(    n, shown, i, r, p50, chosen, file, tics, low, high) {
 
 # ---- threads: the same case with one thread and with more
 
-# The case's name without a thread count that it may end with.
+# Returns the name of the case without a thread count at its end.
 function case_without_threads(r,    name) {
     name = plain(t_of(r, "case"))
     sub(/[ ,]*(t|threads? ?)[0-9]+$/, "", name)
     return name == "" ? plain(t_of(r, "preset")) : name
 }
 
-# Presets that are about threads, where the rows have them.
+# Prefers presets that are about threads, where the rows have them.
 function about_threads(r) {
     return t_of(r, "preset") == "threads" || t_of(r, "preset") == "factors"
 }
@@ -388,7 +388,7 @@ function decode_shape(r) {
         n_of(r, "head_dim") " kv" n_of(r, "seq_kv")
 }
 
-# place[shape], from 0, and column_of[type], from 0, of what is shown; returns the tics.
+# Sets place[shape] and column_of[type], both from 0, for the shown rows; returns the tics.
 function place_shapes(only, place, column_of,    r, shape, type, tics) {
     tics = ""
     num_shapes = num_types = 0

@@ -1,16 +1,16 @@
-# plot.gp - one picture of the data files that tools/plot.awk writes.
+# plot.gp - draws one picture from the data files that tools/plot.awk writes.
 # SPDX-License-Identifier: MIT
 #
 #     gnuplot -e "picture='latency'; type='png'; folder='DIR'; out='FILE'" tools/plot.gp
 #
-# 1000 pixels wide; the legend stands below the axes, where it hides nothing.
+# A picture is 1000 pixels wide; the legend stands below the axes, where it hides nothing.
 
 if (type eq "png") set terminal pngcairo size 1000,660 font "DejaVu Sans,12" noenhanced
 if (type eq "svg") set terminal svg size 1000,660 font "DejaVu Sans,sans-serif,15" noenhanced \
     background "#ffffff"
 set output out
 
-# Colours that people with any kind of colour vision tell apart, and another mark for each.
+# People with any kind of colour vision can tell these colours apart; each has another mark.
 set linetype 1 lc rgb "#0072b2" lw 2 pt 7 ps 1.1
 set linetype 2 lc rgb "#d55e00" lw 2 pt 5 ps 1.0
 set linetype 3 lc rgb "#009e73" lw 2 pt 9 ps 1.2
@@ -27,13 +27,13 @@ set title font ",14"
 
 data = folder."/".picture.".dat"
 load folder."/".picture.".set"
-# Room below the axes for the tics, the label and a legend of so many entries, two to a line.
+# The room below the axes holds the tics, the label and the legend, two entries to a line.
 legend = "set key at screen 0.5, screen 0.015 center bottom horizontal reverse Left samplen 2.5 \
 maxcols 3 width 2; set bmargin room + 0.8 + 1.25 * ceil(entries / 2.0)"
 room = 4.2
 about(title) = caption eq "" ? title : title."\n".caption
 
-# Both axes by factors: lengths of 128 and of a million share one.
+# Both axes are logarithmic, because lengths of 128 and of a million share one.
 length_axis = "set logscale x 2; set logscale y; set format x '%.0f'; set format y '%g'; \
 set mytics 10; set xlabel 'sequence length (tokens)'; set offsets graph 0.03, graph 0.03; \
 entries = n; eval legend"

@@ -1,10 +1,11 @@
 #!/bin/sh
-# plot.sh BENCH FOLDER [FILE.csv...] - pictures of the bench's CSV, as PNG and SVG, in FOLDER.
+# plot.sh BENCH FOLDER [FILE.csv...] - draws the bench's CSV as PNG and SVG in FOLDER.
 # SPDX-License-Identifier: MIT
 #
-# Without files it measures: the presets that the pictures need, with --quick, some minutes. RUN: an
-# emulator. GNUPLOT: the program (gnuplot); where it is missing one sentence says so and nothing is
-# wrong. Exit status 2 when a file is no such CSV or no picture can be made of it.
+# Without files it first measures the presets that the pictures need, with --quick, for some
+# minutes. RUN names an emulator, GNUPLOT the program (gnuplot). If gnuplot is missing, one
+# sentence says so and nothing is wrong. The exit status is 2 when a file is not a CSV of the bench
+# or gives no picture.
 set -u
 [ $# -ge 2 ] || { echo "usage: plot.sh BENCH FOLDER [FILE.csv...]" >&2; exit 2; }
 bench=$1
@@ -22,7 +23,7 @@ mkdir -p "$folder" || exit 2
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# Each by itself, so that each has the time of --quick.
+# Each preset runs by itself, so that each has the time of --quick.
 measure() { # measure NAME: a preset or command that this bench offers, to FOLDER/NAME.csv
     ${RUN:-} "$bench" --help > "$work/help"
     grep -E "^(preset)? *$1 " "$work/help" | grep -qv 'not available' || return 0

@@ -1,7 +1,7 @@
 #!/bin/sh
-# plot_test.sh - plot.sh on rows made up for it: what is drawn, what is left out, what is refused.
+# plot_test.sh - tests plot.sh on made-up rows: what is drawn, what is left out, what is refused.
 # SPDX-License-Identifier: MIT
-# GNUPLOT: the program; where it is missing only the data files are checked.
+# GNUPLOT names the program; if it is missing, only the data files are checked.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd)
 gnuplot=${GNUPLOT:-gnuplot}

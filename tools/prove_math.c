@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Proves the elementary functions of attn.c over all their inputs: 2^x, tanh, log2, the software
- * fma, the same in vectors of SSE2, the integer 1/sqrt(n), and 1/x of kernels.cl. A program that
+ * fma, that fma in vectors of SSE2, the integer 1/sqrt(n), and 1/x of kernels.cl. The program
  * stands alone:
  *
  *     cc -std=c99 -O2 -march=native -ffp-contract=off tools/prove_math.c -o prove_math -lm
@@ -12,7 +12,7 @@
  * References are libm's double functions. An error of even 4 ulp in double is 2^-27 ulp here.
  * An error is counted in ulp of the binade that holds the reference; an ulp is at least 2^-149.
  */
-#include "../attn.c"
+#include "../src/numbers.c"
 #if defined __SSE2__
 #include "../attn_simd_sse2.c"
 #define VECTOR_FMA(a, b, c) sse2_fma(0, a, b, c)
@@ -96,7 +96,7 @@ static void prove_wrong(struct proof *r, uint32_t at)
 static void prove_measure(struct proof *r, uint32_t at, float result, double reference)
 {
     double d = fabs((double)result - reference) * per_ulp(reference);
-    if (!(d <= 1e9)) /* a NaN or an infinity where a number is due */
+    if (!(d <= 1e9)) /* a NaN or an infinity in place of a number */
         prove_wrong(r, at);
     else if (d > r->worst) {
         r->worst = d;
@@ -205,7 +205,7 @@ static void check_log2(struct proof *r, uint32_t u, float result)
     }
 }
 
-/* All 2^32 floats, or every stride-th. Results come from a plain loop, as a compiler likes it. */
+/* Tests all 2^32 floats, or every stride-th, in a plain loop that a compiler can vectorise. */
 static void sweep(const char *name, void (*f)(const float *x, float *y, uint32_t n),
                   void (*check)(struct proof *, uint32_t, float), double bound)
 {
@@ -314,7 +314,7 @@ static void compare_fma(struct proof *r, float a, float result, float exact)
         prove_wrong(r, prove_word(a));
 }
 
-/* fma_soft alone; four at a time, neighbours of each other, by both forms of attn_simd_sse2.c. */
+/* fma_soft is tested alone, and four neighbours at a time by both forms of attn_simd_sse2.c. */
 struct fma_proof {
     struct proof soft, vector;
     float a[4], b[4], c[4], exact[4];
@@ -402,7 +402,7 @@ static void prove_fma(void)
             check_fma(&f, with_exponent((uint32_t)p, ea), with_exponent((uint32_t)q, eb),
                       with_exponent((uint32_t)s, ec));
             break;
-        case 2: /* the same with few bits: ties, and ties missed by the last bit of the product */
+        case 2: /* few bits: ties, and ties missed by the last bit of the product */
             eb = 1 + (int)(q >> 32 & 255);
             ec = ea + eb - 127 + (int)((s >> 32) % 121) - 60;
             check_fma(&f, sparse(p, ea), sparse(q, eb), sparse(s, ec));
@@ -450,7 +450,7 @@ static void prove_fma(void)
 #endif
 }
 
-/* The sign of a * a * n - 4^m, for a < 2^27 and n < 2^41, in 32-bit limbs. */
+/* Returns the sign of a * a * n - 4^m, for a < 2^27 and n < 2^41, in 32-bit limbs. */
 static int compare_square(uint64_t a, uint64_t n, int m)
 {
     uint64_t s = a * a, s0 = s & 0xffffffffu, s1 = s >> 32;
@@ -466,7 +466,7 @@ static int compare_square(uint64_t a, uint64_t n, int m)
     return low < power_low ? -1 : low > power_low;
 }
 
-/* With r = S 2^e, 2^23 <= S < 2^24: the midpoints to both neighbours enclose 1/sqrt(n). */
+/* With r = S 2^e, 2^23 <= S < 2^24, the midpoints to both neighbours must enclose 1/sqrt(n). */
 static void check_inv_sqrt(struct proof *r, uint64_t n)
 {
     float y = inv_sqrt_nearest(n);

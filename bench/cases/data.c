@@ -1,6 +1,6 @@
 /* data.c - reproducible inputs.
  * SPDX-License-Identifier: MIT */
-#include "data.h"
+#include "cases.h"
 
 #include <math.h>
 #include <string.h>

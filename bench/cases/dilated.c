@@ -1,12 +1,12 @@
 /* dilated.c - cases of dilated attention: who sees whom, how many pairs, the call.
  * SPDX-License-Identifier: MIT */
-#include "dilated.h"
+#include "jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "masks.h"
+#include "cases.h"
 
 /* ---- who takes part */
 
@@ -140,18 +140,6 @@ void dilated_describe(const bench_case *c, dilated_job *job)
     job->d.branches = job->branches;
     job->d.merge = c->dilated.mean ? ATTN_DILATED_MEAN : ATTN_DILATED_LSE;
     job->d.variant = c->dilated.gathered ? ATTN_DILATED_GATHERED : ATTN_DILATED_STRIDED;
-}
-
-void dilated_plant(dilated_job *job, dilated_fault fault)
-{
-    if (fault == DILATED_LENGTH)
-        job->branches[0].segment++;
-    if (fault == DILATED_STEP)
-        job->branches[0].dilation++;
-    if (fault == DILATED_HEADS)
-        job->branches[0].rotate ^= 1;
-    if (fault == DILATED_MERGE)
-        job->d.merge ^= 1;
 }
 
 attn_status dilated_size(const dilated_job *job, const attn_params *p, const attn_gradients *g,

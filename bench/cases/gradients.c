@@ -1,13 +1,12 @@
 /* gradients.c - cases that compute gradients: what the call needs, and the call.
  * SPDX-License-Identifier: MIT */
-#include "gradients.h"
+#include "jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data.h"
-#include "masks.h"
+#include "cases.h"
 
 double gradients_more_bytes(const bench_case *c)
 {
@@ -159,32 +158,4 @@ void gradients_free(gradients_job *job)
 {
     while (job->num_owned > 0)
         free(job->owned[--job->num_owned]);
-}
-
-/* ---- a fault on purpose */
-
-void gradients_spoil(gradients_job *job, const attn_params *p, int64_t row)
-{
-    const bench_case *const c = job->c;
-    const attn_gradients *const g = &job->g;
-    const int64_t rows = c->batch * c->heads_q * c->seq_q;
-    const int64_t keys = c->batch * c->heads_kv * c->seq_kv;
-    const struct {
-        char *data;
-        int64_t rows, dim;
-        int dtype;
-    } outputs[] = { { g->dq.data, rows, p->head_dim, c->dtype },
-                    { g->dk.data, keys, p->head_dim, c->dtype },
-                    { g->dv.data, keys, p->head_dim_v, c->dtype },
-                    { (char *)g->dbias.data, g->dbias.data ? c->seq_q * c->seq_kv : 0, 1,
-                      ATTN_F32 },
-                    { (char *)g->dsinks, c->heads_q, 1, ATTN_F32 } };
-    int i = 0;
-    for (row--; row >= outputs[i].rows; i++)
-        row -= outputs[i].rows;
-    char *const place = outputs[i].data + row * outputs[i].dim * case_width(outputs[i].dtype);
-    float first = 0;
-    attn_convert(&first, ATTN_F32, place, outputs[i].dtype, 1);
-    first += 1;
-    attn_convert(place, outputs[i].dtype, &first, ATTN_F32, 1);
 }

@@ -1,12 +1,12 @@
 /* keys.c - the caches that hold the keys and values of a case.
  * SPDX-License-Identifier: MIT */
-#include "keys.h"
+#include "jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../machine/large.h"
+#include "../machine/machine.h"
 
 /* Keys of a sequence that a ring has lost again. */
 static int64_t lost_keys(const bench_case *c)
@@ -141,17 +141,6 @@ int keys_view(const bench_case *c, const keys_store *s, attn_params *p, char *wh
     if (c->keys.untold)
         p->shared_keys = 0;
     return status == ATTN_OK;
-}
-
-void keys_plant(keys_store *s, keys_fault fault)
-{
-    int32_t *const table = s->cache.table;
-    if (!table || fault == KEYS_RIGHT)
-        return;
-    const int32_t second = table[1];
-    table[1] = table[0];
-    if (fault == KEYS_SWAPPED)
-        table[0] = second;
 }
 
 void keys_free(keys_store *s)

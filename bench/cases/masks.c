@@ -1,14 +1,12 @@
 /* masks.c - the masks that a case can have, and how many pairs each of them shows.
  * SPDX-License-Identifier: MIT
  *
- * For each kind two small functions: what it sets, and how many keys row i of batch entry b sees.
+ * For each kind small functions: what it sets, and how many keys a row sees.
  * The patterns are fixed and uneven, so that batch entries, rows and tiles differ. */
-#include "masks.h"
+#include "cases.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "patterns.h"
 
 enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10 };
 
@@ -107,128 +105,124 @@ static int cell_columns(const bench_case *c, int64_t row, int64_t *columns)
     return n;
 }
 
-/* ---- keys that row i of batch entry b sees */
+/* ---- keys that a row sees */
 
-static int64_t all_keys(const bench_case *c, int64_t b, int64_t i)
+typedef struct mask_row {
+    const bench_case *c;
+    int64_t b, i, at, keys; /* batch entry, row and its position; keys there are */
+} mask_row;
+
+static int64_t all_keys(const mask_row *r)
 {
-    (void)b, (void)i;
-    return c->seq_kv;
+    return r->keys;
 }
 
-static int64_t causal_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t causal_keys(const mask_row *r)
 {
-    (void)b;
-    return within(position(c, i) + 1, c->seq_kv);
+    return within(r->at + 1, r->keys);
 }
 
-static int64_t top_left_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t top_left_keys(const mask_row *r)
 {
-    (void)b;
-    return within(i + 1, c->seq_kv);
+    return within(r->i + 1, r->keys);
 }
 
-static int64_t offset_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t offset_keys(const mask_row *r)
 {
-    return within(i + offset_of(c, b) + 1, c->seq_kv);
+    return within(r->i + offset_of(r->c, r->b) + 1, r->keys);
 }
 
-static int64_t window_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t window_keys(const mask_row *r)
 {
-    const int64_t end = position(c, i) + 1;
-    (void)b;
-    return within(end, c->seq_kv) - within(end - width_of(c), c->seq_kv);
+    return within(r->at + 1, r->keys) - within(r->at + 1 - width_of(r->c), r->keys);
 }
 
-static int64_t window_both_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t window_both_keys(const mask_row *r)
 {
-    const int64_t at = position(c, i), half = width_of(c) / 2;
-    (void)b;
-    return within(at + half + 1, c->seq_kv) - within(at - half, c->seq_kv);
+    const int64_t half = width_of(r->c) / 2;
+    return within(r->at + half + 1, r->keys) - within(r->at - half, r->keys);
 }
 
-static int64_t chunked_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t chunked_keys(const mask_row *r)
 {
-    const int64_t at = position(c, i);
-    (void)b;
-    return at < 0 ? 0 : at % width_of(c) + 1;
+    return r->at < 0 ? 0 : r->at % width_of(r->c) + 1;
 }
 
-static int64_t prefix_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t prefix_keys(const mask_row *r)
 {
-    const int64_t before = causal_keys(c, b, i), prefix = prefix_of(c, b);
+    const int64_t before = causal_keys(r), prefix = prefix_of(r->c, r->b);
     return before > prefix ? before : prefix;
 }
 
-static int64_t short_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t short_keys(const mask_row *r)
 {
-    (void)i;
-    return c->seq_kv - left_out(c, b, c->seq_kv);
+    return r->keys - left_out(r->c, r->b, r->keys);
 }
 
-static int64_t short_rows(const bench_case *c, int64_t b, int64_t i)
+static int64_t short_rows(const mask_row *r)
 {
-    return i < c->seq_q - left_out(c, b, c->seq_q) ? c->seq_kv : 0;
+    return r->i < r->c->seq_q - left_out(r->c, r->b, r->c->seq_q) ? r->keys : 0;
 }
 
-static int64_t varlen_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t varlen_keys(const mask_row *r)
 {
-    const int64_t d = document_at(c->seq_q, i);
-    (void)b;
-    return document_begin(c->seq_kv, d + 1) - document_begin(c->seq_kv, d);
+    const int64_t d = document_at(r->c->seq_q, r->i);
+    return document_begin(r->keys, d + 1) - document_begin(r->keys, d);
 }
 
-static int64_t document_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t document_keys(const mask_row *r)
 {
-    const int64_t at = position(c, i);
-    (void)b;
-    return at < 0 ? 0 : at + 1 - document_begin(c->seq_kv, document_at(c->seq_kv, at));
+    return r->at < 0 ? 0 : r->at + 1 - document_begin(r->keys, document_at(r->keys, r->at));
 }
 
 /* Hidden are keys j with (i + j) % 3 == 0. */
-static int64_t third_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t third_keys(const mask_row *r)
 {
-    const int64_t first = (EVERY_THIRD - i % EVERY_THIRD) % EVERY_THIRD;
-    (void)b;
-    return c->seq_kv - (c->seq_kv - first + EVERY_THIRD - 1) / EVERY_THIRD;
+    const int64_t first = (EVERY_THIRD - r->i % EVERY_THIRD) % EVERY_THIRD;
+    return r->keys - (r->keys - first + EVERY_THIRD - 1) / EVERY_THIRD;
 }
 
-static int64_t block_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t block_keys(const mask_row *r)
 {
-    const int64_t cell = cell_of(c);
+    const int64_t cell = cell_of(r->c);
     int64_t columns[CELL_COLUMNS], keys = 0;
-    (void)b;
-    for (int n = cell_columns(c, i / cell, columns); n-- > 0;)
-        keys += within(c->seq_kv - columns[n] * cell, cell);
+    for (int n = cell_columns(r->c, r->i / cell, columns); n-- > 0;)
+        keys += within(r->keys - columns[n] * cell, cell);
     return keys;
 }
 
 /* All but the last column have a whole cell of keys. */
-static int64_t tenth_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t tenth_keys(const mask_row *r)
 {
-    const int64_t cell = cell_of(c), count = cells(c, c->seq_kv), first = first_tenth(i / cell);
+    const int64_t cell = cell_of(r->c), count = cells(r->c, r->keys);
+    const int64_t first = first_tenth(r->i / cell);
     const int64_t columns = first < count ? (count - first + TENTH - 1) / TENTH : 0;
-    (void)b;
-    return columns * cell - ((count - 1) % TENTH == first ? count * cell - c->seq_kv : 0);
+    return columns * cell - ((count - 1) % TENTH == first ? count * cell - r->keys : 0);
 }
 
-static int64_t cell_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t cell_keys(const mask_row *r)
 {
-    (void)b;
-    return pattern_keys(c, cell_of(c), i);
+    return pattern_keys(r->c, cell_of(r->c), r->i);
 }
 
 /* Keys before the nodes, itself and its ancestors; with more rows than keys the first nodes have
  * no key. */
-static int64_t tree_keys(const bench_case *c, int64_t b, int64_t i)
+static int64_t tree_keys(const mask_row *r)
 {
-    int64_t keys = c->seq_kv > c->seq_q ? c->seq_kv - c->seq_q : 0;
-    (void)b;
-    for (; i >= 0 && position(c, i) >= 0; i = i ? (i - 1) / 2 : -1)
+    int64_t keys = r->keys > r->c->seq_q ? r->keys - r->c->seq_q : 0;
+    for (int64_t i = r->i; i >= 0 && position(r->c, i) >= 0; i = i ? (i - 1) / 2 : -1)
         keys++;
     return keys;
 }
 
 /* ---- what they set */
+
+/* A call, its case, and the arrays that its mask has. */
+typedef struct making {
+    const bench_case *c;
+    attn_params *p;
+    mask_arrays *arrays;
+} making;
 
 static void *own(mask_arrays *arrays, int64_t bytes)
 {
@@ -237,67 +231,36 @@ static void *own(mask_arrays *arrays, int64_t bytes)
     return array;
 }
 
-static int set_none(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_top_left(const making *m)
 {
-    (void)c, (void)p, (void)arrays;
+    m->p->alignment = ATTN_ALIGN_TOP_LEFT;
     return 1;
 }
 
-static int set_causal(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_offset(const making *m)
 {
-    (void)c, (void)arrays;
-    return p->causal = 1;
-}
-
-static int set_top_left(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    p->alignment = ATTN_ALIGN_TOP_LEFT;
-    return set_causal(c, p, arrays);
-}
-
-/* One number per batch entry; NULL without memory. */
-static int32_t *per_entry(const bench_case *c, mask_arrays *arrays,
-                          int64_t (*value)(const bench_case *c, int64_t b))
-{
-    int32_t *const list = own(arrays, 4 * c->batch);
-    for (int64_t b = 0; list && b < c->batch; b++)
-        list[b] = (int32_t)value(c, b);
-    return list;
-}
-
-static int set_offset(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    p->causal = 1;
-    p->alignment = ATTN_ALIGN_OFFSET;
-    return (p->q_offset = per_entry(c, arrays, offset_of)) != NULL;
-}
-
-static int set_window(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    (void)arrays;
-    p->window = ATTN_WINDOW;
-    p->window_left = width_of(c) - 1;
+    m->p->alignment = ATTN_ALIGN_OFFSET;
     return 1;
 }
 
-static int set_window_both(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_window(const making *m)
 {
-    (void)arrays;
-    p->window = ATTN_WINDOW;
-    p->window_left = p->window_right = width_of(c) / 2;
+    m->p->window = ATTN_WINDOW;
+    m->p->window_left = width_of(m->c) - 1;
     return 1;
 }
 
-static int set_chunked(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_window_both(const making *m)
 {
-    p->chunk_size = width_of(c);
-    return set_causal(c, p, arrays);
+    m->p->window = ATTN_WINDOW;
+    m->p->window_left = m->p->window_right = width_of(m->c) / 2;
+    return 1;
 }
 
-static int set_prefix(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_chunked(const making *m)
 {
-    p->causal = 1;
-    return (p->prefix = per_entry(c, arrays, prefix_of)) != NULL;
+    m->p->chunk_size = width_of(m->c);
+    return 1;
 }
 
 static int64_t keys_in_use(const bench_case *c, int64_t b)
@@ -315,21 +278,6 @@ static int64_t padding_of(const bench_case *c, int64_t b)
     return left_out(c, b, c->seq_kv);
 }
 
-static int set_kv_lengths(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    return (p->kv_len = per_entry(c, arrays, keys_in_use)) != NULL;
-}
-
-static int set_q_lengths(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    return (p->q_len = per_entry(c, arrays, rows_in_use)) != NULL;
-}
-
-static int set_left_padding(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    return (p->kv_begin = per_entry(c, arrays, padding_of)) != NULL;
-}
-
 static int32_t *borders(const bench_case *c, mask_arrays *arrays, int64_t length)
 {
     int32_t *const list = own(arrays, 4 * (DOCUMENTS * c->batch + 1));
@@ -339,14 +287,14 @@ static int32_t *borders(const bench_case *c, mask_arrays *arrays, int64_t length
 }
 
 /* Each batch entry becomes five sequences. */
-static int set_varlen(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_varlen(const making *m)
 {
-    p->batch = DOCUMENTS * c->batch;
-    p->seq_len_q = c->batch * c->seq_q;
-    p->seq_len_kv = c->batch * c->seq_kv;
-    p->cu_seqlens_q = borders(c, arrays, c->seq_q);
-    p->cu_seqlens_kv = borders(c, arrays, c->seq_kv);
-    return p->cu_seqlens_q && p->cu_seqlens_kv;
+    m->p->batch = DOCUMENTS * m->c->batch;
+    m->p->seq_len_q = m->c->batch * m->c->seq_q;
+    m->p->seq_len_kv = m->c->batch * m->c->seq_kv;
+    m->p->cu_seqlens_q = borders(m->c, m->arrays, m->c->seq_q);
+    m->p->cu_seqlens_kv = borders(m->c, m->arrays, m->c->seq_kv);
+    return m->p->cu_seqlens_q && m->p->cu_seqlens_kv;
 }
 
 /* Document of each of `length` tokens, the first of which stands at `first`; of every entry. */
@@ -358,12 +306,11 @@ static int32_t *segments(const bench_case *c, mask_arrays *arrays, int64_t lengt
     return list;
 }
 
-static int set_documents(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_documents(const making *m)
 {
-    p->causal = 1;
-    p->q_segments = segments(c, arrays, c->seq_q, position(c, 0));
-    p->kv_segments = segments(c, arrays, c->seq_kv, 0);
-    return p->q_segments && p->kv_segments;
+    m->p->q_segments = segments(m->c, m->arrays, m->c->seq_q, position(m->c, 0));
+    m->p->kv_segments = segments(m->c, m->arrays, m->c->seq_kv, 0);
+    return m->p->q_segments && m->p->kv_segments;
 }
 
 static int third_shows(int64_t i, int64_t j)
@@ -372,32 +319,32 @@ static int third_shows(int64_t i, int64_t j)
 }
 
 /* Shared by batch entries and heads, as the bits and the bias below. */
-static int set_boolean(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_boolean(const making *m)
 {
-    uint8_t *const bytes = own(arrays, c->seq_q * c->seq_kv);
-    for (int64_t i = 0; bytes && i < c->seq_q; i++)
-        for (int64_t j = 0; j < c->seq_kv; j++)
-            bytes[i * c->seq_kv + j] = (uint8_t)third_shows(i, j);
-    p->bool_mask.data = bytes;
-    p->bool_mask.stride_q = (ptrdiff_t)c->seq_kv;
-    p->bool_mask.stride_kv = 1;
+    uint8_t *const bytes = own(m->arrays, m->c->seq_q * m->c->seq_kv);
+    for (int64_t i = 0; bytes && i < m->c->seq_q; i++)
+        for (int64_t j = 0; j < m->c->seq_kv; j++)
+            bytes[i * m->c->seq_kv + j] = (uint8_t)third_shows(i, j);
+    m->p->bool_mask.data = bytes;
+    m->p->bool_mask.stride_q = (ptrdiff_t)m->c->seq_kv;
+    m->p->bool_mask.stride_kv = 1;
     return bytes != NULL;
 }
 
-static int set_bits(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_bits(const making *m)
 {
-    const int64_t row = (c->seq_kv + 7) / 8;
-    uint8_t *const bits = own(arrays, c->seq_q * row);
+    const int64_t row = (m->c->seq_kv + 7) / 8;
+    uint8_t *const bits = own(m->arrays, m->c->seq_q * row);
     if (!bits)
         return 0;
-    memset(bits, 0, (size_t)(c->seq_q * row));
-    for (int64_t i = 0; i < c->seq_q; i++)
-        for (int64_t j = 0; j < c->seq_kv; j++)
+    memset(bits, 0, (size_t)(m->c->seq_q * row));
+    for (int64_t i = 0; i < m->c->seq_q; i++)
+        for (int64_t j = 0; j < m->c->seq_kv; j++)
             if (third_shows(i, j))
                 bits[i * row + j / 8] |= (uint8_t)(1 << j % 8);
-    p->bit_mask.data = bits;
-    p->bit_mask.stride_q = (ptrdiff_t)(8 * row);
-    p->bit_mask.stride_kv = 1;
+    m->p->bit_mask.data = bits;
+    m->p->bit_mask.stride_q = (ptrdiff_t)(8 * row);
+    m->p->bit_mask.stride_kv = 1;
     return 1;
 }
 
@@ -419,55 +366,54 @@ static void show_tenth(const bench_case *c, int64_t r, uint8_t *row)
         show_cell(row, n);
 }
 
-static int set_bitmap(const bench_case *c, attn_params *p, mask_arrays *arrays,
-                      void (*show)(const bench_case *c, int64_t r, uint8_t *row))
+static int set_bitmap(const making *m, void (*show)(const bench_case *c, int64_t r, uint8_t *row))
 {
-    const int64_t rows = cells(c, c->seq_q), across = (cells(c, c->seq_kv) + 7) / 8;
-    uint8_t *const bits = own(arrays, rows * across);
+    const int64_t rows = cells(m->c, m->c->seq_q), across = (cells(m->c, m->c->seq_kv) + 7) / 8;
+    uint8_t *const bits = own(m->arrays, rows * across);
     if (!bits)
         return 0;
     memset(bits, 0, (size_t)(rows * across));
     for (int64_t r = 0; r < rows; r++)
-        show(c, r, bits + r * across);
-    p->block_mask.block_q = p->block_mask.block_k = cell_of(c);
-    p->block_mask.stride_row = (ptrdiff_t)(8 * across);
-    p->block_mask.bitmap = bits;
+        show(m->c, r, bits + r * across);
+    m->p->block_mask.block_q = m->p->block_mask.block_k = cell_of(m->c);
+    m->p->block_mask.stride_row = (ptrdiff_t)(8 * across);
+    m->p->block_mask.bitmap = bits;
     return 1;
 }
 
-static int set_blocks(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_blocks(const making *m)
 {
-    return set_bitmap(c, p, arrays, show_uneven);
+    return set_bitmap(m, show_uneven);
 }
 
-static int set_blocks_tenth(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_blocks_tenth(const making *m)
 {
-    return set_bitmap(c, p, arrays, show_tenth);
+    return set_bitmap(m, show_tenth);
 }
 
-static int set_pattern(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_pattern(const making *m)
 {
-    return pattern_set(c, cell_of(c), p, arrays);
+    return pattern_set(m->c, cell_of(m->c), m->p, m->arrays);
 }
 
-static int set_blocks_csr(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_blocks_csr(const making *m)
 {
-    const int64_t cell = cell_of(c), rows = cells(c, c->seq_q);
-    int32_t *const offsets = own(arrays, 4 * (rows + 1));
-    int32_t *const list = own(arrays, 4 * rows * CELL_COLUMNS);
+    const int64_t cell = cell_of(m->c), rows = cells(m->c, m->c->seq_q);
+    int32_t *const offsets = own(m->arrays, 4 * (rows + 1));
+    int32_t *const list = own(m->arrays, 4 * rows * CELL_COLUMNS);
     int64_t columns[CELL_COLUMNS];
     if (!offsets || !list)
         return 0;
     offsets[0] = 0;
     for (int64_t r = 0; r < rows; r++) {
-        const int n = cell_columns(c, r, columns);
+        const int n = cell_columns(m->c, r, columns);
         for (int e = 0; e < n; e++)
             list[offsets[r] + e] = (int32_t)columns[e];
         offsets[r + 1] = offsets[r] + n;
     }
-    p->block_mask.block_q = p->block_mask.block_k = cell;
-    p->block_mask.row_offsets = offsets;
-    p->block_mask.columns = list;
+    m->p->block_mask.block_q = m->p->block_mask.block_k = cell;
+    m->p->block_mask.row_offsets = offsets;
+    m->p->block_mask.columns = list;
     return 1;
 }
 
@@ -477,10 +423,9 @@ static int ask_third(void *user, const attn_pair *at)
     return third_shows(at->i, at->j);
 }
 
-static int set_callback(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_callback(const making *m)
 {
-    (void)c, (void)arrays;
-    p->mask = ask_third;
+    m->p->mask = ask_third;
     return 1;
 }
 
@@ -501,68 +446,53 @@ static int ask_window_tile(void *user, const attn_rect *at)
     return nearest >= 0 && farthest < width ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
-static int set_callback_tiles(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_callback_tiles(const making *m)
 {
-    int64_t *const width = own(arrays, (int64_t)sizeof *width);
+    int64_t *const width = own(m->arrays, (int64_t)sizeof *width);
     if (!width)
         return 0;
-    *width = width_of(c);
-    p->mask = ask_window;
-    p->mask_tile = ask_window_tile;
-    p->callback_user = width;
+    *width = width_of(m->c);
+    m->p->mask = ask_window;
+    m->p->mask_tile = ask_window_tile;
+    m->p->callback_user = width;
     return 1;
 }
 
 /* The nodes of a binary heap: 0 is the root, the children of i are 2 i + 1 and 2 i + 2. */
-static int set_tree(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_tree(const making *m)
 {
-    int32_t *const parents = own(arrays, 4 * c->batch * c->seq_q);
-    for (int64_t i = 0; parents && i < c->batch * c->seq_q; i++)
-        parents[i] = i % c->seq_q ? (int32_t)((i % c->seq_q - 1) / 2) : -1;
-    return (p->tree_parents = parents) != NULL;
+    int32_t *const parents = own(m->arrays, 4 * m->c->batch * m->c->seq_q);
+    for (int64_t i = 0; parents && i < m->c->batch * m->c->seq_q; i++)
+        parents[i] = i % m->c->seq_q ? (int32_t)((i % m->c->seq_q - 1) / 2) : -1;
+    return (m->p->tree_parents = parents) != NULL;
 }
 
-static int set_bias_of(const bench_case *c, attn_params *p, mask_arrays *arrays, int dtype)
+static int set_bias(const making *m)
 {
+    const int dtype = ATTN_F32 + m->c->mask - MASK_BIAS;
     const int64_t element = dtype == ATTN_F32 ? 4 : 2;
-    char *const to = own(arrays, c->seq_q * c->seq_kv * element);
-    for (int64_t at = 0; to && at < c->seq_q * c->seq_kv; at++) {
+    char *const to = own(m->arrays, m->c->seq_q * m->c->seq_kv * element);
+    for (int64_t at = 0; to && at < m->c->seq_q * m->c->seq_kv; at++) {
         const float value = 0.125f * (float)(at % 11 - 5);
         attn_convert(to + at * element, dtype, &value, ATTN_F32, 1);
     }
-    p->bias.dtype = dtype;
-    p->bias.data = to;
-    p->bias.stride_q = (ptrdiff_t)c->seq_kv;
-    p->bias.stride_kv = 1;
+    m->p->bias.dtype = dtype;
+    m->p->bias.data = to;
+    m->p->bias.stride_q = (ptrdiff_t)m->c->seq_kv;
+    m->p->bias.stride_kv = 1;
     return to != NULL;
 }
 
-static int set_bias(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_alibi(const making *m)
 {
-    return set_bias_of(c, p, arrays, ATTN_F32);
+    float *const slopes = own(m->arrays, 4 * m->c->heads_q);
+    m->p->alibi_slopes = slopes;
+    return slopes && attn_alibi_slopes(slopes, m->c->heads_q) == ATTN_OK;
 }
 
-static int set_bias_f16(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_softcap(const making *m)
 {
-    return set_bias_of(c, p, arrays, ATTN_F16);
-}
-
-static int set_bias_bf16(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    return set_bias_of(c, p, arrays, ATTN_BF16);
-}
-
-static int set_alibi(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    float *const slopes = own(arrays, 4 * c->heads_q);
-    p->alibi_slopes = slopes;
-    return slopes && attn_alibi_slopes(slopes, c->heads_q) == ATTN_OK;
-}
-
-static int set_softcap(const bench_case *c, attn_params *p, mask_arrays *arrays)
-{
-    (void)c, (void)arrays;
-    p->softcap = 5;
+    m->p->softcap = 5;
     return 1;
 }
 
@@ -578,97 +508,99 @@ float mask_score_derivative(void *user, const attn_pair *at, float logit)
     return 0.5f;
 }
 
-static int set_score(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_score(const making *m)
 {
-    (void)c, (void)arrays;
-    p->score = half_score;
+    m->p->score = half_score;
     return 1;
 }
 
-static int set_sinks(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_sinks(const making *m)
 {
-    float *const sinks = own(arrays, 4 * c->heads_q);
-    for (int64_t h = 0; sinks && h < c->heads_q; h++)
+    float *const sinks = own(m->arrays, 4 * m->c->heads_q);
+    for (int64_t h = 0; sinks && h < m->c->heads_q; h++)
         sinks[h] = (float)(h % 8);
-    return (p->sinks = sinks) != NULL;
+    return (m->p->sinks = sinks) != NULL;
 }
 
-static int set_softmax1(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_softmax1(const making *m)
 {
-    (void)c, (void)arrays;
-    return p->softmax1 = 1;
+    return m->p->softmax1 = 1;
 }
 
-static int set_dropout(const bench_case *c, attn_params *p, mask_arrays *arrays)
+static int set_dropout(const making *m)
 {
-    (void)c, (void)arrays;
-    p->dropout_p = 0.125f;
-    p->dropout_seed = 1;
+    m->p->dropout_p = 0.125f;
+    m->p->dropout_seed = 1;
     return 1;
 }
 
 /* ---- the table */
 
+#define LIST(field, entry) offsetof(attn_params, field), entry
+
 static const struct {
     const char *name, *what;
-    int explained;
-    double bytes_per_pair; /* of arrays with a number for each pair of row and key */
-    int (*set)(const bench_case *c, attn_params *p, mask_arrays *arrays);
-    int64_t (*keys)(const bench_case *c, int64_t b, int64_t i);
+    int explained, causal;
+    double bytes_per_pair;       /* of arrays with a number for each pair of row and key */
+    int (*set)(const making *m); /* what else it sets; NULL = nothing, 0 = no memory */
+    int64_t (*keys)(const mask_row *r);
+    size_t list; /* a field of attn_params for one number per batch entry; 0 = none */
+    int64_t (*entry)(const bench_case *c, int64_t b);
 } masks[NUM_MASKS] = {
-    [MASK_FULL] = { "full", "none: every row sees every key", 1, 0, set_none, all_keys },
-    [MASK_CAUSAL] = { "causal", "up to one's own position, the last row at the last key", 1, 0,
-                      set_causal, causal_keys },
-    [MASK_CAUSAL_TOP_LEFT] = { "causal-top-left", "the same, row 0 at key 0", 1, 0, set_top_left,
+    [MASK_FULL] = { "full", "none: every row sees every key", 1, 0, 0, NULL, all_keys },
+    [MASK_CAUSAL] = { "causal", "up to one's own position, the last row at the last key", 1, 1, 0,
+                      NULL, causal_keys },
+    [MASK_CAUSAL_TOP_LEFT] = { "causal-top-left", "the same, row 0 at key 0", 1, 1, 0, set_top_left,
                                top_left_keys },
-    [MASK_CAUSAL_OFFSET] = { "causal-offset", "the same, row 0 at key seq_kv / 4 + entry", 1, 0,
-                             set_offset, offset_keys },
-    [MASK_WINDOW] = { "window", "one's own key and those before it, seq_kv / 8 in all", 1, 0,
+    [MASK_CAUSAL_OFFSET] = { "causal-offset", "the same, row 0 at key seq_kv / 4 + entry", 1, 1, 0,
+                             set_offset, offset_keys, LIST(q_offset, offset_of) },
+    [MASK_WINDOW] = { "window", "one's own key and those before it, seq_kv / 8 in all", 1, 0, 0,
                       set_window, window_keys },
-    [MASK_WINDOW_BOTH] = { "window-both", "seq_kv / 16 keys on either side", 1, 0, set_window_both,
-                           window_both_keys },
-    [MASK_CHUNKED] = { "chunked", "causal within chunks of seq_kv / 8 keys", 1, 0, set_chunked,
+    [MASK_WINDOW_BOTH] = { "window-both", "seq_kv / 16 keys on either side", 1, 0, 0,
+                           set_window_both, window_both_keys },
+    [MASK_CHUNKED] = { "chunked", "causal within chunks of seq_kv / 8 keys", 1, 1, 0, set_chunked,
                        chunked_keys },
-    [MASK_PREFIX] = { "prefix", "causal, and the first seq_kv / 4 + entry keys", 1, 0, set_prefix,
-                      prefix_keys },
-    [MASK_KV_LENGTHS] = { "kv-lengths", "keys in use by entry, down to half", 1, 0, set_kv_lengths,
-                          short_keys },
-    [MASK_Q_LENGTHS] = { "q-lengths", "rows in use by entry, down to half", 1, 0, set_q_lengths,
-                         short_rows },
-    [MASK_LEFT_PADDING] = { "left-padding", "first key in use by entry, up to half", 1, 0,
-                            set_left_padding, short_keys },
+    [MASK_PREFIX] = { "prefix", "causal, and the first seq_kv / 4 + entry keys", 1, 1, 0, NULL,
+                      prefix_keys, LIST(prefix, prefix_of) },
+    [MASK_KV_LENGTHS] = { "kv-lengths", "keys in use by entry, down to half", 1, 0, 0, NULL,
+                          short_keys, LIST(kv_len, keys_in_use) },
+    [MASK_Q_LENGTHS] = { "q-lengths", "rows in use by entry, down to half", 1, 0, 0, NULL,
+                         short_rows, LIST(q_len, rows_in_use) },
+    [MASK_LEFT_PADDING] = { "left-padding", "first key in use by entry, up to half", 1, 0, 0, NULL,
+                            short_keys, LIST(kv_begin, padding_of) },
     [MASK_VARLEN] = { "varlen", "each entry packs 5 sequences of 1, 3, 5, 7, 9 parts of 25", 1, 0,
-                      set_varlen, varlen_keys },
-    [MASK_DOCUMENTS] = { "documents", "segment ids of 5 such documents, causal", 0, 0,
+                      0, set_varlen, varlen_keys },
+    [MASK_DOCUMENTS] = { "documents", "segment ids of 5 such documents, causal", 0, 1, 0,
                          set_documents, document_keys },
-    [MASK_BOOLEAN] = { "boolean", "a byte a pair: 2 of 3", 0, 1, set_boolean, third_keys },
-    [MASK_BITS] = { "bits", "a bit a pair: 2 of 3", 0, 0.125, set_bits, third_keys },
-    [MASK_BLOCKS] = { "blocks", "bitmap of cells of 64 x 64: the first, 3 near, 2 far", 0, 0,
+    [MASK_BOOLEAN] = { "boolean", "a byte a pair: 2 of 3", 0, 0, 1, set_boolean, third_keys },
+    [MASK_BITS] = { "bits", "a bit a pair: 2 of 3", 0, 0, 0.125, set_bits, third_keys },
+    [MASK_BLOCKS] = { "blocks", "bitmap of cells of 64 x 64: the first, 3 near, 2 far", 0, 0, 0,
                       set_blocks, block_keys },
-    [MASK_BLOCKS_CSR] = { "blocks-csr", "the same cells as CSR", 0, 0, set_blocks_csr, block_keys },
-    [MASK_BLOCKS_TENTH] = { "blocks-tenth", "bitmap of such cells: every tenth of a row", 0, 0,
+    [MASK_BLOCKS_CSR] = { "blocks-csr", "the same cells as CSR", 0, 0, 0, set_blocks_csr,
+                          block_keys },
+    [MASK_BLOCKS_TENTH] = { "blocks-tenth", "bitmap of such cells: every tenth of a row", 0, 0, 0,
                             set_blocks_tenth, tenth_keys },
     [MASK_LOCAL_GLOBAL] = { "local-global", "causal cells: one's own, 4 before it, the first 2", 0,
-                            0, set_pattern, cell_keys },
-    [MASK_LOCAL_STRIDED] = { "local-strided", "the last 8 of them, every eighth before", 0, 0,
+                            0, 0, set_pattern, cell_keys },
+    [MASK_LOCAL_STRIDED] = { "local-strided", "the last 8 of them, every eighth before", 0, 0, 0,
                              set_pattern, cell_keys },
-    [MASK_BIGBIRD] = { "bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0,
+    [MASK_BIGBIRD] = { "bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0, 0,
                        set_pattern, cell_keys },
-    [MASK_CALLBACK] = { "callback", "a function asked for each pair: 2 of 3", 0, 0, set_callback,
+    [MASK_CALLBACK] = { "callback", "a function asked for each pair: 2 of 3", 0, 0, 0, set_callback,
                         third_keys },
     [MASK_CALLBACK_TILES] = { "callback-tiles", "the window by a function with a tile classifier",
-                              0, 0, set_callback_tiles, window_keys },
-    [MASK_TREE] = { "tree", "rows are the nodes of a binary tree after the other keys", 0, 0,
+                              0, 0, 0, set_callback_tiles, window_keys },
+    [MASK_TREE] = { "tree", "rows are the nodes of a binary tree after the other keys", 0, 0, 0,
                     set_tree, tree_keys },
-    [MASK_BIAS] = { "bias", "f32 added for each pair", 1, 4, set_bias, all_keys },
-    [MASK_BIAS_F16] = { "bias-f16", "the same in f16", 1, 2, set_bias_f16, all_keys },
-    [MASK_BIAS_BF16] = { "bias-bf16", "the same in bf16", 1, 2, set_bias_bf16, all_keys },
-    [MASK_ALIBI] = { "alibi", "a slope per head times the distance", 1, 0, set_alibi, all_keys },
-    [MASK_SOFTCAP] = { "softcap", "5 tanh(logit / 5)", 1, 0, set_softcap, all_keys },
-    [MASK_SCORE] = { "score", "a function asked for each logit", 1, 0, set_score, all_keys },
-    [MASK_SINKS] = { "sinks", "one more logit per head", 1, 0, set_sinks, all_keys },
-    [MASK_SOFTMAX1] = { "softmax1", "a sink of 0", 1, 0, set_softmax1, all_keys },
-    [MASK_DROPOUT] = { "dropout", "an eighth of the pairs, by a counter", 1, 0, set_dropout,
+    [MASK_BIAS] = { "bias", "f32 added for each pair", 1, 0, 4, set_bias, all_keys },
+    [MASK_BIAS_F16] = { "bias-f16", "the same in f16", 1, 0, 2, set_bias, all_keys },
+    [MASK_BIAS_BF16] = { "bias-bf16", "the same in bf16", 1, 0, 2, set_bias, all_keys },
+    [MASK_ALIBI] = { "alibi", "a slope per head times the distance", 1, 0, 0, set_alibi, all_keys },
+    [MASK_SOFTCAP] = { "softcap", "5 tanh(logit / 5)", 1, 0, 0, set_softcap, all_keys },
+    [MASK_SCORE] = { "score", "a function asked for each logit", 1, 0, 0, set_score, all_keys },
+    [MASK_SINKS] = { "sinks", "one more logit per head", 1, 0, 0, set_sinks, all_keys },
+    [MASK_SOFTMAX1] = { "softmax1", "a sink of 0", 1, 0, 0, set_softmax1, all_keys },
+    [MASK_DROPOUT] = { "dropout", "an eighth of the pairs, by a counter", 1, 0, 0, set_dropout,
                        all_keys },
 };
 
@@ -694,8 +626,10 @@ double mask_pairs(const bench_case *c)
 {
     double keys = 0;
     for (int64_t b = 0; b < c->batch; b++)
-        for (int64_t i = 0; i < c->seq_q; i++)
-            keys += (double)masks[c->mask].keys(c, b, i);
+        for (int64_t i = 0; i < c->seq_q; i++) {
+            const mask_row r = { c, b, i, position(c, i), c->seq_kv };
+            keys += (double)masks[c->mask].keys(&r);
+        }
     return keys * (double)c->heads_q;
 }
 
@@ -729,10 +663,23 @@ double mask_bytes(const bench_case *c)
     return masks[c->mask].bytes_per_pair * (double)c->seq_q * (double)c->seq_kv;
 }
 
+/* One number per batch entry. */
+static int set_list(const making *m)
+{
+    int32_t *const list = own(m->arrays, 4 * m->c->batch);
+    for (int64_t b = 0; list && b < m->c->batch; b++)
+        list[b] = (int32_t)masks[m->c->mask].entry(m->c, b);
+    memcpy((char *)m->p + masks[m->c->mask].list, &list, sizeof list);
+    return list != NULL;
+}
+
 int mask_set(const bench_case *c, attn_params *p, mask_arrays *arrays)
 {
+    const making m = { c, p, arrays };
     arrays->n = 0;
-    return masks[c->mask].set(c, p, arrays);
+    p->causal = masks[c->mask].causal;
+    return (!masks[c->mask].set || masks[c->mask].set(&m)) &&
+           (!masks[c->mask].entry || set_list(&m));
 }
 
 int mask_again(const bench_case *c, mask_arrays *arrays)

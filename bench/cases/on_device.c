@@ -1,6 +1,6 @@
 /* on_device.c - a call of attn_forward on the OpenCL device, and where its time goes.
  * SPDX-License-Identifier: MIT */
-#include "on_device.h"
+#include "jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,13 @@
 /* paths.c - the ways in which a case can be computed, by name: implementation, kernels, threads.
  * SPDX-License-Identifier: MIT */
-#include "paths.h"
+#include "cases.h"
 
 #include "../../attn_simd.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "../machine/device.h"
-#include "../machine/scalar.h"
+#include "../machine/machine.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 

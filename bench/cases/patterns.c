@@ -1,6 +1,6 @@
 /* patterns.c - masks of cells that attn_long.h builds: built once, or in every call.
  * SPDX-License-Identifier: MIT */
-#include "patterns.h"
+#include "cases.h"
 
 #include <stdlib.h>
 

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "../../attn.h"
-#include "dilated.h"
-#include "masks.h"
+#include "jobs.h"
+#include "cases.h"
 #include "presets_list.h"
 
 enum { BATCH = 2, HEADS = 8, HEAD_DIM = 64, TOKENS = 8192, QUICK_TOKENS = 2048, MOST_RANKS = 8 };
@@ -46,6 +46,17 @@ static void set_wanted(const preset_choice *want, bench_case *c)
         set_branches(&usual, c);
 }
 
+static void take_shape(bench_case *c, const bench_case *from)
+{
+    c->batch = from->batch;
+    c->heads_q = from->heads_q;
+    c->heads_kv = from->heads_kv;
+    c->seq_q = from->seq_q;
+    c->seq_kv = from->seq_kv;
+    c->head_dim = from->head_dim;
+    c->head_dim_v = from->head_dim_v;
+}
+
 static bench_case *long_case(case_list *list, const preset_choice *want, const char *scenario,
                              int group)
 {
@@ -56,7 +67,7 @@ static bench_case *long_case(case_list *list, const preset_choice *want, const c
     c->seq_q = c->seq_kv = want->quick ? QUICK_TOKENS : TOKENS;
     c->head_dim = c->head_dim_v = HEAD_DIM;
     if (want->shape)
-        case_take_shape(c, want->shape);
+        take_shape(c, want->shape);
     c->mask = MASK_CAUSAL;
     c->impl = "tiled";
     c->group = group;

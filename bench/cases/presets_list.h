@@ -1,37 +1,39 @@
-/* presets_list.h - what the files of cases share; for bench/presets*.c only.
+/* presets_list.h - what the files of cases share; for bench/cases/ only.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_PRESETS_LIST_H
 #define BENCH_PRESETS_LIST_H
 
-#include "presets.h"
+#include "cases.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* A row of a preset's table, in words: see rows.c. */
+typedef struct case_row {
+    const char *scenario; /* NULL = the kernel set: a row for each native one */
+    const char *name;     /* {key} stands for the value of a word */
+    const char *whole;    /* "" = no cases */
+    const char *quick;    /* the short list; NULL = the whole one */
+    const char *impl;     /* NULL = the preset's; "" = those of the command line */
+    int fixed;            /* beside what is fixed in all cases of the preset */
+} case_row;
+
+typedef struct case_preset {
+    const char *name, *what;
+    const char *all, *all_quick; /* words before those of every row; all_quick NULL = the same */
+    const char *impl;
+    int fixed;
+    const case_row *rows;          /* to the first without a name */
+    void (*finish)(bench_case *c); /* of each case, when it has its name; NULL = nothing */
+} case_preset;
+
+/* Appends the cases of a table. */
+void case_rows(const case_preset *preset, const preset_choice *want, case_list *list);
 
 /* One more case, all zero but warm-up 2 and normal data. Beyond the last place it is counted in
  * list->lost and overwritten by the next. */
 bench_case *case_append(case_list *list, const char *preset, const char *scenario);
 
-/* Batch, heads, lengths and widths of another case. */
-void case_take_shape(bench_case *c, const bench_case *from);
-
-/* Calls add for the kernel set that is wanted, or for each that is made for this CPU's vector unit,
- * or else for the best there is. */
-void each_native_set(case_list *list, const preset_choice *want,
-                     void (*add)(case_list *list, int quick, const char *kernels));
-
-void gemma_cases(case_list *list, const preset_choice *want);
-void latency_cases(case_list *list, const preset_choice *want);
-void llm_cases(case_list *list, const preset_choice *want);
-void extreme_cases(case_list *list, const preset_choice *want);
-void prefill_cases(case_list *list, const preset_choice *want);
-void decode_cases(case_list *list, const preset_choice *want);
-void threads_cases(case_list *list, const preset_choice *want);
+/* Preset dilated, whose cases depend on each other and on the command line. */
 void dilated_cases(case_list *list, const preset_choice *want);
-void backward_cases(case_list *list, const preset_choice *want);
-void cache_cases(case_list *list, const preset_choice *want);
-void device_cases(case_list *list, const preset_choice *want);
-void rank_cases(case_list *list, const preset_choice *want);
-void masks_cases(case_list *list, const preset_choice *want);
-void factors_cases(case_list *list, const preset_choice *want);
 
 #endif

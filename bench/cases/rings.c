@@ -1,6 +1,6 @@
 /* rings.c - a case divided among ranks: a thread each, with a transport within the process.
  * SPDX-License-Identifier: MIT */
-#include "rings.h"
+#include "jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -323,12 +323,10 @@ void rings_collect(rings_job *job)
         }
 }
 
-void rings_plant(rings_job *job)
+void *rings_keys(const rings_job *job, int rank, size_t *bytes)
 {
-    const rings_rank *const first = &job->ranks[0], *const last = &job->ranks[job->num_ranks - 1];
-    const size_t own = part_bytes(first, &first->parts[K]);
-    const size_t other = part_bytes(last, &last->parts[K]);
-    memmove(first->parts[K].own, last->parts[K].own, own < other ? own : other);
+    *bytes = part_bytes(&job->ranks[rank], &job->ranks[rank].parts[K]);
+    return job->ranks[rank].parts[K].own;
 }
 
 rings_figures rings_told(const rings_job *job)

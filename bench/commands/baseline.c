@@ -8,7 +8,7 @@
  * roof, within 6 % from the last cache and from -12 to +28 % beyond it. So what looks slower by
  * more than 5 % is measured again, up to 5 times, all such cases in rounds so that some time lies
  * between, and the least counts: a slow kernel stays slow. */
-#include "baseline.h"
+#include "commands.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,10 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../report/json.h"
 #include "../report/report.h"
-#include "../report/utf8.h"
-#include "json_read.h"
 
 #define SUSPECT 1.05      /* measured again above this */
 #define SLOWER 1.10       /* a case, where arithmetic is the roof */

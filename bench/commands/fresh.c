@@ -8,7 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define FRESH_POSIX 1
 #endif
-#include "fresh.h"
+#include "commands.h"
 
 #include <stdio.h>
 

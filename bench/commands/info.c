@@ -1,15 +1,14 @@
 /* info.c - what this machine can do: measured peaks, kernel sets, devices, paths and why not, two
  * plans.
  * SPDX-License-Identifier: MIT */
-#include "info.h"
+#include "commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../../attn.h"
-#include "../cases/paths.h"
-#include "../machine/device.h"
-#include "../report/files.h"
+#include "../cases/cases.h"
+#include "../machine/machine.h"
 #include "../report/report.h"
 
 enum { MOST_DEVICES = 32 };

@@ -3,7 +3,7 @@
  *
  * Texts are decoded in place, in the document's own copy, which is never longer than what it is
  * decoded from. Values lie in one array and name one another by place, so that it may move. */
-#include "json_read.h"
+#include "commands.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,773 +1,48 @@
 /* kernels.c - times the single kernels of the sets, each checked against the portable set first.
- * SPDX-License-Identifier: MIT
- *
- * A tile holds every array that any kernel reads or writes; a kernel is one line of `entries` and
- * one run function. The value of an element depends on array, index and lane alone, so the portable
- * kernel, whose tiles have other rows, can be run on any lanes of a tile: all arrays are then
- * compared, those that the kernel must leave alone among them. What sums over lanes goes into C,
- * which the portable kernel, run on one part of the lanes after the other, fills likewise.
- *
- * Logits, maxima and exponentials go by blocks of 16 keys, as in a call; the last entry, `tile`, is
- * a whole tile of keys as attn.c works it off.
- *
- * While it is timed a kernel works on its own output of the call before: logits become p and p
- * logits, sums grow. No value becomes subnormal or moves a maximum, so that this is what most tiles
- * of a call cost. The arrays lie in L1 and L2. */
-#include "kernels.h"
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
 
-#include "../../attn_simd.h"
-
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "../../tests/kernel_tiles.h"
 #include "../measure.h"
-#include "../report/output.h"
 #include "../report/report.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { KEYS = KERNEL_KEYS, BLOCKS = KEYS / ATTN_BLOCK };
-enum { WARMUP = 5, LINE = 64, STAGGER = 3 * LINE }; /* LINE: bytes */
-enum { LINE_FLOATS = LINE / (int)sizeof(float) };
-enum { GROUP_ROWS = 96, MOST_GROUP = 8 }; /* row tiles that a call sums over at once */
-#define START_MAXIMUM 4.0f
-
-/* MILD is what is timed: no maximum moves. WILD: maxima move, some have not begun, keys are dead,
- * logits are too large to be calm; every kernel then changes something. */
-typedef enum mood_kind { MILD, WILD } mood_kind;
-static const float logit_spread[] = { 2.0f, 100.0f };
-static const float key_spread[] = { 0.125f, 2.5f };
-
-/* M, TOP: maxima; E, CALM: logits whose exponentials are taken, those of CALM with TOP calm; DP to
- * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. */
-typedef enum array_id {
-    Q,
-    QT,
-    S,
-    E,
-    CALM,
-    X,
-    FACTOR,
-    M,
-    TOP,
-    L,
-    ALPHA,
-    DECAY,
-    O,
-    OUT,
-    A,
-    B,
-    F16,
-    BF16,
-    HALVES,
-    ALIVE,
-    BEGIN,
-    END,
-    DP,
-    LSE,
-    DELTA,
-    TANH,
-    P,
-    X_SOME,
-    B_ALL,
-    B_SOME,
-    NUM_ARRAYS
-} array_id;
-
-/* Of an array's elements: an attn_dtype or one of these. */
-enum { INT = ATTN_BF16 + 1, BYTE };
-static const size_t type_bytes[] = { sizeof(float), 2, 2, sizeof(int), 1 };
-
-typedef enum fill_kind {
-    SIGNED,
-    POSITIVE,
-    ONE,
-    SPREAD,
-    MORTAL,
-    MAXIMUM,
-    BEGUN,
-    RATIO,
-    BIT,
-    FROM,
-    UNTIL,
-    SUM,
-    TANGENT,
-    MAYBE_DEAD,
-    DEAD_LANES,
-    INFINITE_LANES
-} fill_kind;
-
-/* Length of an array per lane = keys * KEYS + dims * head_dim + pitches * (head_dim in whole cache
- * lines) + more. */
-static const struct {
-    int keys, dims, pitches, more;
-    int lane_major; /* [lane][index], else [index][lane] */
-    int type;
-    fill_kind fill;
-} arrays[NUM_ARRAYS] = {
-    [Q] = { 0, 1, 0, 0, 1, ATTN_F32, SIGNED },
-    [QT] = { 0, 1, 0, 0, 0, ATTN_F32, SIGNED },
-    [S] = { 1, 0, 0, 0, 0, ATTN_F32, SPREAD },
-    [E] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
-    [CALM] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
-    [X] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
-    [FACTOR] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
-    [M] = { 0, 0, 0, 1, 0, ATTN_F32, BEGUN },
-    [TOP] = { 0, 0, 0, 1, 0, ATTN_F32, MAXIMUM },
-    [L] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
-    [ALPHA] = { 0, 0, 0, BLOCKS, 0, ATTN_F32, ONE },
-    [DECAY] = { 0, 0, 0, 1, 0, ATTN_F32, RATIO },
-    [O] = { 0, 1, 0, 0, 0, ATTN_F32, SIGNED },
-    [OUT] = { 0, 1, 0, 0, 1, ATTN_F32, SIGNED },
-    [A] = { 0, 1, 0, 2, 0, ATTN_F32, POSITIVE }, /* states: m, l, o */
-    [B] = { 0, 1, 0, 2, 0, ATTN_F32, POSITIVE },
-    [F16] = { 0, 1, 0, 0, 1, ATTN_F16, SIGNED },
-    [BF16] = { 0, 1, 0, 0, 1, ATTN_BF16, SIGNED },
-    [HALVES] = { 0, 1, 0, 0, 1, ATTN_F16, ONE },
-    [ALIVE] = { 1, 0, 0, 0, 0, BYTE, BIT },
-    [BEGIN] = { 0, 0, 0, 1, 0, INT, FROM },
-    [END] = { 0, 0, 0, 1, 0, INT, UNTIL },
-    [DP] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
-    [LSE] = { 0, 0, 0, 1, 0, ATTN_F32, SUM },
-    [DELTA] = { 0, 0, 0, 1, 0, ATTN_F32, SIGNED },
-    [TANH] = { 1, 0, 0, 0, 0, ATTN_F32, TANGENT },
-    [P] = { 1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD },
-    [X_SOME] = { 1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES },
-    [B_ALL] = { 0, 0, 1, 0, 1, ATTN_F32, SIGNED },
-    [B_SOME] = { 0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES },
-};
-
-typedef struct tile {
-    int rows, first, of; /* lane r holds the numbers of lane (first + r) % of */
-    mood_kind mood;
-    int64_t dim;
-    attn_lanes lanes; /* that products are asked for */
-    void *array[NUM_ARRAYS];
-    const float *q[ATTN_KERNEL_MAX_ROWS]; /* rows of Q */
-    float *out[ATTN_KERNEL_MAX_ROWS];     /* rows of OUT */
-    float *k, *v;                         /* [KEYS][dim] */
-    float *c;                             /* [KEYS][pitch], sums over lanes */
-    ptrdiff_t pitch;                      /* dim in whole cache lines */
-    int found[BLOCKS];                    /* what running_max says about a block */
-    int group; /* how often over the rows are summed over, as if they were other tiles */
-    void *memory;
-} tile;
-
-/* ---- the kernels: to add one, add a run function and a line of `entries` */
-
-static float *numbers(const tile *t, int id)
-{
-    return t->array[id];
-}
-
-/* Block b of an array [KEYS][rows]. */
-static float *block(const tile *t, int id, int b)
-{
-    return numbers(t, id) + (ptrdiff_t)b * ATTN_BLOCK * t->rows;
-}
-
-static void run_pack(const attn_kernels *f, tile *t)
-{
-    f->pack(t->array[QT], t->q, t->dim, 0.125f);
-}
-
-static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
-{
-    f->qk(block(t, S, b), t->array[QT], t->k + b * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          ATTN_BLOCK, t->dim, t->lanes, beside, NULL);
-}
-
-static void run_qk(const attn_kernels *f, tile *t)
-{
-    for (int b = 0; b < BLOCKS; b++)
-        block_qk(f, t, b, NULL);
-}
-
-/* The exponentials of block b, in all lanes. */
-static attn_exp block_exp(const tile *t, int logits, int b, int maximum, int calm)
-{
-    attn_exp e = { NULL, ATTN_BLOCK, NULL, NULL, { 0, 0 }, 0 };
-    e.s = block(t, logits, b);
-    e.m = numbers(t, maximum);
-    e.l = numbers(t, L);
-    e.lanes.end = t->rows;
-    e.calm = calm;
-    return e;
-}
-
-static void qk_beside(const attn_kernels *f, tile *t, int logits, int maximum, int calm)
-{
-    for (int b = 0; b < BLOCKS; b++) {
-        const attn_exp beside = block_exp(t, logits, b, maximum, calm);
-        block_qk(f, t, b, &beside);
-    }
-}
-
-static void run_qk_exp(const attn_kernels *f, tile *t)
-{
-    qk_beside(f, t, E, M, 0);
-}
-
-static void run_qk_exp_calm(const attn_kernels *f, tile *t)
-{
-    qk_beside(f, t, CALM, TOP, 1);
-}
-
-static void run_exp_block(const attn_kernels *f, tile *t)
-{
-    for (int b = 0; b < BLOCKS; b++) {
-        const attn_exp alone = block_exp(t, CALM, b, TOP, 1);
-        f->exp_block(&alone);
-    }
-}
-
-static void run_softcap(const attn_kernels *f, tile *t)
-{
-    f->softcap(t->array[S], KEYS, 32.0f, 0.03125f);
-}
-
-static void run_add_scaled(const attn_kernels *f, tile *t)
-{
-    f->add_scaled(t->array[S], t->array[X], t->array[FACTOR], KEYS);
-}
-
-static void run_clip(const attn_kernels *f, tile *t)
-{
-    f->clip(t->array[S], KEYS, t->array[BEGIN], t->array[END]);
-}
-
-static void run_hide(const attn_kernels *f, tile *t)
-{
-    f->hide(t->array[S], t->array[ALIVE], KEYS);
-}
-
-static void block_max(const attn_kernels *f, tile *t, int b)
-{
-    t->found[b] = f->running_max(block(t, S, b), ATTN_BLOCK, t->array[M], t->array[L],
-                                 numbers(t, ALPHA) + b * t->rows);
-}
-
-static void run_running_max(const attn_kernels *f, tile *t)
-{
-    for (int b = 0; b < BLOCKS; b++)
-        block_max(f, t, b);
-}
-
-static void run_maximum(const attn_kernels *f, tile *t)
-{
-    f->maximum(t->array[S], KEYS, t->array[M]);
-}
-
-static void run_exp_sum(const attn_kernels *f, tile *t)
-{
-    f->exp_sum(t->array[E], KEYS, 0.0f, t->array[M], t->array[L]);
-}
-
-static void run_rescale(const attn_kernels *f, tile *t)
-{
-    f->rescale(t->array[O], t->array[DECAY], t->dim);
-}
-
-/* Blocks begin..end-1. */
-static void blocks_pv(const attn_kernels *f, tile *t, int begin, int end)
-{
-    f->pv(t->array[O], block(t, S, begin), t->v + begin * ATTN_BLOCK * t->dim, (ptrdiff_t)t->dim,
-          (end - begin) * ATTN_BLOCK, t->dim, t->lanes, NULL);
-}
-
-static void run_pv(const attn_kernels *f, tile *t)
-{
-    blocks_pv(f, t, 0, BLOCKS);
-}
-
-static void run_pv_select(const attn_kernels *f, tile *t)
-{
-    f->pv_select(t->array[O], t->array[S], t->v, (ptrdiff_t)t->dim, KEYS, t->dim, t->lanes);
-}
-
-static void run_merge(const attn_kernels *f, tile *t)
-{
-    f->merge(t->array[A], t->array[B], t->dim);
-}
-
-static void run_result(const attn_kernels *f, tile *t)
-{
-    f->result(t->out, t->array[O], t->array[L], 1.0f, t->dim);
-}
-
-static void run_gradient(const attn_kernels *f, tile *t)
-{
-    f->gradient(t->array[E], t->array[DP], KEYS, t->array[LSE], t->array[DELTA]);
-}
-
-static void run_softcap_gradient(const attn_kernels *f, tile *t)
-{
-    f->softcap_gradient(t->array[DP], t->array[TANH], t->array[P], KEYS);
-}
-
-/* Each lane adds to the sums once: a tile's last lanes may be its first again. */
-static attn_lanes new_lanes(const tile *t)
-{
-    attn_lanes lanes = t->lanes;
-    if (lanes.end > t->of - t->first)
-        lanes.end = t->of - t->first;
-    return lanes;
-}
-
-static void sum_rows(void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                                   int64_t columns),
-                     const tile *t, int x, int b)
-{
-    const attn_term one = { t->array[x], t->array[b], new_lanes(t), 0, KEYS };
-    attn_term group[MOST_GROUP];
-    const attn_terms terms = { group, t->group, t->pitch };
-    for (int i = 0; i < t->group; i++)
-        group[i] = one;
-    outer(t->c, t->pitch, &terms, KEYS, t->dim);
-}
-
-static void run_outer(const attn_kernels *f, tile *t)
-{
-    sum_rows(f->outer, t, DP, B_ALL);
-}
-
-static void run_outer_select(const attn_kernels *f, tile *t)
-{
-    sum_rows(f->outer_select, t, X_SOME, B_SOME);
-}
-
-static void run_dots(const attn_kernels *f, tile *t)
-{
-    f->dots(t->array[DELTA], t->array[QT], t->array[O], t->dim);
-}
-
-/* As a call does it: row by row. */
-static void widen(void (*kernel)(float *, const uint16_t *, int64_t), tile *t, int from)
-{
-    for (int r = 0; r < t->rows; r++)
-        kernel(t->out[r], (const uint16_t *)t->array[from] + r * t->dim, t->dim);
-}
-
-static void narrow(void (*kernel)(uint16_t *, const float *, int64_t), tile *t)
-{
-    for (int r = 0; r < t->rows; r++)
-        kernel((uint16_t *)t->array[HALVES] + r * t->dim, t->q[r], t->dim);
-}
-
-static void run_widen_f16(const attn_kernels *f, tile *t)
-{
-    widen(f->widen_f16, t, F16);
-}
-
-static void run_widen_bf16(const attn_kernels *f, tile *t)
-{
-    widen(f->widen_bf16, t, BF16);
-}
-
-static void run_narrow_f16(const attn_kernels *f, tile *t)
-{
-    narrow(f->narrow_f16, t);
-}
-
-static void run_narrow_bf16(const attn_kernels *f, tile *t)
-{
-    narrow(f->narrow_bf16, t);
-}
-
-/* Logits and maxima of all blocks, the exponentials of each beside the logits of the next. */
-static void tile_blocks(const attn_kernels *f, tile *t)
-{
-    attn_exp ready = block_exp(t, S, 0, M, 0);
-    for (int b = 0; b < BLOCKS; b++) {
-        block_qk(f, t, b, b > 0 ? &ready : NULL);
-        block_max(f, t, b);
-        ready = block_exp(t, S, b, M, t->found[b] & ATTN_IS_CALM);
-    }
-    f->exp_block(&ready);
-}
-
-/* Blocks without a rescale between them in one step. */
-static void tile_values(const attn_kernels *f, tile *t)
-{
-    for (int begin = 0, end; begin < BLOCKS; begin = end) {
-        for (end = begin + 1; end < BLOCKS && !(t->found[end] & ATTN_RAISED); end++)
-            continue;
-        if (t->found[begin] & ATTN_RAISED)
-            f->rescale(t->array[O], numbers(t, ALPHA) + begin * t->rows, t->dim);
-        blocks_pv(f, t, begin, end);
-    }
-}
-
-static void run_tile(const attn_kernels *f, tile *t)
-{
-    tile_blocks(f, t);
-    tile_values(f, t);
-}
-
-/* No block with a logit above ATTN_CALM may be called calm. */
-static int calm_holds(const tile *t)
-{
-    for (int i = 0; i < KEYS * t->rows; i++) {
-        const float s = numbers(t, S)[i];
-        if (t->found[i / (ATTN_BLOCK * t->rows)] & ATTN_IS_CALM &&
-            !(s >= -ATTN_CALM && s <= ATTN_CALM))
-            return 0;
-    }
-    return 1;
-}
-
-/* What one element costs: 2 flops for each of the other dimension, as often for each tile of a
- * group, exponentials, bytes moved. */
-typedef enum work_kind { PRODUCT, PRODUCTS, EXPONENTIAL, BYTES } work_kind;
-
-static const struct {
-    const char *name;
-    void (*run)(const attn_kernels *f, tile *t);
-    int per_key; /* its elements are rows * KEYS, else rows * head_dim */
-    work_kind work;
-    double amount;               /* per element; PRODUCT: products of this size */
-    array_id halved;             /* only the upper half of its lanes is asked for; 0 = none */
-    int (*holds)(const tile *t); /* what else must be so after a run; NULL = nothing */
-} entries[] = {
-    { "pack", run_pack, 0, BYTES, 8, 0, NULL },
-    { "qk", run_qk, 1, PRODUCT, 1, 0, NULL },
-    { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
-    { "qk_exp", run_qk_exp, 1, PRODUCT, 1, 0, NULL },
-    { "qk_exp_calm", run_qk_exp_calm, 1, PRODUCT, 1, 0, NULL },
-    { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
-    { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
-    { "clip", run_clip, 1, BYTES, 8, 0, NULL },
-    { "hide", run_hide, 1, BYTES, 9, 0, NULL },
-    { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
-    { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },
-    { "exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL },
-    { "exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL },
-    { "rescale", run_rescale, 0, BYTES, 8, 0, NULL },
-    { "pv", run_pv, 0, PRODUCT, 1, 0, NULL },
-    { "pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL },
-    { "pv_select", run_pv_select, 0, PRODUCT, 1, 0, NULL },
-    { "merge", run_merge, 0, BYTES, 12, 0, NULL },
-    { "result", run_result, 0, BYTES, 8, 0, NULL },
-    { "widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL },
-    { "widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL },
-    { "narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL },
-    { "narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL },
-    { "tile", run_tile, 1, PRODUCT, 2, 0, NULL }, /* Q K^T and P V */
-    { "gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL },
-    { "softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL },
-    { "outer", run_outer, 1, PRODUCTS, 1, 0, NULL },
-    { "outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL },
-    { "dots", run_dots, 0, BYTES, 8, 0, NULL },
-};
-
-const char *kernel_name(int i)
-{
-    return i >= 0 && i < LENGTH(entries) ? entries[i].name : NULL;
-}
-
-/* ---- tiles */
-
-static int64_t array_length(const tile *t, int id)
-{
-    return (int64_t)arrays[id].keys * KEYS + arrays[id].dims * t->dim +
-           arrays[id].pitches * t->pitch + arrays[id].more;
-}
-
-static unsigned char *element(const tile *t, int id, int64_t index, int lane)
-{
-    const int64_t at =
-        arrays[id].lane_major ? lane * array_length(t, id) + index : index * t->rows + lane;
-    return (unsigned char *)t->array[id] + (size_t)at * type_bytes[arrays[id].type];
-}
-
-/* In whole lines, and staggered: arrays at the same offset of a page would stand in each other's
- * way. */
-static size_t place(int64_t count, size_t bytes)
-{
-    return ((size_t)count * bytes + LINE - 1) / LINE * LINE + STAGGER;
-}
-
-static size_t array_place(const tile *t, int id)
-{
-    return place(t->rows * array_length(t, id), type_bytes[arrays[id].type]);
-}
-
-static int make_tile(tile *t, int rows, int64_t dim)
-{
-    size_t bytes = LINE;
-    memset(t, 0, sizeof *t);
-    t->rows = rows;
-    t->group = 1;
-    t->dim = dim;
-    t->pitch = (ptrdiff_t)((dim + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS);
-    t->lanes.end = rows;
-    for (int id = 0; id < NUM_ARRAYS; id++)
-        bytes += array_place(t, id);
-    bytes += 2 * place(KEYS * dim, sizeof(float)) + place(KEYS * t->pitch, sizeof(float));
-    t->memory = malloc(bytes);
-    if (!t->memory)
-        return 0;
-    unsigned char *at = (unsigned char *)t->memory + (LINE - (uintptr_t)t->memory % LINE);
-    for (int id = 0; id < NUM_ARRAYS; id++) {
-        t->array[id] = at;
-        at += array_place(t, id);
-    }
-    t->k = (float *)(void *)at;
-    t->v = (float *)(void *)(at + place(KEYS * dim, sizeof(float)));
-    t->c = (float *)(void *)(at + 2 * place(KEYS * dim, sizeof(float)));
-    for (int r = 0; r < rows; r++) {
-        t->q[r] = numbers(t, Q) + r * dim;
-        t->out[r] = numbers(t, OUT) + r * dim;
-    }
-    return 1;
-}
-
-/* In (-1, 1), the same for the same three numbers. */
-static float hashed(int id, int64_t index, int lane)
-{
-    uint64_t z = (uint64_t)index * 0x9e3779b97f4a7c15u + (uint64_t)lane * 0xd1b54a32d192ed03u +
-                 (uint64_t)id * 0x8cb92ba72f3d8dd7u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (float)((z ^ (z >> 31)) >> 40) / 8388608.0f - 1.0f; /* 24 bits */
-}
-
-static float negative_infinity(void)
-{
-    const uint32_t u = 0xff800000u;
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-/* Of a row that has not begun; so low that exponents of p reach their limit; as usual. */
-static float wild_sum(int lane)
-{
-    return lane % 4 == 3 ? negative_infinity() : lane % 4 == 1 ? -60.0f : START_MAXIMUM;
-}
-
-/* x: in (-1, 1). */
-static float value(fill_kind kind, float x, int lane, mood_kind mood)
-{
-    switch (kind) {
-    case SIGNED:
-        return 2.0f * x;
-    case POSITIVE:
-        return x + 1.5f;
-    case SPREAD:
-        return logit_spread[mood] * x;
-    case MORTAL:
-        return mood == WILD && x > 0.75f ? negative_infinity() : logit_spread[mood] * x;
-    case MAXIMUM:
-        return START_MAXIMUM;
-    case BEGUN:
-        return mood == WILD && lane % 4 == 3 ? negative_infinity() : START_MAXIMUM;
-    case RATIO:
-        return mood == WILD ? x + 1.5f : 1.0f;
-    case BIT:
-        return x > -0.5f ? 1.0f : 0.0f;
-    case FROM:
-        return 8.0f + 8.0f * x;
-    case UNTIL:
-        return (float)KEYS - 8.0f + 8.0f * x;
-    case SUM:
-        return mood == WILD ? wild_sum(lane) : START_MAXIMUM;
-    case TANGENT:
-        return mood == WILD ? x : 0.0f;
-    case MAYBE_DEAD:
-        return mood == WILD && x > 0.75f ? ATTN_DEAD : x + 1.5f;
-    case DEAD_LANES:
-        return mood == WILD && lane % 4 == 2 ? ATTN_DEAD : 2.0f * x;
-    case INFINITE_LANES:
-        return mood == WILD && lane % 4 == 2 ? negative_infinity() : 2.0f * x;
-    default:
-        return 1.0f;
-    }
-}
-
-static void store(void *to, int type, float x)
-{
-    const int integer = type >= INT ? (int)x : 0; /* -inf only where floats are */
-    const uint8_t byte = (uint8_t)integer;
-    if (type == INT)
-        memcpy(to, &integer, sizeof integer);
-    else if (type == BYTE)
-        memcpy(to, &byte, sizeof byte);
-    else if (type == ATTN_F32)
-        memcpy(to, &x, sizeof x);
-    else
-        attn_convert(to, type, &x, ATTN_F32, 1);
-}
-
-static void fill_lane(tile *t, int id, int r)
-{
-    const int lane = (t->first + r) % t->of;
-    for (int64_t i = 0; i < array_length(t, id); i++)
-        store(element(t, id, i, r), arrays[id].type,
-              value(arrays[id].fill, hashed(id, i, lane), lane, t->mood));
-}
-
-static void fill_tile(tile *t, int first, int of, mood_kind mood)
-{
-    t->first = first;
-    t->of = of;
-    t->mood = mood;
-    memset(t->found, 0, sizeof t->found);
-    for (int id = 0; id < NUM_ARRAYS; id++)
-        for (int r = 0; r < t->rows; r++)
-            fill_lane(t, id, r);
-    for (int64_t i = 0; i < KEYS * t->dim; i++) {
-        t->k[i] = key_spread[mood] * hashed(NUM_ARRAYS, i, 0);
-        t->v[i] = hashed(NUM_ARRAYS, i, 1);
-    }
-}
-
-static void fill_sums(tile *t)
-{
-    for (int64_t i = 0; i < KEYS * t->pitch; i++)
-        t->c[i] = hashed(NUM_ARRAYS, i, 2);
-}
-
-/* What a kernel may leave as it likes gets one value: lanes that were not asked for, and factors
- * of blocks that raised nothing. */
-static void settle(tile *t, int i)
-{
-    for (int r = 0; r < t->rows && entries[i].halved; r++)
-        if ((t->first + r) % t->of < t->of / 2)
-            fill_lane(t, (int)entries[i].halved, r);
-    for (int k = 0; k < BLOCKS * t->rows; k++)
-        if (!(t->found[k / t->rows] & ATTN_RAISED))
-            numbers(t, ALPHA)[k] = 1.0f;
-}
-
-static void run_entry(const attn_kernels *set, int i, tile *t)
-{
-    entries[i].run(set, t);
-    settle(t, i);
-}
-
-/* ---- the check */
-
-/* All NaN are one. */
-static uint32_t float_bits(const void *at)
-{
-    uint32_t u;
-    memcpy(&u, at, sizeof u);
-    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u;
-}
-
-/* The bits of an element. */
-static uint32_t bits_at(const tile *t, int id, int64_t index, int lane)
-{
-    const unsigned char *const at = element(t, id, index, lane);
-    uint32_t u = 0;
-    if (arrays[id].type == ATTN_F32)
-        return float_bits(at);
-    memcpy(&u, at, type_bytes[arrays[id].type]);
-    return u;
-}
-
-/* The last of the sums in which the tiles differ; NULL = none. What fills up a line may differ. */
-static unsigned char *different_sum(const tile *t, const tile *other)
-{
-    unsigned char *found = NULL;
-    for (int64_t i = 0; i < KEYS * t->pitch; i++)
-        if (i % t->pitch < t->dim && float_bits(&t->c[i]) != float_bits(&other->c[i]))
-            found = (unsigned char *)&t->c[i];
-    return found;
-}
-
-/* The last element in which the tiles differ; NULL = none. */
-static unsigned char *last_difference(const tile *t, const tile *before)
-{
-    unsigned char *found = different_sum(t, before);
-    for (int id = 0; id < NUM_ARRAYS; id++)
-        for (int64_t i = 0; i < array_length(t, id); i++)
-            for (int r = 0; r < t->rows; r++)
-                if (bits_at(t, id, i, r) != bits_at(before, id, i, r))
-                    found = element(t, id, i, r);
-    return found;
-}
-
-/* Each lane of the small tile against the one of the large tile that it was taken from. */
-static int same_lanes(const tile *large, const tile *small)
-{
-    for (int id = 0; id < NUM_ARRAYS; id++)
-        for (int64_t i = 0; i < array_length(large, id); i++)
-            for (int r = 0; r < small->rows; r++)
-                if (bits_at(large, id, i, (small->first + r) % small->of) !=
-                    bits_at(small, id, i, r))
-                    return 0;
-    return 1;
-}
-
-/* Runs entry i of the set and of the portable one on the same numbers. small has the rows of the
- * portable set, before those of the set. */
-static int matches(const attn_kernels *set, int i, mood_kind mood, int spoil, tile *large,
-                   tile *before, tile *small)
-{
-    const attn_kernels *const portable = attn_kernels_find("portable");
-    fill_tile(large, 0, large->rows, mood);
-    fill_tile(before, 0, large->rows, mood);
-    fill_sums(large);
-    fill_sums(before);
-    fill_sums(small);
-    run_entry(set, i, large);
-    unsigned char *const changed = last_difference(large, before);
-    if (!changed && mood == WILD)
-        return 0;
-    if (entries[i].holds && !entries[i].holds(large))
-        return 0;
-    if (changed && spoil)
-        *changed ^= 1u;
-    for (int first = 0; first < large->rows; first += small->rows) {
-        fill_tile(small, first, large->rows, mood);
-        run_entry(portable, i, small);
-        if (!same_lanes(large, small))
-            return 0;
-    }
-    return !different_sum(large, small);
-}
-
-/* ---- the time */
-
-typedef struct timed_kernel {
-    const attn_kernels *set;
-    tile *tile;
-    int entry;
-} timed_kernel;
-
-static int call(void *arg)
-{
-    const timed_kernel *const k = arg;
-    entries[k->entry].run(k->set, k->tile);
-    return 0;
-}
+enum { WARMUP = 5, GROUP_ROWS = 96 };
+
+/* What one kernel of one set did. Values that a kernel does not have are 0. */
+typedef struct kernel_result {
+    const char *set, *kernel;
+    int64_t rows, keys, head_dim;
+    double cycles, cycles_per_element, pct_fma_peak, ns_per_exp, cycles_per_exp, bytes_per_cycle;
+    int wrong; /* differs from the portable set or wrote nothing: not timed */
+} kernel_result;
 
 /* Tiles that a call sums over at once. */
 static int group_of(int rows)
 {
     const int group = GROUP_ROWS / rows;
-    return group < 1 ? 1 : group > MOST_GROUP ? MOST_GROUP : group;
+    return group < 1 ? 1 : group > KERNEL_MOST_GROUP ? KERNEL_MOST_GROUP : group;
 }
 
 /* Of the lanes that were asked for. */
 static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const measure_result *m,
                         kernel_result *r)
 {
-    const double other = (double)(entries[i].per_key ? r->head_dim : r->keys);
-    const double tiles = entries[i].work == PRODUCTS ? group_of((int)r->rows) : 1;
+    const double other = (double)(kernel_entries[i].per_key ? r->head_dim : r->keys);
+    const double tiles = kernel_entries[i].work == PRODUCTS ? group_of((int)r->rows) : 1;
     const double elements = tiles * (double)(lanes.end - lanes.begin) *
-                            (double)(entries[i].per_key ? r->keys : r->head_dim);
-    const double amount = entries[i].amount * elements;
+                            (double)(kernel_entries[i].per_key ? r->keys : r->head_dim);
+    const double amount = kernel_entries[i].amount * elements;
     r->cycles = m->cycles_p50;
     r->cycles_per_element = m->cycles_p50 / elements;
-    if (entries[i].work == EXPONENTIAL) {
+    if (kernel_entries[i].work == EXPONENTIAL) {
         r->ns_per_exp = 1e9 * m->seconds.p50 / amount;
         r->cycles_per_exp = m->cycles_p50 / amount;
-    } else if (entries[i].work == BYTES) {
+    } else if (kernel_entries[i].work == BYTES) {
         r->bytes_per_cycle = m->cycles_p50 > 0 ? amount / m->cycles_p50 : 0;
     } else if (m->cycles_p50 > 0 && peak->flops_per_cycle > 0) {
         r->pct_fma_peak = 100 * 2 * other * amount / m->cycles_p50 / peak->flops_per_cycle;
@@ -776,44 +51,34 @@ static void fill_result(const probe_peak *peak, int i, attn_lanes lanes, const m
     }
 }
 
-static int time_kernel(const bench_context *x, const attn_kernels *set, int i, tile *t,
-                       kernel_result *r)
+static int time_kernel(const bench_context *x, const attn_kernels *set, int i, kernel_result *r)
 {
     const measure_plan plan = { WARMUP, x->kernel_samples, 0, 0 };
-    timed_kernel k = { set, t, i };
+    const int group = kernel_entries[i].work == PRODUCTS ? group_of(set->rows) : 1;
+    kernel_job job;
     measure_result m;
-    fill_tile(t, 0, t->rows, MILD);
-    fill_sums(t);
-    if (entries[i].work == PRODUCTS)
-        t->group = group_of(set->rows);
-    if (!measure(&plan, call, &k, &m))
+    if (!kernel_job_make(&job, set, i, r->head_dim, group))
         return 0;
-    fill_result(probe_unit_of(&x->probe, r->set), i, t->lanes, &m, r);
-    return 1;
+    const int timed = measure(&plan, kernel_job_call, &job, &m);
+    if (timed)
+        fill_result(probe_unit_of(&x->probe, r->set), i, job.lanes, &m, r);
+    kernel_job_free(&job);
+    return timed;
 }
 
-int kernel_measure(const bench_context *x, const attn_kernels *set, int64_t head_dim, int i,
-                   int spoil, kernel_result *r)
+/* Checks entry i of a set, then times it; 0 = no memory. */
+static int measure_kernel(const bench_context *x, const attn_kernels *set, int64_t head_dim, int i,
+                          kernel_result *r)
 {
-    tile large, before, small;
-    const kernel_result start = {
-        attn_kernels_name(set), entries[i].name, set->rows, KEYS, head_dim, 0, 0, 0, 0, 0, 0, 0
-    };
-    int ok = make_tile(&large, set->rows, head_dim);
-    ok &= make_tile(&before, set->rows, head_dim);
-    ok &= make_tile(&small, attn_kernels_find("portable")->rows, head_dim);
+    const int right = kernel_check(set, i, head_dim, 0);
+    const kernel_result start = { .set = attn_kernels_name(set),
+                                  .kernel = kernel_entries[i].name,
+                                  .rows = set->rows,
+                                  .keys = KERNEL_KEYS,
+                                  .head_dim = head_dim,
+                                  .wrong = right == 0 };
     *r = start;
-    if (entries[i].halved)
-        large.lanes.begin = set->rows / 2;
-    if (ok)
-        r->wrong = !matches(set, i, MILD, spoil, &large, &before, &small) ||
-                   !matches(set, i, WILD, spoil, &large, &before, &small);
-    if (ok && x && !r->wrong)
-        ok = time_kernel(x, set, i, &large, r);
-    free(large.memory);
-    free(before.memory);
-    free(small.memory);
-    return ok;
+    return right == 0 || (right == 1 && time_kernel(x, set, i, r));
 }
 
 /* ---- the command */
@@ -847,7 +112,7 @@ static void say_head(int samples)
         "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
         "last\n  five are of gradients: outer sums over the rows of as many tiles as a call "
         "does, its elements\n  are those of x\n\n",
-        samples, KEYS);
+        samples, KERNEL_KEYS);
     say("%-15s %4s %5s %-16s", "set", "rows", "dim", "kernel");
     for (int c = 0; c < LENGTH(columns); c++)
         say(" %11s", columns[c].title);
@@ -888,9 +153,9 @@ static void write_result(FILE *f, const kernel_result *r)
 static int run_set(const bench_context *x, const attn_kernels *set, int64_t head_dim, FILE *csv)
 {
     int bad = 0;
-    for (int i = 0; i < LENGTH(entries); i++) {
+    for (int i = 0; i < num_kernel_entries; i++) {
         kernel_result r;
-        if (!kernel_measure(x, set, head_dim, i, 0, &r)) {
+        if (!measure_kernel(x, set, head_dim, i, &r)) {
             say("%s: no memory for tiles of head_dim %d\n", attn_kernels_name(set), (int)head_dim);
             return bad + 1;
         }

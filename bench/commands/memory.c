@@ -14,18 +14,16 @@
  * Gradients: beside what grows there is as much again that does not, so that the exponent is that
  * of the increments from one length to the next, 1 of a * length + b whatever b is. A call at 64K
  * takes minutes: beyond 16K the workspace is asked for and nothing is called. */
-#include "memory.h"
+#include "commands.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "../../attn.h"
-#include "../cases/model.h"
-#include "../cases/presets.h"
+#include "../cases/cases.h"
 #include "../report/report.h"
 #include "../stats.h"
-#include "fresh.h"
 
 #define SURE_BYTES 524288.0
 #define MIB 1048576.0

@@ -1,14 +1,14 @@
 /* tune_device.c - from how many operations on the OpenCL device is faster than the CPU.
  * SPDX-License-Identifier: MIT */
-#include "tune_device.h"
+#include "commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../attn.h"
-#include "../cases/data.h"
-#include "../cases/on_device.h"
+#include "../cases/cases.h"
+#include "../cases/jobs.h"
 #include "../measure.h"
 #include "../report/report.h"
 

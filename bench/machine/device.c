@@ -5,7 +5,7 @@
 #define DEVICE_DLOPEN 1
 #include <dlfcn.h>
 #endif
-#include "device.h"
+#include "machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

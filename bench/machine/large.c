@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #endif
-#include "large.h"
+#include "machine.h"
 
 #include <stdlib.h>
 

@@ -64,7 +64,7 @@ static int read_cpuinfo(const char *const *keys, char *out, size_t bytes)
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #define ISA_IF(name)                                                                               \
     if (__builtin_cpu_supports(name))                                                              \
-        append_isa(out, name);
+    append_isa(out, name)
 
 static void append_isa(char *out, const char *name)
 {
@@ -75,9 +75,16 @@ static void append_isa(char *out, const char *name)
 
 static void describe_isa(char *out)
 {
-    ISA_IF("sse2")
-    ISA_IF("sse4.1") ISA_IF("avx") ISA_IF("fma") ISA_IF("avx2") ISA_IF("avx512f") ISA_IF("avx512bw")
-        ISA_IF("avx512vl") ISA_IF("avx512vnni") ISA_IF("avx512bf16")
+    ISA_IF("sse2");
+    ISA_IF("sse4.1");
+    ISA_IF("avx");
+    ISA_IF("fma");
+    ISA_IF("avx2");
+    ISA_IF("avx512f");
+    ISA_IF("avx512bw");
+    ISA_IF("avx512vl");
+    ISA_IF("avx512vnni");
+    ISA_IF("avx512bf16");
 }
 #else
 static void describe_isa(char *out)

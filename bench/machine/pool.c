@@ -10,7 +10,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define POOL_THREADS 1
 #endif
-#include "pool.h"
+#include "machine.h"
 
 #include <stdlib.h>
 

@@ -5,14 +5,13 @@
  * latency 5 busy and fit into 16 registers; 64-bit ARM has 32 and up to four units of latency 4,
  * which take 24. Each vector unit is a row of a table; target attributes let one file hold them all
  * without compiler flags. */
-#include "probe.h"
+#include "machine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "../clock.h"
 #include "../stats.h"
-#include "reading.h"
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #define PROBE_X86 1

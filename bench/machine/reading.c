@@ -14,7 +14,7 @@
  * One stream of whole lines: 24 to 27 from memory; 4: 28; 8: 28; software prefetch at any distance
  * from 512 bytes to 32 KiB, into L1, L2 or past them, with 1 to 4 streams: 20 to 29 from memory and
  * 20 to 40 % less from the caches. Two threads: 33 to 37 from memory. */
-#include "reading.h"
+#include "machine.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* roof.c - the two peaks that a row is held against, for as many threads as it has.
  * SPDX-License-Identifier: MIT */
-#include "roof.h"
+#include "../run.h"
 
-#include "probe.h"
+#include "machine.h"
 
 double roof_cpus(const bench_context *x, int threads)
 {

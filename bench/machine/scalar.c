@@ -7,7 +7,7 @@
  * portable_fma. */
 #define ATTN_PREFIX scalar_
 #include "attn.c"
-#include "scalar.h"
+#include "machine.h"
 
 const attn_kernels *scalar_kernels(void)
 {

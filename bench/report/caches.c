@@ -1,12 +1,10 @@
 /* caches.c - the summary of preset cache: storage types, where keys lie, sharing, appending.
  * SPDX-License-Identifier: MIT */
-#include "caches.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "report.h"
 
 #define GIB 1073741824.0
 /* Percent that pages of 16 may cost. */

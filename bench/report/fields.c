@@ -1,6 +1,6 @@
 /* fields.c - the fields of a result, as one table for the printed table, CSV and JSON.
  * SPDX-License-Identifier: MIT */
-#include "fields.h"
+#include "report.h"
 
 #include <math.h>
 

@@ -7,15 +7,11 @@
 #else
 #define MAKE_DIRECTORY(path) 0 /* it must be there: writing tells */
 #endif
-#include "files.h"
+#include "report.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "json.h"
-#include "output.h"
-#include "report.h"
 
 enum { MAX_TARGETS = 4 };
 

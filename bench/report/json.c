@@ -1,6 +1,6 @@
 /* json.c - everything as one JSON file, or the rows as CSV.
  * SPDX-License-Identifier: MIT */
-#include "json.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,12 +8,7 @@
 #include <time.h>
 
 #include "../../attn.h"
-#include "../machine/device.h"
-#include "fields.h"
-#include "output.h"
-#include "report.h"
-#include "scaling.h"
-#include "utf8.h"
+#include "../machine/machine.h"
 
 #define REPLACEMENT "\357\277\275" /* U+FFFD in UTF-8, for each byte that is none */
 

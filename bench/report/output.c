@@ -4,12 +4,12 @@
 #define _POSIX_C_SOURCE 200809L
 #define OUTPUT_POSIX 1
 #endif
-#include "output.h"
+#include "report.h"
 
 #include <errno.h>
 #include <string.h>
 
-static int complain(const char *path, const char *why)
+static int cannot_write(const char *path, const char *why)
 {
     fprintf(stderr, "bench: cannot write %s%s%s\n", path, why ? ": " : "", why ? why : "");
     return 0;
@@ -86,10 +86,10 @@ FILE *output_open(output *out, const char *path)
 {
     out->file = NULL;
     if (!name_part(out, path))
-        return complain(path, "the name is too long"), NULL;
+        return cannot_write(path, "the name is too long"), NULL;
     out->file = fopen(out->part, "w");
     if (!out->file)
-        complain(path, strerror(errno));
+        cannot_write(path, strerror(errno));
     return out->file;
 }
 
@@ -103,14 +103,15 @@ int output_close(output *out)
         fprintf(stderr, "bench: cannot write all of %s\n", out->path);
         return 0;
     }
-    return !renamed || put_in_place(out->part, out->path) || complain(out->path, strerror(errno));
+    return !renamed || put_in_place(out->part, out->path) ||
+           cannot_write(out->path, strerror(errno));
 }
 
 int output_possible(const char *path)
 {
     output out;
     if (!writable(path))
-        return complain(path, strerror(errno));
+        return cannot_write(path, strerror(errno));
     if (!replaceable(path))
         return 1;
     if (!output_open(&out, path))

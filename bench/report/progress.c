@@ -7,7 +7,7 @@
 #else
 #define IS_TERMINAL(fd) 0
 #endif
-#include "progress.h"
+#include "report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,12 @@
 /* ranking.c - the fastest path of each case, and all paths in order.
  * SPDX-License-Identifier: MIT */
-#include "ranking.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cases/paths.h"
-#include "report.h"
+#include "../cases/cases.h"
 
 /* The fastest of the case of `like` but for `but`, or the slowest; NULL = no other path. */
 static const bench_result *extreme(const bench_result *all, int n, const bench_result *like,

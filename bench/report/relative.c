@@ -1,10 +1,8 @@
 /* relative.c - the summary of cases that were timed in turn with another on the same tensors.
  * SPDX-License-Identifier: MIT */
-#include "relative.h"
+#include "report.h"
 
 #include <string.h>
-
-#include "report.h"
 
 void relative_threads(const bench_result *results, int n)
 {

@@ -6,7 +6,7 @@
 #endif
 #include "report.h"
 
-#include "../machine/device.h"
+#include "../machine/machine.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,13 +1,17 @@
-/* report.h - what is printed: machine, table, winners.
+/* report.h - what is said and written: table, summaries, JSON, CSV.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H
 
-#include "../cases/case.h"
-#include "../cases/paths.h"
-#include "../cases/presets.h"
+#include <stddef.h>
+#include <stdio.h>
+
+#include "../bench.h"
+#include "../cases/cases.h"
 #include "../machine/machine.h"
-#include "../machine/probe.h"
+#include "../run.h"
+
+/* ---- report.c: what is printed: machine, table, winners. */
 
 #if defined __GNUC__
 #define REPORT_FORMAT __attribute__((format(printf, 1, 2)))
@@ -68,5 +72,248 @@ int report_begins_scenario(const bench_result *results, int i);
 
 /* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
 void report_summary(const bench_result *results, int n, int told);
+
+/* ---- fields.c: the fields of a result, as one table for the printed table, CSV and JSON. */
+
+typedef enum field_kind { FIELD_NAME, FIELD_TEXT, FIELD_INT, FIELD_REAL, FIELD_MAYBE } field_kind;
+
+/* When the table has it: DEVICE, in runs on one. */
+typedef enum field_show { SHOW_ALWAYS, SHOW_WIDE, SHOW_DEVICE } field_show;
+
+typedef struct result_field {
+    const char *key; /* in CSV and JSON */
+    field_kind kind; /* NAME: characters in the result itself; TEXT: a pointer to them; MAYBE: a
+                        * REAL of which 0 means that it is not known */
+    size_t offset;
+    const char *title; /* in the table; NULL = not shown there */
+    int width;         /* of the table's column; negative = left-aligned; 0 = as its texts need */
+    int decimals;      /* in the table */
+    double unit;       /* the table shows the value divided by this */
+    field_show show;
+} result_field;
+
+extern const result_field result_fields[];
+extern const int num_result_fields;
+
+/* Whether it is a text, else a number. */
+int field_is_text(const result_field *f);
+const char *field_text(const result_field *f, const bench_result *r);
+/* A number as CSV and JSON write it: counts in full, others to 9 digits. */
+void field_put_number(FILE *f, double x);
+
+double field_number(const result_field *f, const bench_result *r);
+
+/* ---- files.c: where results go: the files that the command line names. */
+
+enum { FILES_MAX_PATH = 4000 };
+
+/* folder/name to path[FILES_MAX_PATH]; the folder is there now. These return 0 when it cannot be,
+ * and a sentence was printed to stderr. */
+int files_inside(const char *folder, const char *name, char *path);
+
+/* Whether --json, --csv and --output-dir can be written, each to a file of its own. */
+int files_possible(const bench_options *o);
+
+/* --json, --csv and --output-dir, each said on stdout; 1 = all that were asked for are written. */
+int files_write(const bench_options *o, const bench_context *x, const bench_result *results, int n);
+
+/* ---- json.c: everything as one JSON file, or the rows as CSV. */
+
+#define BENCH_SCHEMA 1
+
+typedef struct bench_record {
+    int argc;
+    char **argv; /* "options" */
+    const machine_info *machine;
+    const probe_result *probe;
+    int threads; /* of the command line */
+    int64_t seed;
+    const char *console;
+    const bench_result *results;
+    int num_results;
+} bench_record;
+
+/* 1 = written; 0 = not, and a sentence was printed to stderr. */
+int json_write(const char *path, const bench_record *r);
+int csv_write(const char *path, const bench_record *r);
+
+/* ---- output.c: a file that is written whole or not at all.
+ *
+ * It is written to PATH.part, which takes the place of PATH at the end: an older file survives a
+ * full disk. Devices, pipes and links are written as they are: renaming would replace them. */
+
+enum { OUTPUT_MAX_PATH = 4096 };
+
+typedef struct output {
+    const char *path;
+    char part[OUTPUT_MAX_PATH]; /* what is written to; path itself where nothing is renamed */
+    FILE *file;
+} output;
+
+/* NULL = it cannot be written; all print a sentence to stderr then. path must outlive *out. */
+FILE *output_open(output *out, const char *path);
+
+/* 1 = all of it is in its place now. */
+int output_close(output *out);
+
+/* 1 = the path can be written: tried without a change to a file that is there. */
+int output_possible(const char *path);
+
+/* Whether two paths that are possible name one file. */
+int output_same(const char *a, const char *b);
+
+/* ---- utf8.c: texts from outside, which may hold anything. */
+
+/* Bytes of the character that begins here; 0 = no valid UTF-8 begins here, or the text ends. */
+int utf8_length(const char *text);
+
+/* A copy, cut off where it must be, with ? for each control character and wrong byte, which could
+ * command a terminal; returns to. */
+const char *utf8_printable(const char *text, char *to, size_t bytes);
+
+/* ---- progress.c: how far a long run is, on stderr. */
+
+/* Of so many runs; deadline: of clock_seconds, 0 = none. On a terminal one line that is rewritten,
+ * elsewhere a line every 10 s of runs that last over 30 s. */
+void progress_begin(int runs, double deadline);
+
+/* Before a run of so many cases: shows what comes. */
+void progress_show(const char *preset, const char *name, const char *path);
+
+/* After it, before anything is printed: wipes the line. */
+void progress_step(int runs);
+
+/* Seconds left when `done` of `runs` took `elapsed`, at most `limit` unless that is 0. */
+double progress_left(int done, int runs, double elapsed, double limit);
+
+/* Whether a line is due elsewhere than on a terminal: so long after the begin, and so long after
+ * the line before it. */
+int progress_due(double elapsed, double since_last);
+
+/* ---- ranking.c: the fastest path of each case, and all paths in order. */
+
+typedef struct bench_rank {
+    const char *path;
+    int cases, won; /* timed; in which no path was faster */
+    double share;   /* geometric mean over its cases of the best time / its own, by P50: 1 = always
+                     * the fastest */
+} bench_rank;
+
+/* Best first; how many were written. Only cases that the path was timed in count for it. */
+int ranking_of(const bench_result *results, int n, bench_rank *out, int max);
+
+/* Prints both where more than two paths were timed; 0 = nothing. */
+int ranking_report(const bench_result *results, int n);
+
+/* ---- relative.c: the summary of cases that were timed in turn with another on the same
+ * tensors. */
+
+/* Speed-up and efficiency of several threads; prints nothing where there are none. */
+void relative_threads(const bench_result *results, int n);
+
+/* Time of each mask over that of none, and the share of pairs that it shows; prints nothing where
+ * there is none. */
+void relative_masks(const bench_result *results, int n);
+
+/* Time of each number of products and threads over that of five products on one thread, and what
+ * memory it takes; prints nothing where there is none. */
+void relative_products(const bench_result *results, int n);
+
+/* Time of dilated attention and of masks of cells over that of a dense call, and what memory they
+ * take; prints nothing where there is none. */
+void relative_patterns(const bench_result *results, int n);
+
+/* Ranks against one: speed-up, efficiency, what is moved, balance; likewise. */
+void relative_ranks(const bench_result *results, int n);
+
+/* ---- scaling.c: how time and memory grow with the length: exponents of scenarios that differ
+ * in it. */
+
+enum { SCALING_LEAST = 3 }; /* lengths of a scenario that exponents are fitted for */
+
+/* Rows of one scenario and path that differ in the number of keys, and rows with it, alone. Each
+ * exponent is the slope of a quantity over the keys, both as logarithms. */
+typedef struct bench_scaling {
+    const char *preset, *scenario, *path;
+    int64_t shortest, longest; /* keys */
+    int cases;
+    double pairs, time, workspace;
+} bench_scaling;
+
+/* At most max of them are written; returns how many. */
+int scaling_of(const bench_result *results, int n, bench_scaling *out, int max);
+
+/* Prints them; nothing where there are none. */
+void scaling_report(const bench_result *results, int n);
+
+/* ---- verdicts.c: naive against tiled and CPU against device in words, and what comparable
+ * suites expect. */
+
+/* What is compared; the second of each is "ours", the first "theirs". */
+typedef enum verdict_kind {
+    VERDICT_TILED,        /* naive and tiled on the CPU: of the same kernels and threads, those
+                           * compiled without vectors left out */
+    VERDICT_TILED_DEVICE, /* naive and tiled on the device */
+    VERDICT_DEVICE,       /* the CPU's fastest path and the device with arrays of the host */
+    VERDICT_RESIDENT,     /* and with arrays that are on it */
+    VERDICT_KINDS
+} verdict_kind;
+
+enum { VERDICT_TEXT = 32 };
+
+/* One scenario: rows of both of the same case. */
+typedef struct bench_verdict {
+    const char *preset, *scenario;
+    char text[VERDICT_TEXT];          /* from the table of thresholds */
+    int cases, won;                   /* compared; in which ours was the faster one, by P50 */
+    double speedup;                   /* ours over theirs, geometric mean */
+    double memory_saved;              /* share of theirs' workspace, geometric mean */
+    double launch, transfer, compute; /* shares of our calls on the device, summed over the cases */
+    int64_t shortest, longest;        /* keys, of the cases compared */
+    int64_t crossover; /* from so many keys on ours is the faster one at every length; 0 =
+                                * it is not at the longest one */
+    int noisy;         /* pairs of which a row was disturbed */
+} bench_verdict;
+
+int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_verdict *out, int max);
+
+/* What is called so much speed: "tiled is much faster" and the like. */
+void verdict_text(verdict_kind kind, double speedup, char text[VERDICT_TEXT]);
+
+/* An expectation next to what the rows say. */
+typedef struct bench_expectation {
+    const char *claim;
+    int cases;       /* rows that it is measured from; 0 = not measured, and why says the reason */
+    double measured; /* in its unit: percent or times */
+    const char *unit, *why;
+    int met;   /* measured reaches the lower end of what is claimed */
+    int noisy; /* pairs of which a row was disturbed */
+} bench_expectation;
+
+/* Expectation i from these rows; 0 beyond the last. */
+int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out);
+
+/* Prints both; 0 = nothing, as no row has its counterpart. */
+int verdicts_report(const bench_result *results, int n);
+
+/* ---- caches.c: the summary of preset cache: storage types, where keys lie, sharing,
+ * appending. */
+
+/* What pages of one size, or a ring, cost in decoding over a contiguous cache. */
+typedef struct caches_cost {
+    const char *keys;
+    int64_t page_size;
+    int cases;
+    double mean, worst; /* percent of the time; mean: of the geometric mean of the ratios */
+    const char *worst_case;
+    double goal; /* 0 = none */
+    int noisy;   /* rows that were disturbed */
+} caches_cost;
+
+/* One for each place of keys that decoding was timed with, in order of appearance. */
+int caches_costs(const bench_result *results, int n, caches_cost *out, int max);
+
+/* Prints nothing where there are no such rows. */
+void caches_report(const bench_result *results, int n);
 
 #endif

@@ -1,11 +1,10 @@
 /* scaling.c - how time and memory grow with the length: exponents of scenarios that differ in it.
  * SPDX-License-Identifier: MIT */
-#include "scaling.h"
+#include "report.h"
 
 #include <string.h>
 
 #include "../stats.h"
-#include "report.h"
 
 enum { MOST_LENGTHS = 16 };
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fields.h"
 #include "report.h"
 
 /* Columns whose width depends on what is run. */

@@ -1,6 +1,6 @@
 /* utf8.c - texts from outside, which may hold anything.
  * SPDX-License-Identifier: MIT */
-#include "utf8.h"
+#include "report.h"
 
 #include <string.h>
 

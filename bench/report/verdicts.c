@@ -1,14 +1,13 @@
 /* verdicts.c - naive against tiled and CPU against device in words, and what comparable suites
  * expect.
  * SPDX-License-Identifier: MIT */
-#include "verdicts.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "../cases/paths.h"
-#include "report.h"
+#include "../cases/cases.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 

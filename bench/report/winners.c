@@ -3,10 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "caches.h"
-#include "relative.h"
 #include "report.h"
-#include "scaling.h"
 
 static int same(const char *a, const char *b)
 {

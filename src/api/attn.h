@@ -4,10 +4,46 @@
  *
  *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
  *
- * by the online softmax: memory does not grow with the sequence length. Copy attn.h and attn.c into
- * a project and compile them with any C99 compiler; no flags are needed. Every mask and variant is
- * a field of one struct whose zero value means "off" or "the usual". The result has the same bits
- * on every CPU, for any number of threads, any batch and any chunking of a prompt (docs/canon.md).
+ * The library computes this by the online softmax, so memory does not grow with the sequence
+ * length. To use it, copy attn.h and attn.c into a project and compile them with any C99 compiler;
+ * no flags are needed. Every mask and variant is a field of one struct, attn_params, in which zero
+ * means "off" or "the usual". The result has the same bits on every CPU, for any number of threads,
+ * any batch and any chunking of a prompt (docs/canon.md).
+ *
+ * CONTENTS
+ *
+ * Most callers need only the ten lines of the synopsis, the conventions behind it and the fields of
+ * attn_params that they set. The parts of this file are, in order:
+ *
+ *   Version and errors      attn_status says what went wrong.
+ *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
+ *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
+ *   What changes a logit    attn_bias and a callback change logits before the softmax.
+ *   Caches                  attn_rows says where keys lie in ring buffers and pages.
+ *   Further outputs         attn_logits and attn_state return more than o and lse.
+ *   Parts of a call         attn_part names some of the rows or some of the keys.
+ *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
+ *   The call                attn_params has a field for each of the above.
+ *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
+ *   Helpers                 These functions make slopes, convert types and name kernel sets.
+ *
+ * The levels follow, and each begins with the name of its source, src/api/NAME.h:
+ *
+ *   explain                 attn_explain tells how a call would run, and why.
+ *   options                 attn_params_from_string reads options of a command line.
+ *   merge                   attn_state_merge joins results over different keys.
+ *   rope                    attn_rope_apply rotates q and k by their positions.
+ *   cache                   attn_cache keeps keys and values while text is generated.
+ *   backward                attn_backward computes gradients for training.
+ *   resume                  attn_resume_step fetches keys tile by tile, e.g. from a file.
+ *   patterns                attn_pattern builds block-sparse masks such as BigBird.
+ *   dilated                 attn_dilated_forward is the attention of LongNet.
+ *   ring                    attn_ring_forward divides one sequence among many ranks.
+ *   backend                 attn_backend lets a device run calls; its authors read this.
+ *
+ * Including attn.h and linking attn.c gives every part above. attn_opencl.h adds a backend for
+ * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
+ * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
@@ -24,43 +60,51 @@
  *
  * CONVENTIONS
  *
- * Memory. The library never allocates. The caller gives one workspace per call, best as large as
- *   attn_workspace_size says for the longest sequences; it may have any alignment and any content.
- *   Stack use is 2 to 3.8 KiB, below 4 KiB in every build measured (tests/stack.sh).
- * Threads. The library starts none. With p.parallel_for and p.num_workers set it hands out
- *   independent pieces of work, in up to five lists one after the other; where there are fewer
- *   heads and row tiles than workers (decoding) it divides the keys, too. Compiled with OpenMP and
- *   without the callback it uses OpenMP; else it runs in the calling thread. Every function may run
- *   in many threads at once if workspace and outputs are distinct. The number of threads never
- *   changes a bit of the result.
- * Errors. Every function that can fail returns an attn_status. attn_check gives the sentence, with
- *   the field's name and values. After an error other than ATTN_ERR_CALLBACK nothing was written.
- * Strides. In elements, may be negative; 0 means packed [batch, head, seq, dim] for tensors and
- *   per-token arrays, and "broadcast" for bias and boolean masks; ATTN_STRIDE_BROADCAST shares an
- *   input along an axis anywhere. The last dimension is always contiguous. Data need only be
- *   aligned for its element type.
+ * Memory. The library never allocates. The caller gives one workspace per call, which may have any
+ *   alignment and any content; attn_workspace_size tells the size that is best. The stack in use is
+ *   2 to 3.8 KiB deep, and below 4 KiB in every build measured (tests/stack.sh), unless a level
+ *   says otherwise.
+ * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
+ *   callback gets independent pieces of work, in up to five lists one after the other; where heads
+ *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
+ *   callback it uses OpenMP if compiled with it, and otherwise runs in the calling thread. Every
+ *   function may run in many threads at once if workspaces and outputs are distinct. The number of
+ *   threads never changes a bit of the result.
+ * Errors. Every function that can fail returns an attn_status. attn_check turns it into a sentence
+ *   with the name and value of the field. After an error other than ATTN_ERR_CALLBACK nothing was
+ *   written.
+ * Strides. A stride counts elements and may be negative. A stride of 0 means packed [batch, head,
+ *   seq, dim] in tensors and arrays with an entry per token, and it means broadcast in the bias and
+ *   in boolean masks. ATTN_STRIDE_BROADCAST shares any input along an axis. The last dimension is
+ *   always contiguous. Data need only be aligned for its element type.
  * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
- * Order. logit = softcap(scale * q.k) + bias + ALiBi, then the score callback, then all masks (a
- *   key is visible only if every mask says so), then softmax with the sink.
+ * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
+ *   the logit, then all masks apply, and then softmax takes the sink in. A key is visible only if
+ *   every mask shows it.
  * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its
- *   sequence; p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
- *   pos(i) with j. n(j) = key_base + j is the absolute number of a key.
- * Empty rows. A row without a visible key gives O = +0 and LSE = -inf (with a sink: the sink).
- * NaN and Inf. What a mask hides or a length leaves out never shows, NaN and Inf included. A NaN or
- *   +inf logit of a visible key makes that row NaN and no other. -inf in the bias masks its key.
- * Determinism. Same inputs, same bits: see docs/canon.md for the order of operations and its limits
- *   (rounding to nearest; no subnormal intermediate). User callbacks must be pure for this to hold.
- * Limits. Sizes are 64-bit and checked against overflow of the address space. Finite inputs give
- *   finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v| stay
- *   below 2^127; beyond that IEEE arithmetic decides.
+ *   sequence, and p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
+ *   pos(i) with j. The absolute number of a key is n(j) = key_base + j.
+ * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
+ *   one.
+ * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
+ *   Inf. A NaN or +inf logit of a visible key makes that row NaN and no other row. A bias of -inf
+ *   masks its key.
+ * Determinism. Equal inputs give equal bits; docs/canon.md states the order of operations and its
+ *   limits, which are rounding to nearest and no subnormal intermediate. This holds only if the
+ *   caller's callbacks are pure.
+ * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
+ *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
+ *   stay below 2^127; beyond that IEEE arithmetic decides.
  *
- * Macros that a user may define before including attn.h or for compiling attn.c, all of them:
- *   ATTN_API         decoration of every public function (default: nothing)
- *   ATTN_STATIC      every function static: for projects that #include "attn.c" in one file, which
- *                    then shares its internal names (put, text, tile, plan, ...) with that file
- *   ATTN_PREFIX      put before every public function name, e.g. -DATTN_PREFIX=my_
- *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   the attn_simd_*.c file of that name is linked, too
- *   ATTN_ASSERT(x)   internal checks (default: nothing)
+ * MACROS that a user may define before including attn.h and for compiling attn.c are these alone:
+ *
+ *   ATTN_API         decorates every public function; its default is nothing.
+ *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
+ *                    that file then shares the internal names (put, text, tile, plan, ...).
+ *   ATTN_PREFIX      is put before every public function name, e.g. -DATTN_PREFIX=my_.
+ *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   tell attn.c that the attn_simd_*.c file of that name is
+ *                    linked as well.
+ *   ATTN_ASSERT(x)   checks internal assumptions; its default is nothing.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -68,11 +112,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* ------------------------------------------------------------------------------------------------
+ * Version and errors
+ * --------------------------------------------------------------------------------------------- */
+
 #define ATTN_VERSION_MAJOR 0
 #define ATTN_VERSION_MINOR 1
 #define ATTN_VERSION_PATCH 0
 #define ATTN_VERSION_STRING "0.1.0"
-#define ATTN_NUMERICS_VERSION 1 /* of the canonical order of operations, docs/canon.md */
+
+/* This number changes when the canonical order of operations of docs/canon.md changes. */
+#define ATTN_NUMERICS_VERSION 1
 
 #if defined ATTN_STATIC && defined __GNUC__
 #define ATTN_API static __attribute__((unused))
@@ -92,379 +142,617 @@
 extern "C" {
 #endif
 
+/* Every function that can fail returns one of these; docs/troubleshooting.md has an entry for
+ * each. */
 typedef enum attn_status {
-    ATTN_OK = 0,
-    ATTN_ERR_ARG,         /* a field or a combination of fields is wrong */
-    ATTN_ERR_OVERFLOW,    /* sizes or strides exceed the address space */
-    ATTN_ERR_WORKSPACE,   /* the workspace is missing or too small */
-    ATTN_ERR_UNSUPPORTED, /* the request is sensible but not built */
-    ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed; outputs are undefined */
-    ATTN_ERR_FULL         /* attn_cache.h: no room for the keys; nothing was changed */
+    ATTN_OK = 0,          /* The call succeeded. */
+    ATTN_ERR_ARG,         /* A field or a combination of fields is wrong. */
+    ATTN_ERR_OVERFLOW,    /* Sizes or strides exceed the address space. */
+    ATTN_ERR_WORKSPACE,   /* The workspace is missing or too small. */
+    ATTN_ERR_UNSUPPORTED, /* The request is sensible, but it is not built. */
+    ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed, and outputs are undefined. */
+    ATTN_ERR_FULL         /* A cache has no room for the keys, and nothing was changed. */
 } attn_status;
 
-/* How numbers are stored: float, or uint16_t with the bits of IEEE binary16 or of bfloat16 (the
- * upper half of a float), in the machine's byte order. Arithmetic is in f32. */
-typedef enum attn_dtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } attn_dtype;
+/* ------------------------------------------------------------------------------------------------
+ * Arrays
+ * --------------------------------------------------------------------------------------------- */
 
-typedef enum attn_impl {
-    ATTN_IMPL_DEFAULT = 0, /* tiled, at every length */
-    ATTN_IMPL_TILED = 1,   /* online softmax over tiles of keys; memory independent of length */
-    ATTN_IMPL_NAIVE = 2,   /* textbook: materialises the logits of a head; the readable baseline */
-    ATTN_IMPL_AUTO = 3     /* naive up to p.auto_naive_keys keys, else tiled; outside "same bits" */
-} attn_impl;
+/* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
+ * every one of them. */
+typedef enum attn_dtype {
+    ATTN_F32 = 0, /* Elements are float. */
+    ATTN_F16 = 1, /* Elements are uint16_t with the bits of IEEE binary16. */
+    ATTN_BF16 = 2 /* Elements are uint16_t with the bits of bfloat16, the upper half of a float. */
+} attn_dtype;
 
-typedef enum attn_alignment {
-    ATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = kv length - q length: last row at last key */
-    ATTN_ALIGN_TOP_LEFT = 1,     /* offset = 0: query 0 stands at key 0 */
-    ATTN_ALIGN_OFFSET = 2        /* offset = p.q_offset[b] */
-} attn_alignment;
+/* This stride makes every index of an axis read the same data; only inputs may have it. */
+#define ATTN_STRIDE_BROADCAST PTRDIFF_MIN
 
-#define ATTN_WINDOW 1                     /* p.window: the window is on */
-#define ATTN_STRIDE_BROADCAST PTRDIFF_MIN /* a stride: every index reads the same data */
-#define ATTN_AUTO_NAIVE_KEYS 0 /* ATTN_IMPL_AUTO: naive was at most 2 % faster, README.md */
-
-/* An input: element (b, h, s, d) is at data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
+/* An attn_tensor is an input whose element (b, h, s, d) lies at
+ * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
 typedef struct attn_tensor {
-    int dtype;                                       /* attn_dtype; 0 = ATTN_F32 */
-    ptrdiff_t stride_batch, stride_head, stride_seq; /* 0 = packed */
+    /* dtype is an attn_dtype; 0 means ATTN_F32. */
+    int dtype;
+    /* Each stride counts elements; 0 means packed. */
+    ptrdiff_t stride_batch, stride_head, stride_seq;
     const void *data;
 } attn_tensor;
 
-/* An output, addressed in the same way; no axis may be broadcast. */
+/* An attn_output is an output that is addressed as an attn_tensor is; no axis of it may be
+ * broadcast. */
 typedef struct attn_output {
+    /* dtype is an attn_dtype; 0 means ATTN_F32. */
     int dtype;
+    /* Each stride counts elements; 0 means packed. */
     ptrdiff_t stride_batch, stride_head, stride_seq;
     void *data;
 } attn_output;
 
-/* Additive bias [batch, num_heads_q, seq_len_q, seq_len_kv]; a stride of 0 broadcasts that axis. It
- * is not scaled. -inf masks its key, whatever its score is. Columns are the caller's: column
- * kv_begin[b] + j; with cu_seqlens they start at 0 in each sequence, as rows do. */
-typedef struct attn_bias {
-    int dtype; /* ATTN_F32, ATTN_F16 or ATTN_BF16 */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    const void *data; /* NULL = off */
-} attn_bias;
+/* ------------------------------------------------------------------------------------------------
+ * Masks
+ *
+ * The masks by range (causal, prefix, window, chunked, segments, trees) are fields of attn_params.
+ * The types of this part describe masks by pair: boolean masks, block masks and callbacks. All
+ * masks compose: a key is visible to a row if every mask shows it.
+ *
+ * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
+ * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
+ * keys, its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi
+ * take hidden siblings for keys between.
+ * --------------------------------------------------------------------------------------------- */
 
-/* Boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv]: nonzero = visible. Strides as for the
- * bias, in bytes for p.bool_mask, in bits for p.bit_mask (bit n is bit n%8 of byte n/8). */
+/* An attn_alignment chooses the offset of pos(i) = i + offset. */
+typedef enum attn_alignment {
+    ATTN_ALIGN_BOTTOM_RIGHT = 0, /* The last row is at the last key: offset = kv_len - q_len. */
+    ATTN_ALIGN_TOP_LEFT = 1,     /* Row 0 is at key 0: offset = 0. */
+    ATTN_ALIGN_OFFSET = 2        /* The caller gives it: offset = p.q_offset[b]. */
+} attn_alignment;
+
+/* p.window takes this value where the window is on. */
+#define ATTN_WINDOW 1
+
+/* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
+ * visible. Rows and columns are addressed as in attn_bias. */
 typedef struct attn_mask {
-    int invert; /* nonzero: nonzero elements are hidden instead */
+    /* If invert is nonzero, nonzero elements are hidden instead. */
+    int invert;
+    /* Strides count bytes in p.bool_mask and bits in p.bit_mask, where bit n is bit n%8 of byte
+     * n/8; 0 broadcasts the axis. */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    const uint8_t *data; /* NULL = off */
+    /* NULL turns the mask off. */
+    const uint8_t *data;
 } attn_mask;
 
-/* Block-sparse mask: cell (i / block_q, j / block_k) of query row i and key j of the sequence is
- * visible or not. Give either a bitmap (cell (r, c) is bit b*stride_batch + h*stride_head +
- * r*stride_row + c, 1 = visible) or CSR (row r's visible columns are columns[row_offsets[r] ..
- * row_offsets[r+1]-1], strictly ascending, row_offsets moved by b*csr_stride_batch +
- * h*csr_stride_head). Strides over batch and head: 0 = shared. i and j
- * count within the sequence: with cu_seqlens CSR needs the rows of the longest one, and a packed
- * row of the bitmap is still ceil(seq_len_kv / block_k) bits. */
+/* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
+ * query row i and key j of a sequence. The caller gives a bitmap or CSR arrays, but not both.
+ *
+ * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
+ * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending, where row_offsets
+ * is moved by b*csr_stride_batch + h*csr_stride_head.
+ *
+ * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
+ * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
-    int64_t block_q, block_k; /* size of a cell; 0 = the mask is off */
+    /* A cell covers block_q rows and block_k keys; 0 in both turns the mask off. */
+    int64_t block_q, block_k;
+    /* These strides of the bitmap count bits; 0 shares it along the axis. */
     ptrdiff_t stride_batch, stride_head;
-    ptrdiff_t stride_row; /* bits; 0 = packed: ceil(seq_len_kv / block_k) */
+    /* stride_row counts bits; 0 means packed: ceil(seq_len_kv / block_k). */
+    ptrdiff_t stride_row;
+    /* bitmap is NULL where the CSR form is given. */
     const uint8_t *bitmap;
+    /* These strides count entries of row_offsets; 0 shares the rows along the axis. */
     ptrdiff_t csr_stride_batch, csr_stride_head;
+    /* row_offsets has one entry per row of cells and one more; NULL means there is no CSR form. */
     const int32_t *row_offsets;
+    /* columns is given exactly where row_offsets is. */
     const int32_t *columns;
 } attn_block_mask;
 
-/* Where the keys of a sequence lie, if not one after the other from the first row of its batch
- * entry on: column c of sequence b is row r = begin[b] + c, less ring if that is beyond it. Row r
- * lies in the batch entry; or, paged, is slot r % page_size of page table[b*table_stride +
- * r / page_size], and k and v are [num_pages, num_heads_kv, page_size, head_dim], stride_batch
- * between pages, shared by all sequences. Not with cu_seqlens_kv. attn_cache.h fills this in. */
-typedef struct attn_rows {
-    int64_t ring;           /* ring buffer: so many rows of a sequence, then they start over; at
-                             * least kv_begin + kv_len; 0 = off. k and v, if not paged, are then
-                             * [batch, num_heads_kv, ring, head_dim] */
-    const int32_t *begin;   /* [batch] row of column 0, below ring, only with it; NULL = 0 */
-    int64_t page_size;      /* rows of a page; 0 = not paged */
-    int64_t num_pages;      /* that k and v hold */
-    const int32_t *table;   /* [batch, pages of a sequence]; entries that no key in use needs are
-                             * not read */
-    ptrdiff_t table_stride; /* between batch entries; 0 = packed: ceil(rows / page_size), where rows
-                             * is ring or, without one, seq_len_kv */
-} attn_rows;
-
-/* One (query, key) pair, as callbacks see it. */
+/* An attn_pair is one (query, key) pair as callbacks see it. */
 typedef struct attn_pair {
-    int64_t batch, head; /* head: of the query */
-    int64_t i, j;        /* row of this call; key of the sequence */
-    int64_t pos, n;      /* key_base + i + offset; key_base + j: absolute positions */
+    /* head is the head of the query. */
+    int64_t batch, head;
+    /* i is the row of this call, and j is the key of the sequence. */
+    int64_t i, j;
+    /* These positions are absolute: pos = key_base + i + offset and n = key_base + j. */
+    int64_t pos, n;
 } attn_pair;
 
-/* A rectangle of pairs: rows i_begin..i_end-1 of heads head_begin..head_end-1 against keys
- * j_begin..j_end-1; add offset to i and key_base to both for absolute positions. */
+/* An attn_rect is a rectangle of pairs: rows i_begin to i_end-1 of heads head_begin to head_end-1
+ * against keys j_begin to j_end-1. To get absolute positions, add offset to i and key_base to i and
+ * j. */
 typedef struct attn_rect {
     int64_t batch, head_begin, head_end, i_begin, i_end, j_begin, j_end, offset, key_base;
 } attn_rect;
 
+/* An attn_tile_class is what p.mask_tile returns about a rectangle. */
 typedef enum attn_tile_class {
-    ATTN_TILE_EMPTY = 0,   /* no pair of the rectangle is visible */
-    ATTN_TILE_PARTIAL = 1, /* ask for each pair */
-    ATTN_TILE_FULL = 2     /* every pair is visible */
+    ATTN_TILE_EMPTY = 0,   /* No pair of the rectangle is visible. */
+    ATTN_TILE_PARTIAL = 1, /* p.mask has to be asked about each pair. */
+    ATTN_TILE_FULL = 2     /* Every pair is visible. */
 } attn_tile_class;
 
-/* Called on workers, may overlap, must not throw or longjmp. */
+/* A mask callback returns nonzero where the pair is visible. It is called on workers, calls may
+ * overlap, and it must not throw or longjmp. */
+typedef int (*attn_mask_fn)(void *user, const attn_pair *at);
+
+/* A classifier returns the attn_tile_class of a rectangle, under the rules of attn_mask_fn. */
+typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
+
+/* ------------------------------------------------------------------------------------------------
+ * What changes a logit
+ * --------------------------------------------------------------------------------------------- */
+
+/* An attn_bias is an additive bias [batch, num_heads_q, seq_len_q, seq_len_kv]. It is added to the
+ * capped logit and is not scaled. A bias of -inf masks its key, whatever the score is. Columns are
+ * the caller's: key j has column kv_begin[b] + j. With cu_seqlens, rows and columns start at 0 in
+ * each sequence. */
+typedef struct attn_bias {
+    /* dtype is ATTN_F32, ATTN_F16 or ATTN_BF16. */
+    int dtype;
+    /* Each stride counts elements; 0 broadcasts the axis. */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
+    /* NULL turns the bias off. */
+    const void *data;
+} attn_bias;
+
+/* A score callback gets a natural logit and returns the one to use. It is called on workers, calls
+ * may overlap, and it must not throw or longjmp. */
 typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
-typedef int (*attn_mask_fn)(void *user, const attn_pair *at);      /* nonzero = visible */
-typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at); /* an attn_tile_class */
 
-/* Runs task(arg, index, worker) once for each index 0..n-1, in any order, on workers numbered from
- * 0 to p.num_workers-1, no two of the same number at a time; returns when all are done: 0, or
- * nonzero when it failed (attn_forward then returns ATTN_ERR_CALLBACK). */
-typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
-typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
+/* ------------------------------------------------------------------------------------------------
+ * Caches
+ *
+ * Shared keys (cascade attention). With p.shared_keys = n the caller promises that keys 0 to n-1, K
+ * and V, are equal in every batch entry, as those of a system prompt are. The rows of all entries
+ * then go over these keys together and read them once, from entry 0; reading keys is the part of
+ * decoding that waits for memory. The bits of the result do not change. The keys are shared only if
+ * all of this holds:
+ *
+ *   - impl is tiled, the batch has 2 or more entries, and cu_seqlens is not used;
+ *   - an entry has at most 64 rows (q_len * group) per kv head, and all have one key_base;
+ *   - whole blocks, which end where n(j) is a multiple of 16, hold at least 64 shared keys, and
+ *     every row sees all of these;
+ *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
+ *   - there are row tiles for at least half of the workers.
+ *
+ * Otherwise nothing changes, and attn_explain says why. Each entry needs its own copy of the shared
+ * keys all the same, as any copy may be read. The workspace then also holds the states of all rows,
+ * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
+ * smaller, each entry reads its own copy.
+ * --------------------------------------------------------------------------------------------- */
 
-typedef enum attn_log_level { ATTN_LOG_INFO = 0, ATTN_LOG_WARNING = 1 } attn_log_level;
-typedef void (*attn_log_fn)(void *user, int level, const char *text);
+/* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
+ * first row of the batch entry on. Column c of sequence b is row r = begin[b] + c, or r - ring
+ * where that sum reaches ring. Without pages, row r lies in the batch entry, and a ring makes k and
+ * v [batch, num_heads_kv, ring, head_dim].
+ *
+ * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
+ * then are [num_pages, num_heads_kv, page_size, head_dim], stride_batch lies between pages, and all
+ * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
+ * in. */
+typedef struct attn_rows {
+    /* ring is the number of rows of a sequence, after which they start over, and is at least
+     * kv_begin + kv_len; 0 turns the ring off. */
+    int64_t ring;
+    /* begin[batch] holds the row of column 0, below ring; it needs a ring, and NULL means 0. */
+    const int32_t *begin;
+    /* page_size is the number of rows of a page; 0 means that there are no pages. */
+    int64_t page_size;
+    /* num_pages is the number of pages that k and v hold. */
+    int64_t num_pages;
+    /* table is [batch, pages of a sequence]; entries that no key in use needs are not read. */
+    const int32_t *table;
+    /* table_stride lies between batch entries; 0 means packed: ceil(rows / page_size), where rows
+     * is ring or, without a ring, seq_len_kv. */
+    ptrdiff_t table_stride;
+} attn_rows;
 
-/* Stages at which logits can be asked for. RAW and SOFTCAP are unmasked; BIAS includes ALiBi and
- * the score callback and holds -inf for keys that are not visible; SOFTMAX holds probabilities
- * (before dropout), +0 for keys that are not visible. */
+/* ------------------------------------------------------------------------------------------------
+ * Further outputs
+ * --------------------------------------------------------------------------------------------- */
+
+/* An attn_logits_stage is a point at which logits can be asked for. */
 typedef enum attn_logits_stage {
-    ATTN_LOGITS_RAW = 0,
-    ATTN_LOGITS_SOFTCAP = 1,
-    ATTN_LOGITS_BIAS = 2,
-    ATTN_LOGITS_SOFTMAX = 3
+    ATTN_LOGITS_RAW = 0,     /* Logits are scale * q.k, unmasked. */
+    ATTN_LOGITS_SOFTCAP = 1, /* Logits have passed softcap and are unmasked. */
+    ATTN_LOGITS_BIAS = 2,    /* Bias, ALiBi and score callback are in; invisible keys have -inf. */
+    ATTN_LOGITS_SOFTMAX = 3  /* These are probabilities before dropout; invisible keys have +0. */
 } attn_logits_stage;
 
-/* Logits or probabilities of chosen rows, f32, packed [batch, num_heads_q, num_rows, seq_len_kv].
- * Columns are the caller's (kv_begin[b] + j); columns outside the sequence hold -inf (+0 at stage
- * SOFTMAX). A row beyond q_len[b] is left untouched. With cu_seqlens the columns of each sequence
- * start at 0 and rows count within it. */
+/* An attn_logits asks for logits or probabilities of chosen rows: f32, packed [batch, num_heads_q,
+ * num_rows, seq_len_kv]. Columns are the caller's (kv_begin[b] + j), and columns outside the
+ * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
+ * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
 typedef struct attn_logits {
-    int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* 0 with rows == NULL: all seq_len_q rows */
-    const int32_t *rows; /* [num_rows] row numbers i, the same for every batch entry and head;
-                          * NULL = 0, 1, ... */
-    float *data;         /* NULL = off */
+    /* stage is an attn_logits_stage. */
+    int stage;
+    /* num_rows is the number of chosen rows; 0 means all seq_len_q rows where rows is NULL. */
+    int64_t num_rows;
+    /* rows[num_rows] are row numbers i for every batch entry and head; NULL means 0, 1, .... */
+    const int32_t *rows;
+    /* NULL turns this output off. */
+    float *data;
 } attn_logits;
 
-/* The raw state of a row: m = running maximum of the logits times log2(e), l = sum of 2^(logit -
- * m), o = sum of 2^(logit - m) * v. All f32. Rows are numbered as in a packed lse; o is
- * [row, head_dim_v]. An empty row holds (-inf, 0, 0). */
+/* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
+ * is the maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows are
+ * numbered as in a packed lse. An empty row holds (-inf, 0, 0). */
 typedef struct attn_state {
-    int64_t num_rows;   /* for attn_state_merge; the other functions take the sizes of p */
-    int64_t head_dim_v; /* likewise */
+    /* num_rows is read by attn_state_merge alone; the other functions take the sizes of p. */
+    int64_t num_rows;
+    /* head_dim_v is read by attn_state_merge alone. */
+    int64_t head_dim_v;
+    /* m and l are [row], and o is [row, head_dim_v]. */
     float *m, *l, *o;
 } attn_state;
 
-/* A part of a call, for sequences that do not lie in one memory: shards on other machines, keys
- * that come from a file. Everything else in attn_params describes the whole call: lengths,
- * positions, masks, bias, per-token arrays. But q, o, lse, state (and dout, dlse, dq of
- * attn_backward.h) hold only rows row_begin .. row_begin + row_count - 1 where `rows` is set, k and
- * v (dk, dv) only keys key_begin .. key_begin + key_count - 1, in the caller's columns, where
- * `keys` is: their first row is that row or key, and packed strides and the numbers of states go by
- * these counts. Rows have the bits of the whole call. Of a part of the keys the raw state is wanted
- * (p.partial), to be merged with those of the others: attn_state_merge says when that is canonical.
- * Not with cu_seqlens, kv_rows, logits, impl naive. */
+/* ------------------------------------------------------------------------------------------------
+ * Parts of a call
+ * --------------------------------------------------------------------------------------------- */
+
+/* An attn_part makes a call compute some of its rows or use some of its keys. It serves sequences
+ * that do not lie in one memory: shards on other machines, or keys that come from a file. All other
+ * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
+ *
+ * Where `rows` is set, q, o, lse and state (and dout, dlse, dq of attn_backward) hold only rows
+ * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
+ * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
+ * is row row_begin or key key_begin; packed strides and the numbers of states go by these counts.
+ *
+ * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
+ * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
+ * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
+ * impl naive. */
 typedef struct attn_part {
-    int rows, keys; /* nonzero: the two fields below count; 0 = all rows, all keys */
-    int continued;  /* nonzero, with keys and partial: p.state holds what earlier parts of the same
-                     * chunk of 1024 keys (by n) left, in the beginning (-inf, 0, 0), and this part
-                     * goes on from there. Canonical if all but the last end where n is a multiple
-                     * of 16. The keys in use of a sequence with rows must lie in one
-                     * chunk */
+    /* Nonzero makes row_begin and row_count, or key_begin and key_count, count; 0 means all rows or
+     * all keys. */
+    int rows, keys;
+    /* Nonzero, with keys and partial, continues p.state: it holds what earlier parts of this chunk
+     * of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if all
+     * parts but the last end where n is a multiple of 16. The keys in use of a sequence with rows
+     * must lie in one chunk. */
+    int continued;
+    /* These are the rows of the part if `rows` is set, and 0 otherwise. */
     int64_t row_begin, row_count;
+    /* These are the keys of the part if `keys` is set, and 0 otherwise. */
     int64_t key_begin, key_count;
 } attn_part;
 
-typedef struct attn_kernels attn_kernels; /* a set of kernels for one instruction set */
-typedef struct attn_backend attn_backend; /* a device; see the end of this file */
+/* ------------------------------------------------------------------------------------------------
+ * How to compute
+ *
+ * Tuning texts. p.tuning points to the text of a file that `bench tune` wrote for this machine. Its
+ * words are `attn-tuning 1`, then any number of `[SET.]NAME VALUE`, then `end`. # begins a comment,
+ * and line ends are white space. SET is the name of a kernel set; lines for sets that do not run
+ * are skipped. NAME is tile_keys, item_rows, item_bytes, split_work, ahead or auto_naive_keys
+ * (tuning_values of attn.c lists their ranges). The last line about a name counts, but p.tile_keys
+ * and p.auto_naive_keys take precedence. A damaged text is ignored, and p.log and attn_explain say
+ * why.
+ * --------------------------------------------------------------------------------------------- */
 
-/* Everything about one call. Set it to zero, then assign. */
+/* An attn_impl is a way to compute the result. */
+typedef enum attn_impl {
+    ATTN_IMPL_DEFAULT = 0, /* This is TILED at every length. */
+    ATTN_IMPL_TILED = 1,   /* The online softmax over tiles of keys needs memory for a tile only. */
+    ATTN_IMPL_NAIVE = 2,   /* The textbook holds the logits of a head: the readable baseline. */
+    ATTN_IMPL_AUTO = 3     /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
+} attn_impl;
+
+/* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default, as it was at most 2 % faster
+ * (README.md). */
+#define ATTN_AUTO_NAIVE_KEYS 0
+
+/* A task does piece `index` of a list of work, in the scratch memory of `worker`. */
+typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
+
+/* A parallel_for runs task(arg, index, worker) once for each index from 0 to n-1, in any order, and
+ * returns when all are done. Workers are numbered from 0 to p.num_workers-1, and no two tasks may
+ * run with one number at a time. It returns 0, or nonzero when it failed; attn_forward then returns
+ * ATTN_ERR_CALLBACK. */
+typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
+
+typedef enum attn_log_level { ATTN_LOG_INFO = 0, ATTN_LOG_WARNING = 1 } attn_log_level;
+
+/* A log callback hears sentences about a call; level is an attn_log_level. */
+typedef void (*attn_log_fn)(void *user, int level, const char *text);
+
+/* An attn_kernels is a set of kernels for one instruction set; see attn_kernels_get. */
+typedef struct attn_kernels attn_kernels;
+
+/* An attn_backend is a device that runs calls; its fields are at the end of this file. */
+typedef struct attn_backend attn_backend;
+
+/* ------------------------------------------------------------------------------------------------
+ * The call
+ * --------------------------------------------------------------------------------------------- */
+
+/* An attn_params is everything about one call. Set it to zero, then assign: zero is the default of
+ * every field. Pointers are NULL where a feature is off. */
 typedef struct attn_params {
-    /* ---- sizes. 0 is empty: batch, seq_len_q: nothing to do; seq_len_kv: every row is empty */
-    int64_t batch;        /* independent sequences; with cu_seqlens: how many are packed */
-    int64_t num_heads_q;  /* > 0 */
-    int64_t num_heads_kv; /* 0 = num_heads_q; must divide num_heads_q (GQA; 1 = MQA). Query head h
-                           * reads kv head h / (num_heads_q / num_heads_kv) */
-    int64_t seq_len_q;    /* rows of q and o per batch entry; with cu_seqlens_q: rows in all */
-    int64_t seq_len_kv;   /* keys per batch entry; with cu_seqlens_kv: keys in all */
-    int64_t head_dim;     /* > 0: elements of one q and k vector */
-    int64_t head_dim_v;   /* elements of one v and o vector; 0 = head_dim */
-    float scale;          /* factor on q.k; finite; 0 = 1/sqrt(head_dim) */
+    /* ---- sizes. A batch or seq_len_q of 0 leaves nothing to do, and a seq_len_kv of 0 makes every
+     * row empty. */
 
-    /* ---- tensors. o may be off (data NULL) when lse, state or logits are asked for */
-    attn_tensor q;   /* [batch, num_heads_q,  seq_len_q,  head_dim]    */
-    attn_tensor k;   /* [batch, num_heads_kv, seq_len_kv, head_dim]; kv_rows may say otherwise */
-    attn_tensor v;   /* [batch, num_heads_kv, seq_len_kv, head_dim_v]; likewise */
-    attn_output o;   /* [batch, num_heads_q,  seq_len_q,  head_dim_v]; with cu_seqlens the packed
-                    * order of q, k, v, o is [token, head, dim] and stride_batch is not used */
-    attn_output lse; /* f32 [batch, num_heads_q, seq_len_q], with cu_seqlens_q [num_heads_q, token]:
-                      * natural log of the sum of exp(logit) and of the sink; NULL = off */
+    /* batch is the number of independent sequences, packed or not. */
+    int64_t batch;
+    /* num_heads_q is the number of query heads, at least 1. */
+    int64_t num_heads_q;
+    /* num_heads_kv must divide num_heads_q (GQA; 1 = MQA), and query head h reads kv head
+     * h / (num_heads_q / num_heads_kv); 0 means num_heads_q. */
+    int64_t num_heads_kv;
+    /* seq_len_q is the number of rows of q and o per batch entry, or in all with cu_seqlens_q. */
+    int64_t seq_len_q;
+    /* seq_len_kv is the number of keys per batch entry, or in all with cu_seqlens_kv. */
+    int64_t seq_len_kv;
+    /* head_dim is the number of elements of one q and k vector, at least 1. */
+    int64_t head_dim;
+    /* head_dim_v is the number of elements of one v and o vector; 0 means head_dim. */
+    int64_t head_dim_v;
+    /* scale is the factor on q.k and must be finite; 0 means 1/sqrt(head_dim). */
+    float scale;
 
-    /* ---- lengths, per batch entry; NULL = all. Counts, 0 allowed */
-    const int32_t *q_len;         /* [batch] rows in use; others are not read or written */
-    const int32_t *kv_len;        /* [batch] keys in use, counted from kv_begin */
-    const int32_t *kv_begin;      /* [batch] left padding: first key in use; key j is column
-                                   * kv_begin + j of k, v, bias, masks and kv_segments */
-    const int32_t *cu_seqlens_q;  /* [batch + 1] varlen: sequence b is rows cu[b] .. cu[b+1]-1 */
-    const int32_t *cu_seqlens_kv; /* [batch + 1], with cu_seqlens_q; without it k and v are not
-                                   * packed, and kv_len must be given */
-    const int64_t *key_base;      /* [batch] position of the first key, 0 to 2^58; NULL = 0 */
-    attn_rows kv_rows;            /* caches: where the keys lie; all 0 = one after the other */
-    int64_t shared_keys;          /* cascade: the caller promises that keys 0 .. shared_keys-1 (K
-                                   * and V) are the same in every batch entry, as those of a
-                                   * system prompt are; at most seq_len_kv; 0 = off. The rows of
-                                   * all entries then go over these keys together and read them
-                                   * once, from entry 0: the part of decoding that waits for
-                                   * memory. The bits stay the same. Works with impl tiled, a
-                                   * batch of 2 or more without cu_seqlens, at most 64 rows
-                                   * (q_len * group) per entry and kv head, one key_base, at least
-                                   * 64 keys in whole blocks (n a multiple of 16), all of which
-                                   * every row sees, no bias, ALiBi, dropout, callback or mask
-                                   * but causal, window and chunked, and row tiles for half of
-                                   * the workers at least. Otherwise nothing changes, and
-                                   * attn_explain says why. Each entry's own copy must be there
-                                   * all the same: any may be read. The workspace then holds the
-                                   * states of all rows too, some (head_dim_v + 2) *
-                                   * (3 + log2(shared_keys / 1024)) + head_dim floats each; in a
-                                   * smaller one each entry reads its own copy */
+    /* ---- tensors. With cu_seqlens the packed order of q, k, v and o is [token, head, dim], and
+     * stride_batch is not used. */
+
+    /* q is [batch, num_heads_q, seq_len_q, head_dim]. */
+    attn_tensor q;
+    /* k is [batch, num_heads_kv, seq_len_kv, head_dim], unless kv_rows says otherwise. */
+    attn_tensor k;
+    /* v is [batch, num_heads_kv, seq_len_kv, head_dim_v], unless kv_rows says otherwise. */
+    attn_tensor v;
+    /* o is [batch, num_heads_q, seq_len_q, head_dim_v]; its data may be NULL where lse, state or
+     * logits are asked for. */
+    attn_output o;
+    /* lse is f32 [batch, num_heads_q, seq_len_q], or [num_heads_q, token] with cu_seqlens_q, and
+     * gets the natural log of the sum of exp(logit) and of the sink; NULL data turns it off. */
+    attn_output lse;
+
+    /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
+
+    /* q_len[batch] counts the rows in use, and others are not read or written; NULL means all. */
+    const int32_t *q_len;
+    /* kv_len[batch] counts the keys in use from kv_begin on; NULL means all. */
+    const int32_t *kv_len;
+    /* kv_begin[batch] is the first key in use (left padding): key j is column kv_begin + j of k, v,
+     * bias, masks and kv_segments; NULL means 0. */
+    const int32_t *kv_begin;
+    /* cu_seqlens_q[batch + 1] packs sequences of various lengths: sequence b is rows cu[b] to
+     * cu[b+1]-1; NULL means not packed. */
+    const int32_t *cu_seqlens_q;
+    /* cu_seqlens_kv[batch + 1] packs keys and needs cu_seqlens_q; without it k and v are not
+     * packed, and cu_seqlens_q then needs kv_len. */
+    const int32_t *cu_seqlens_kv;
+    /* key_base[batch] is the position of the first key, 0 to 2^58; NULL means 0. */
+    const int64_t *key_base;
+    /* kv_rows says where the keys of a cache lie; all 0 means one after the other. */
+    attn_rows kv_rows;
+    /* shared_keys is the number of first keys that are equal in every batch entry (see "Caches"),
+     * at most seq_len_kv; 0 turns sharing off. */
+    int64_t shared_keys;
 
     /* ---- position of the queries */
-    int alignment;           /* attn_alignment; used by causal, window, chunked, prefix and ALiBi */
-    const int32_t *q_offset; /* [batch] for ATTN_ALIGN_OFFSET; may be negative */
 
-    /* ---- masks; all compose: a key is visible if every one of them shows it */
-    int causal;            /* nonzero: key j is visible iff j <= pos(i) */
-    const int32_t *prefix; /* [batch] with causal: keys j < prefix[b] are visible, too; NULL = 0 */
-    int window;            /* ATTN_WINDOW = on: pos(i) - left <= j <= pos(i) + right */
-    int64_t window_left;   /* extra keys before one's own position; -1 = unbounded */
-    int64_t window_right;  /* extra keys after it; -1 = unbounded */
-    int64_t chunk_size;    /* chunked attention: same floor((key_base + position) / chunk_size);
-                             * 0 = off */
-    const int32_t *q_segments;    /* [batch, seq_len_q] document ids; visible iff ids are equal */
-    const int32_t *kv_segments;   /* [batch, seq_len_kv]; both or neither; with varlen: [token] */
-    ptrdiff_t q_segments_stride;  /* between batch entries; 0 = packed */
-    ptrdiff_t kv_segments_stride; /* between batch entries; 0 = packed */
-    const int32_t *tree_parents;  /* [batch, seq_len_q] speculative decoding: the last seq_len_q
-                                   * (q_len) keys are nodes, node i is query i; parent < i, or
-                                   * -1 = root. A query
-                                   * sees all earlier keys, its ancestors and itself; with
-                                   * cu_seqlens: [token], node numbers within the sequence.
-                                   * pos(i) counts nodes, not depth: window, chunked and ALiBi
-                                   * take hidden siblings for keys between */
-    ptrdiff_t tree_stride;        /* between batch entries; 0 = packed */
-    attn_mask bool_mask;          /* one byte per pair */
-    attn_mask bit_mask;           /* one bit per pair */
+    /* alignment is an attn_alignment and matters to causal, window, chunked, prefix and ALiBi. */
+    int alignment;
+    /* q_offset[batch] is given with ATTN_ALIGN_OFFSET alone and may be negative. */
+    const int32_t *q_offset;
+
+    /* ---- masks. A key is visible if every one of them shows it. */
+
+    /* Nonzero makes key j visible only if j <= pos(i). */
+    int causal;
+    /* prefix[batch] makes keys j < prefix[b] visible in spite of causal; NULL means 0. */
+    const int32_t *prefix;
+    /* ATTN_WINDOW makes key j visible only if pos(i) - window_left <= j <= pos(i) + window_right; 0
+     * means off. */
+    int window;
+    /* window_left counts the keys before one's own position; -1 means unbounded. */
+    int64_t window_left;
+    /* window_right counts the keys after one's own position; -1 means unbounded. */
+    int64_t window_right;
+    /* chunk_size shows a row only the keys whose floor((key_base + position) / chunk_size) equals
+     * its own (chunked attention); 0 means off. */
+    int64_t chunk_size;
+    /* q_segments [batch, seq_len_q], or [token] with cu_seqlens, are document ids: a row sees
+     * only the keys of its own id; NULL means off. */
+    const int32_t *q_segments;
+    /* kv_segments [batch, seq_len_kv], or [token] with cu_seqlens, is given exactly where
+     * q_segments is. */
+    const int32_t *kv_segments;
+    /* q_segments_stride lies between batch entries; 0 means packed. */
+    ptrdiff_t q_segments_stride;
+    /* kv_segments_stride lies between batch entries; 0 means packed. */
+    ptrdiff_t kv_segments_stride;
+    /* tree_parents [batch, seq_len_q], or [token] with cu_seqlens, holds the parent of node i (see
+     * "Masks"), below i and counted within the sequence, or -1 for a root; NULL means off. */
+    const int32_t *tree_parents;
+    /* tree_stride lies between batch entries; 0 means packed. */
+    ptrdiff_t tree_stride;
+    /* bool_mask has one byte per pair, and its strides count bytes. */
+    attn_mask bool_mask;
+    /* bit_mask has one bit per pair, and its strides count bits. */
+    attn_mask bit_mask;
+    /* block_mask has one cell per block_q rows and block_k keys. */
     attn_block_mask block_mask;
-    attn_mask_fn mask;           /* callback; NULL = off */
-    attn_mask_tile_fn mask_tile; /* its optional classifier; NULL = every tile is partial */
+    /* mask is called about single pairs; NULL means off. */
+    attn_mask_fn mask;
+    /* mask_tile may decide about tiles for mask; NULL makes every tile partial. */
+    attn_mask_tile_fn mask_tile;
 
     /* ---- what changes a logit, in this order */
-    float softcap; /* c > 0: logit = c * tanh(logit / c); 0 = off */
+
+    /* A softcap c from 1e-30 to 1e30 makes the logit c * tanh(logit / c); 0 means off. */
+    float softcap;
+    /* bias is added to the logit. */
     attn_bias bias;
-    const float *alibi_slopes; /* [num_heads_q]: adds -slope * |pos(i) - j|; NULL = off */
-    ptrdiff_t alibi_stride;    /* between batch entries; 0 = the same slopes for all */
-    attn_score_fn score;       /* callback: natural logit in, logit out; not called for a logit of
-                                  * -inf or a masked pair; NULL = off */
-    void *callback_user;       /* first argument of score, mask, mask_tile */
+    /* alibi_slopes[num_heads_q] add -slope * |pos(i) - j|; NULL means off. */
+    const float *alibi_slopes;
+    /* alibi_stride lies between batch entries; 0 means one set of slopes for all of them. */
+    ptrdiff_t alibi_stride;
+    /* score gets each natural logit and returns another; it is not called for a logit of -inf or a
+     * masked pair, and NULL means off. */
+    attn_score_fn score;
+    /* callback_user is the first argument of score, mask and mask_tile. */
+    void *callback_user;
 
     /* ---- softmax */
-    const float *sinks; /* [num_heads_q] one more logit per head without a value, not scaled, not
-                           * capped; -inf = none; NULL = off */
-    int softmax1;       /* nonzero: a sink of 0 for every head */
-    float dropout_p;    /* probability of dropping a key, in [0, 1); 0 = off */
+
+    /* sinks[num_heads_q] is one more logit per head, without a value, neither scaled nor capped;
+     * -inf means none for this head, and NULL means off. */
+    const float *sinks;
+    /* Nonzero gives every head a sink of 0 and excludes sinks. */
+    int softmax1;
+    /* dropout_p is the probability of dropping a key, in [0, 1); 0 means off. */
+    float dropout_p;
+    /* dropout_seed is the key of attn_dropout_keep. */
     uint64_t dropout_seed;
 
     /* ---- further outputs */
-    int partial;      /* nonzero: write the raw state instead of o and lse; no sink enters, and
-                          * logits of stage SOFTMAX are not supported */
-    attn_state state; /* destination for partial */
+
+    /* Nonzero writes the raw state instead of o and lse; no sink enters, and logits of stage
+     * SOFTMAX are not supported. */
+    int partial;
+    /* state is where partial writes. */
+    attn_state state;
+    /* logits asks for logits of chosen rows. */
     attn_logits logits;
 
-    /* ---- how to compute; nothing here changes a bit of an explicit impl */
-    int impl;                /* attn_impl */
-    int64_t auto_naive_keys; /* ATTN_IMPL_AUTO: naive up to this seq_len_kv; 0 = what tuning
-                                 * says, else ATTN_AUTO_NAIVE_KEYS */
-    int naive_whole;         /* nonzero: naive materialises the logits of all heads at once */
-    int tile_keys;           /* keys per tile, at most: 16, 32, ... 1024; 0 = chosen */
-    const char *tuning;      /* text of a file that `bench tune` wrote for this machine, ended by
-                                 * a zero byte; NULL = usual sizes. Words: attn-tuning 1, then any
-                                 * number of [SET.]NAME VALUE, then end; # begins a comment, line
-                                 * ends are white space. SET is a kernel set, others than the one
-                                 * that runs do not matter; NAME is tile_keys, item_rows,
-                                 * item_bytes, split_work, ahead or auto_naive_keys (attn.c,
-                                 * section 6); the last of several counts, tile_keys and
-                                 * auto_naive_keys above before all. A damaged text counts as
-                                 * none: p.log and attn_explain say why */
-    int force_redo;          /* testing: always take the second pass of docs/canon.md, "redo" */
-    const attn_kernels *kernels; /* NULL = the best linked in for this CPU and so many rows */
-    const attn_backend *backend; /* NULL = CPU */
-    int num_workers;             /* workers to size the workspace for; 0 = 1, or OpenMP's maximum */
-    attn_parallel_for_fn parallel_for; /* NULL = OpenMP when compiled with it, else a plain loop */
+    /* ---- how to compute. Nothing here changes a bit of an explicit impl. */
+
+    /* impl is an attn_impl; 0 means tiled. */
+    int impl;
+    /* ATTN_IMPL_AUTO is naive up to this seq_len_kv; 0 means what tuning says, or else
+     * ATTN_AUTO_NAIVE_KEYS. */
+    int64_t auto_naive_keys;
+    /* Nonzero makes naive hold the logits of all heads at once. */
+    int naive_whole;
+    /* tile_keys is the largest number of keys of a tile: 16, 32, ... 1024; 0 leaves the choice to
+     * the library. */
+    int tile_keys;
+    /* tuning is a text as described in "How to compute", ended by a zero byte; NULL means the usual
+     * sizes. */
+    const char *tuning;
+    /* Nonzero always takes the second pass of docs/canon.md, "redo"; it serves tests. */
+    int force_redo;
+    /* kernels is the set to use; NULL means the best one linked in for this CPU and number of
+     * rows. */
+    const attn_kernels *kernels;
+    /* backend is the device to use; NULL means the CPU. */
+    const attn_backend *backend;
+    /* num_workers is the number of workers that the workspace is sized for; 0 means 1, or OpenMP's
+     * maximum. */
+    int num_workers;
+    /* parallel_for runs the pieces of work; NULL means OpenMP when compiled with it, and otherwise
+     * a plain loop. */
+    attn_parallel_for_fn parallel_for;
+    /* parallel_user is the first argument of parallel_for. */
     void *parallel_user;
-    attn_log_fn log; /* NULL = silent */
+    /* log hears why a backend refused or failed a call and why a tuning text was ignored; NULL
+     * means silence. */
+    attn_log_fn log;
+    /* log_user is the first argument of log. */
     void *log_user;
 
-    /* ---- a part of the call: some of its rows, some of its keys */
+    /* ---- a part of the call */
+
+    /* part names some of the rows or some of the keys; all 0 means the whole call. */
     attn_part part;
 } attn_params;
 
-/* ---------------------------------------------------------------------------------------------
- * Functions
- * ------------------------------------------------------------------------------------------ */
+/* ------------------------------------------------------------------------------------------------
+ * Basic call
+ * --------------------------------------------------------------------------------------------- */
 
-/* Version of the library in the binary, e.g. "0.1.0". */
-ATTN_API const char *attn_version(void);
-
-/* sizeof(attn_params) of the library in the binary: differs when header and library do not
- * match. */
-ATTN_API size_t attn_params_size(void);
-
-/* Bytes of workspace that are best for attn_forward of *p (pointers to data are not read, lengths
- * and offsets are). Less works too, somewhat slower, with smaller tiles or fewer workers, down to
- * what one worker needs. So a workspace asked for with the largest seq_len_q and the largest
- * seq_len_kv serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
- * was the final length, its decode steps. (Where impl = AUTO changes to NAIVE, ask for both.) */
+/* attn_workspace_size() sets *bytes to the size of workspace that is best for attn_forward of *p.
+ *
+ * A smaller workspace works too, somewhat slower, with smaller tiles or fewer workers, down to what
+ * one worker needs. One that was asked for with the largest seq_len_q and the largest seq_len_kv
+ * therefore serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
+ * was the final length, its decode steps. As a special case, where impl = AUTO changes to NAIVE the
+ * caller must ask for both.
+ *
+ * Lengths and offsets are read; data of tensors is not, and may be NULL. On an error *bytes is 0.
+ * Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run
+ * the call but refuses it) or what a backend's sizing returns. */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
-/* Attention as described by *p. Reads q, k, v and the arrays; writes o, lse, state, logits. */
+/* attn_forward() computes attention as *p describes it.
+ *
+ * It reads q, k, v and the arrays of *p and writes o, lse, state and logits, those that are asked
+ * for. Outputs must not overlap inputs, the workspace or each other. Two calls may run at once if
+ * their workspaces and outputs are distinct. The algorithm is the online softmax (Milakov and
+ * Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of
+ * docs/canon.md.
+ *
+ * Returns the errors of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if
+ * parallel_for or a backend failed. Nothing was written unless it is the last of these. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
-/* Says what is wrong with *p and the workspace in one English sentence, or "ok" (also after
- * ATTN_ERR_CALLBACK, which only a run can show). Writes at most
- * text_bytes bytes including the terminator and returns text (or a constant string when text is
- * NULL or text_bytes is 0). */
+/* attn_check() says in one English sentence what is wrong with *p and the workspace, or "ok".
+ *
+ * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
+ * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
+ * which only a run can show, it says "ok". It computes nothing and may run
+ * in any thread. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
-/* "default", "tiled", "naive", "auto": an attn_impl as attn_params_from_string takes it; NULL for
- * any other number. */
-ATTN_API const char *attn_impl_name(int impl);
-
-/* A short name of a status, e.g. "workspace too small". Never NULL. docs/troubleshooting.md has an
- * entry under each name. */
+/* attn_status_string() returns a short name of a status, e.g. "workspace too small", and never
+ * NULL. docs/troubleshooting.md has an entry under each name. */
 ATTN_API const char *attn_status_string(attn_status status);
 
-/* The standard ALiBi slopes of Press et al. 2021 (arXiv 2108.12409): 2^(-8 (h+1) / H) for H a power
- * of two, else the slopes of the next lower power of two followed by every other one of the next
- * higher. Correct to 2 ulp, the same bits everywhere. num_heads is
- * from 1 to 2^20. */
+/* attn_version() returns the version of the library in the binary, e.g. "0.1.0". */
+ATTN_API const char *attn_version(void);
+
+/* attn_params_size() returns sizeof(attn_params) of the library in the binary. It differs from that
+ * of the program if header and library do not match. */
+ATTN_API size_t attn_params_size(void);
+
+/* ------------------------------------------------------------------------------------------------
+ * Helpers
+ * --------------------------------------------------------------------------------------------- */
+
+/* attn_alibi_slopes() writes the standard ALiBi slopes of num_heads heads, 1 to 2^20.
+ *
+ * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two; else the slopes of the next
+ * lower power of two come first, and every other one of the next higher follows (Press et al. 2021,
+ * arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
+ * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
-/* Converts n elements between storage types, round to nearest even, NaN stored canonically. */
+/* attn_convert() converts n contiguous elements from one attn_dtype to another.
+ *
+ * It rounds to nearest even and stores every NaN in one canonical form. dst and src must not
+ * overlap. Returns ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, or n is
+ * beyond PTRDIFF_MAX / 4. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 
-/* Whether dropout keeps a pair: Philox4x32-10 (Salmon et al. 2011) keyed by the seed, counter
- * (n, pos, head, batch), word 0 compared with floor(dropout_p * 2^32). 1 = kept. A dropout_p of
- * 1 or more keeps nothing, one that is not above 0 everything. */
+/* attn_dropout_keep() returns 1 if dropout keeps the pair *at, and 0 if it drops it.
+ *
+ * It compares word 0 of Philox4x32-10 (Salmon et al. 2011), keyed by the seed, with counter (n,
+ * pos, head, batch), to floor(dropout_p * 2^32). A dropout_p of 1 or more keeps nothing, and one
+ * that is not above 0 keeps everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* Kernel sets that this CPU can run: index 0 is the best for many rows, the last is always
- * "portable"; NULL beyond. p.kernels = NULL takes the best for the number of rows. By name:
- * NULL if unknown or if this CPU cannot run it. */
+/* attn_kernels_get() returns kernel sets that this CPU can run. Index 0 is the best for many rows,
+ * the last one is always "portable", and beyond it NULL is returned. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
+
+/* attn_kernels_find() returns the kernel set of that name, or NULL if the name is unknown or this
+ * CPU cannot run it. */
 ATTN_API const attn_kernels *attn_kernels_find(const char *name);
+
+/* attn_kernels_name() returns the name of a kernel set, or "none" for NULL. */
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 
-#include "backend.h"
+/* attn_impl_name() returns "default", "tiled", "naive" or "auto" for an attn_impl, as
+ * attn_params_from_string takes it, and NULL for any other number. */
+ATTN_API const char *attn_impl_name(int impl);
+
 #include "explain.h"
 #include "options.h"
 #include "merge.h"
@@ -475,6 +763,7 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 #include "patterns.h"
 #include "dilated.h"
 #include "ring.h"
+#include "backend.h"
 
 #ifdef __cplusplus
 }

@@ -13,120 +13,166 @@
  *     free(wb);
  *
  * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv
- *   2205.14135, algorithm 4): memory grows with the sequence length, never with its square. With
- *   S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
+ *   2205.14135, algorithm 4), so memory grows with the sequence length and never with its square.
+ *   With S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
  *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
  *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
- * What may be set in p. Everything but partial and kv_rows, that is caches. logits are not used,
- *   though refused where attn_forward refuses them. p.backend runs what it takes, the CPU the rest:
- *   attn_backward_explain says why. p.impl =
- *   ATTN_IMPL_NAIVE is the textbook, which materialises P and dS of a head and reads neither o nor
- *   lse (one output of the forward call must be set all the same). Where k or v is broadcast along
- *   an axis, dk and dv have that axis all the same: its sum is yours.
- * What is written. Every element of dq, dk, dv of rows and keys in use (q_len, kv_len, kv_begin);
- *   all of dbias, dsinks, dslopes. Rows and keys that see nothing get +0. Never -0.
- * Accuracy. Probabilities inherit the rounding of the LSE, which is f32: a relative error of
- *   about |LSE| 2^-24, 3e-5 at logits of 500, enters every gradient.
- * Cost. Five matrix products where the forward call has two. dbias and dslopes that are sums
- *   compute S and dP once more each.
- * Masked data. A key that a mask hides from a row does not show in that row's dq, nor the row in
- *   the key's dk and dv, NaN and Inf included.
- * Determinism. Tiled, the same bits on every CPU, for any number of threads and both values of
- *   g.gemms: docs/canon.md, "Gradients". Sums over the batch (dbias, dsinks, dslopes) go in its
- *   order.
- * Memory. The caller's workspace, any alignment and content. Stack below 4 KiB.
- * Threads. As attn_forward: p.parallel_for, p.num_workers, else OpenMP if compiled with it.
+ * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
+ *   built. A part excludes dbias, and a part of the keys excludes dsinks. Logits are not computed,
+ *   though refused where attn_forward refuses them. Where k or v is broadcast along an axis, dk and
+ *   dv have that axis all the same, and the caller sums over it.
+ * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
+ *   output of the forward call must be set all the same.
+ * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
+ *   attn_backward_explain says why.
+ * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
+ *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
+ *   No result is -0.
+ * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
+ *   |LSE| 2^-24 therefore enters every gradient, which is 3e-5 at logits of 500.
+ * Cost. The backward call takes five matrix products where the forward call takes two. dbias and
+ *   dslopes compute S and dP once more each if they are sums.
+ * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
+ *   not show in the key's dk and dv, even if there are NaN or Inf.
+ * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
+ *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes) go
+ *   in its order.
+ * Memory. The caller gives a workspace of any alignment and content. The stack stays below 4 KiB.
+ * Threads. p.parallel_for and p.num_workers are used as attn_forward uses them, and otherwise
+ *   OpenMP if it is compiled in.
  * Aliasing. No output may overlap an input, another output or the workspace.
- * Errors. A status and, from attn_backward_check, a sentence. After an error other than
+ * Errors. attn_backward_check turns a status into a sentence. After an error other than
  *   ATTN_ERR_CALLBACK nothing was written.
  */
 #pragma once
 
-#include "backend.h"
-
-/* Derivative of p.score by the logit, at the logit that p.score was given. Called on workers, may
- * overlap, must be pure: one pair may be asked for several times. Gets p.callback_user. */
+/* A score derivative returns the derivative of p.score by the logit, at the logit that p.score was
+ * given. It gets p.callback_user and is called on workers; calls may overlap. It must be pure, as
+ * it may be asked for one pair several times. */
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
-/* Gradient of the bias, f32. An axis along which p.bias has stride 0 is summed over, and has length
- * 1 here (its stride is not used); the others are those of the bias: batch, num_heads_q, seq_len_q,
- * seq_len_kv; with cu_seqlens, where rows and columns start at 0 in each sequence, those of the
- * longest one. */
+/* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
+ * seq_len_kv]. An axis along which p.bias has stride 0 is summed over; it has length 1 here, and
+ * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
+ * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* 0 = packed */
-    float *data;                                              /* NULL = not wanted */
+    /* Each stride counts elements; 0 means packed. */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
+    /* NULL means that the gradient is not wanted. */
+    float *data;
 } attn_bias_gradient;
 
-/* What goes in beside p, and what comes out. Set it to zero, then assign. */
+/* An attn_gradients holds what goes in beside p, and what comes out. Set it to zero, then assign.
+ * */
 typedef struct attn_gradients {
-    int gemms; /* matrix products for a tile: 5 (work divided by batch and kv head) or 7 (by rows
-                * and by keys, S and dP twice); 0 = what lets the workers end first */
+    /* gemms is the number of matrix products for a tile: 5 divides the work by batch and kv head, 7
+     * divides it by rows and then by keys and computes S and dP twice; 0 means the one that lets
+     * the workers end first. */
+    int gemms;
 
     /* ---- in */
-    attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v] gradient of the loss by o */
-    attn_tensor dlse; /* f32, shape and packing of p.lse: gradient by lse; data NULL = 0 */
-    attn_score_derivative_fn score_derivative; /* with p.score */
 
-    /* ---- out; data NULL = not wanted. Any storage type, packed as q, k, v are */
-    attn_output dq; /* [batch, num_heads_q,  seq_len_q,  head_dim] */
-    attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
-    attn_output dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], likewise */
+    /* dout [batch, num_heads_q, seq_len_q, head_dim_v] is the gradient of the loss by o. */
+    attn_tensor dout;
+    /* dlse, f32 in the shape and packing of p.lse, is the gradient by lse; NULL data means 0. */
+    attn_tensor dlse;
+    /* score_derivative belongs to p.score and is given exactly where that is. */
+    attn_score_derivative_fn score_derivative;
+
+    /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
+     * as q, k and v are. */
+
+    /* dq is [batch, num_heads_q, seq_len_q, head_dim]. */
+    attn_output dq;
+    /* dk is [batch, num_heads_kv, seq_len_kv, head_dim], summed over the heads of the group. */
+    attn_output dk;
+    /* dv is [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the heads of the group. */
+    attn_output dv;
+    /* dbias is the gradient of p.bias. */
     attn_bias_gradient dbias;
-    float *dsinks;  /* [num_heads_q], with p.sinks: summed over the batch */
-    float *dslopes; /* gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
-                     * with p.alibi_stride [batch, num_heads_q] */
+    /* dsinks[num_heads_q] is the gradient of p.sinks, summed over the batch. */
+    float *dsinks;
+    /* dslopes is the gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
+     * [batch, num_heads_q] with p.alibi_stride. */
+    float *dslopes;
 } attn_gradients;
 
-/* Bytes of workspace that are best (pointers to data are not read, lengths and offsets are); less
- * works, too, with fewer workers, down to what one needs. */
+/* attn_backward_workspace_size() sets *bytes to the size of workspace that is best.
+ *
+ * A smaller workspace works too, with fewer workers, down to what one needs. Lengths and offsets
+ * are read; data of tensors is not. On an error *bytes is 0. Returns ATTN_ERR_ARG,
+ * ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED, or ATTN_ERR_CALLBACK if a backend cannot size its
+ * workspace. */
 ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
                                                   size_t *bytes);
 
-/* The gradients that g asks for. Reads q, k, v, o, lse, dout, dlse and the arrays of p. */
+/* attn_backward() computes the gradients that *g asks for.
+ *
+ * It reads q, k, v, o, lse, dout, dlse and the arrays of *p. Returns the errors of
+ * attn_backward_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a
+ * backend failed. */
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes);
 
-/* Says in one English sentence what is wrong, or "ok"; otherwise as attn_check. */
+/* attn_backward_check() says in one English sentence what is wrong, or "ok". It writes and returns
+ * text as attn_check does. */
 ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
                                          const void *workspace, size_t workspace_bytes, char *text,
                                          size_t text_bytes);
 
-/* What attn_backward would do. */
+/* An attn_backward_info tells how attn_backward would run. */
 typedef struct attn_backward_info {
-    int impl;  /* attn_impl that runs: TILED or NAIVE */
-    int gemms; /* 5 or 7 */
+    /* impl is the attn_impl that runs: TILED or NAIVE. */
+    int impl;
+    /* gemms is 5 or 7. */
+    int gemms;
+    /* kernels_name is the kernel set, e.g. "portable_fma". */
     const char *kernels_name;
-    const char *backend_name; /* "cpu" or the backend's */
+    /* backend_name is "cpu" or the name of the backend. */
+    const char *backend_name;
+    /* One tile has tile_rows query rows and tile_keys keys. */
     int tile_rows, tile_keys;
-    int workers; /* that can run at once */
+    /* workers is the number of workers that can run at once. */
+    int workers;
+    /* These are the bytes of the workspace, and those of one worker among them. */
     size_t workspace_bytes, workspace_bytes_per_worker;
-    double flops;      /* of the five products, visible pairs only; sums for dbias and
-                                * dslopes, and what 7 computes twice, do not count */
-    char reasons[200]; /* what p.backend says; "" without one */
+    /* flops counts the five products over visible pairs; it leaves out sums for dbias and dslopes
+     * and what 7 products compute twice. */
+    double flops;
+    /* reasons holds what p.backend says, and "" without one. */
+    char reasons[200];
 } attn_backward_info;
 
+/* attn_backward_explain() fills in *info with how attn_backward would run. Returns the errors of
+ * attn_backward_workspace_size. */
 ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
                                            attn_backward_info *info);
 
 /* ---- for authors of backends */
 
-/* The axes of attn_sum_axes. */
+/* These are the axes of an attn_sum_axes. */
 enum { ATTN_AXIS_BATCH, ATTN_AXIS_HEAD, ATTN_AXIS_ROW, ATTN_AXIS_KEY };
 
-/* An array of gradients that are summed over axes: element (b, h, i, column) of an array in which a
- * summed axis has stride 0. An axis of length 1 is not summed. */
+/* An attn_sum_axes is an array of gradients that are summed over axes. Element (b, h, i, column)
+ * lies where the strides say, and a summed axis has stride 0. An axis of length 1 is not summed. */
 typedef struct attn_sum_axes {
+    /* NULL means that the gradient is not wanted. */
     float *data;
+    /* count holds the length of each axis before it is summed. */
     int64_t count[4];
+    /* stride holds the elements between neighbours along each axis; 0 means summed. */
     ptrdiff_t stride[4];
+    /* kept is nonzero for each axis that is not summed. */
     int kept[4];
 } attn_sum_axes;
 
-/* The gradients that a backend is asked for. */
+/* An attn_gradient_call holds the gradients that a backend is asked for. */
 struct attn_gradient_call {
-    attn_gradients g;           /* strides are resolved */
-    attn_sum_axes bias, slopes; /* where dbias and dslopes go */
+    /* g is what the caller gave, with its strides resolved. */
+    attn_gradients g;
+    /* bias and slopes say where dbias and dslopes go. */
+    attn_sum_axes bias, slopes;
 };

@@ -1,8 +1,8 @@
 /* src/api/dilated.h - dilated attention (LongNet, Ding et al. 2023, arXiv 2307.02486).
  * SPDX-License-Identifier: MIT
  *
- * Every branch cuts the sequence into segments and takes every r-th position of each; their results
- * become one.
+ * Every branch cuts the sequence into segments and takes every r-th position of each; the results
+ * of the branches become one.
  *
  *     attn_dilated_branch branches[3] = {0};
  *     branches[0].segment = 2048;   branches[0].dilation = 1;
@@ -14,111 +14,143 @@
  *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
  *     attn_dilated_forward(&p, &d, workspace, need);
  *
- * Memory, threads, errors, strides and aliasing are as in the conventions at the top: nothing
- * allocates, and after an error nothing was written. Stack below 5 KiB in every build measured
- * (tests/stack.sh).
+ * Positions. A sequence has kv_len positions, and each of them is a key. The q_len rows are the
+ *   last positions: all of them in training and prefill, a chunk of a prompt, or one token in
+ *   decoding. Rows of a chunk have the bits that they have in one call.
+ * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
+ *   Positions s*w + offset and every r-th after it take part, as rows and as keys, and see only
+ *   each other. A branch counts them: causal, window and ALiBi compare these numbers, and n(j) of
+ *   docs/canon.md is the number of a key in its segment. Bias and bool_mask have the caller's rows
+ *   and keys.
+ * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
+ *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
+ *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
+ *   order, then the sink. ATTN_DILATED_MEAN gives each branch its own softmax and takes the mean
+ *   over the branches of the head; a branch that leaves the row out gives 0. It has no lse, sinks
+ *   and softmax1.
+ * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
+ *   one.
+ * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
+ *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
+ *   and needs memory in proportion to the length. The two agree within a few ulp, and in a mean bit
+ *   for bit.
+ * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
+ *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
+ *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
+ *   is refused with a sentence.
+ * Memory, errors, strides, aliasing. The conventions of attn.h hold: nothing allocates, and after
+ *   an error nothing was written. The stack stays below 5 KiB in every build measured
+ *   (tests/stack.sh).
+ * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
 #pragma once
 
 #include "backward.h"
 
-/* ---------------------------------------------------------------------------------------------
- * 2  Dilated attention
- *
- * Positions. A sequence has kv_len positions, keys all of them; the q_len rows are the last ones:
- *   all positions in training and prefill, a chunk of a prompt, or one token (decoding). Rows of a
- *   chunk have the bits of those rows in one call.
- * Branches. Segment s of a branch is positions s*w .. s*w + w-1, the last may be shorter; positions
- *   s*w + offset, then every r-th, take part in it, as rows and as keys, and see only each other.
- *   A branch counts them: causal, window and ALiBi compare these numbers, n(j) of docs/canon.md is
- *   the number of a key in its segment. Bias and bool_mask have the caller's rows and keys.
- * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax: one softmax over
- *   the keys of all of them, a key counted once for each branch that shows it to the row. The bits
- *   are those of docs/canon.md: the branches' root states, merged in list order, then the sink.
- *   ATTN_DILATED_MEAN gives each its own softmax and takes the mean over the branches of the head,
- *   of which those that leave the row out give 0. Without lse, sinks and softmax1.
- * Rows that no branch takes are empty: O = +0, LSE = -inf (with a sink: the sink).
- * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered,
- *   the plain one, copies what takes part and merges finished results by attn_lse_merge: memory in
- *   proportion to the length; within a few ulp of the other, in a mean bit for bit.
- * What may be set in p. Sizes (any grouping of heads), tensors with any strides and storage types,
- *   o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi,
- *   sinks, softmax1, and how to compute but backend. Everything else is refused with a sentence.
- * Threads. An item is a block of rows of the heads that share a kv head, with one worker.
- * ------------------------------------------------------------------------------------------ */
-
+/* An attn_dilated_merge says how the results of branches become one. */
 typedef enum attn_dilated_merge {
-    ATTN_DILATED_LSE = 0, /* weights by the denominators of softmax */
-    ATTN_DILATED_MEAN = 1 /* the mean over branches */
+    ATTN_DILATED_LSE = 0, /* Branches are weighed by the denominators of their softmax. */
+    ATTN_DILATED_MEAN = 1 /* The result is the mean over branches. */
 } attn_dilated_merge;
 
+/* An attn_dilated_variant is a way to compute the result. */
 typedef enum attn_dilated_variant {
-    ATTN_DILATED_STRIDED = 0, /* in place */
-    ATTN_DILATED_GATHERED = 1 /* on copies */
+    ATTN_DILATED_STRIDED = 0, /* Keys and values are read in place. */
+    ATTN_DILATED_GATHERED = 1 /* Keys and values are copied. */
 } attn_dilated_variant;
 
+/* An attn_dilated_branch is one segment length and dilation. Set it to zero, then assign. */
 typedef struct attn_dilated_branch {
-    int rotate;         /* nonzero: query head h begins at position (offset + h) mod dilation of a
-                         * segment, as LongNet has it; 0: every head at offset */
-    int64_t segment;    /* w, positions of a segment; 0 = one segment, the whole sequence */
-    int64_t dilation;   /* r; 0 = 1, every position */
-    int64_t offset;     /* 0 to dilation - 1 */
-    int64_t head_begin; /* query heads that have this branch: head_count from head_begin on; */
-    int64_t head_count; /* 0 = all from there on */
+    /* Nonzero makes query head h begin at position (offset + h) mod dilation of a segment, as
+     * LongNet has it; 0 makes every head begin at offset. */
+    int rotate;
+    /* segment is w, the positions of a segment; 0 means that the whole sequence is one segment. */
+    int64_t segment;
+    /* dilation is r, and every r-th position takes part; 0 means 1, every position. */
+    int64_t dilation;
+    /* offset is the first position of a segment that takes part, 0 to dilation - 1. */
+    int64_t offset;
+    /* head_begin is the first query head that has this branch. */
+    int64_t head_begin;
+    /* head_count is the number of query heads that have it; 0 means all from head_begin on. */
+    int64_t head_count;
 } attn_dilated_branch;
 
-/* Set it to zero, then assign. */
+/* An attn_dilated is a list of branches and how to join them. Set it to zero, then assign. */
 typedef struct attn_dilated {
-    int merge;        /* attn_dilated_merge */
-    int variant;      /* attn_dilated_variant; of the forward call */
-    int num_branches; /* at least 1 */
+    /* merge is an attn_dilated_merge. */
+    int merge;
+    /* variant is the attn_dilated_variant of the forward call. */
+    int variant;
+    /* num_branches is the number of branches, at least 1. */
+    int num_branches;
+    /* branches[num_branches] are merged in this order. */
     const attn_dilated_branch *branches;
-    int64_t block_rows; /* strided: rows of an item; 0 = chosen. No bit depends on it */
-    /* Gathered: positions that take part, from attn_dilated_index, computed once for many calls
-     * with the same branches. NULL = computed in each call */
+    /* block_rows is the number of rows of a piece of work of the strided variant; 0 leaves the
+     * choice to the library, and no bit depends on it. */
+    int64_t block_rows;
+    /* index holds the positions that take part in the gathered variant, computed once by
+     * attn_dilated_index for many calls with these branches; NULL computes them in each call. */
     const int32_t *index;
-    int64_t index_positions; /* seq_len_kv it was made for, at least that of the call (with
-                              * cu_seqlens: of its longest sequence) */
+    /* index_positions is the seq_len_kv that index was made for, at least that of the call or, with
+     * cu_seqlens, of its longest sequence. */
+    int64_t index_positions;
 } attn_dilated;
 
-/* Bytes of workspace that are best; less works, too, with fewer workers, down to what one needs.
- * Asked for with the largest seq_len_q and seq_len_kv it serves shorter calls that differ in
- * nothing else (but where impl = AUTO changes to NAIVE). */
+/* attn_dilated_workspace_size() sets *bytes to the size of workspace that is best for
+ * attn_dilated_forward.
+ *
+ * A smaller workspace works too, with fewer workers, down to what one needs. One that was asked for
+ * with the largest seq_len_q and seq_len_kv serves shorter calls that differ in nothing else. As a
+ * special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
+ * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
-/* Writes o and lse. */
+/* attn_dilated_forward() computes dilated attention and writes o and lse. Returns the errors of
+ * attn_dilated_workspace_size, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
                                           void *workspace, size_t workspace_bytes);
 
-/* Says in one English sentence what is wrong, or "ok"; otherwise as attn_check. */
+/* attn_dilated_check() says in one English sentence what is wrong, or "ok". It writes and returns
+ * text as attn_check does. */
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
                                         const void *workspace, size_t workspace_bytes, char *text,
                                         size_t text_bytes);
 
-/* Entries of d->index for sequences of up to `positions` positions; 0 if *d is wrong, see
- * attn_dilated_check. */
+/* attn_dilated_index_size() returns the number of entries of d->index for sequences of up to
+ * `positions` positions. It returns 0 if *d is wrong, and attn_dilated_check then says why. */
 ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t positions);
 
-/* Writes it: for each branch and each first position of its heads, ascending, the positions that
- * take part. */
+/* attn_dilated_index() writes an index that has room for `entries` entries.
+ *
+ * For each branch and each first position of its heads, ascending, it lists the positions that take
+ * part. Returns ATTN_ERR_ARG if *d is wrong or the room is too small. */
 ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
                                         int64_t entries);
 
-/* Gradients: as attn_backward, of the call that attn_dilated_forward made of the same p and d. With
- * ATTN_DILATED_LSE it reads the o and lse of that call, which must have had both; with a mean
- * neither, though p.o must be set all the same. g may ask for dq, dk, dv and dsinks, and give dlse;
- * dbias and dslopes are refused. Branches add up in list order in f32: deterministic for any number
- * of workers. p.impl is tiled, or with a mean any. An item is a kv head of a batch entry, in
- * strides whatever d->variant says; its memory is in proportion to the length. */
+/* attn_dilated_backward_workspace_size() sets *bytes to the size of workspace that is best for
+ * attn_dilated_backward, in proportion to the length. Less works too, with fewer workers, down to
+ * what one needs. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);
 
+/* attn_dilated_backward() computes gradients, as attn_backward does, of the call that
+ * attn_dilated_forward made of *p and *d.
+ *
+ * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
+ * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
+ * is tiled. With a mean it reads neither, though p.o must be set all the same, and p.impl may be
+ * any. Branches add up in list order in f32, so the result is deterministic for any number of
+ * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
+ * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes);
 
+/* attn_dilated_backward_check() says in one English sentence what is wrong, or "ok". It writes and
+ * returns text as attn_check does. */
 ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
                                                  const attn_gradients *g, const void *workspace,
                                                  size_t workspace_bytes, char *text,

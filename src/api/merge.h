@@ -1,22 +1,35 @@
 /* src/api/merge.h - results over parts of the keys become one.
  * SPDX-License-Identifier: MIT
+ *
+ * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
+ * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
+ * are f32 and packed. Functions may run in many threads at once if their outputs are distinct.
  */
 #pragma once
 
-/* out = a + b for num_rows rows of head_dim_v values, the states of two parts of the keys, a the
- * lower one. out may be a or b. Canonical (same bits as in one call) when each part covers a node
- * of the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail; else deterministic.
- * Sizes are taken from out. */
+/* attn_state_merge() sets *out to the states of two parts of the keys together, of which *a has the
+ * lower keys.
+ *
+ * It merges out->num_rows rows of out->head_dim_v values; the sizes in *a and *b are not read. out
+ * may be a or b. The merge is canonical, with the bits of one call, if each part covers a node of
+ * the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail. Other merges are
+ * deterministic. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
 
-/* Writes p->o and p->lse from raw states (numbered as attn_forward with p->partial numbers them),
- * applying the sink and dropout's factor of *p. */
+/* attn_state_finish() writes p->o and p->lse from raw states, and applies the sink and dropout's
+ * factor of *p.
+ *
+ * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
+ * types of o and lse are those of *p; either may be off, but not both. Returns the errors of *p and
+ * ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
-/* Merges two finished results of the same rows over disjoint keys by their LSE:
- * f32, o [num_rows, head_dim_v], lse [num_rows]. At most one of them may have had a sink. Out may
- * be one of the inputs. Within a few ulp of one call, not bit-identical. Empty parts are the
- * identity. */
+/* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.
+ *
+ * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
+ * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty
+ * part leaves the other unchanged. The result is within a few ulp of one call and not
+ * bit-identical. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);

@@ -1,16 +1,23 @@
-/* src/api/options.h - for people: attn_info as lines, options of a command line.
+/* src/api/options.h - how people read and write a call: attn_info as lines, options as words.
  * SPDX-License-Identifier: MIT
  */
 #pragma once
 
 #include "explain.h"
 
-/* *info as readable lines; truncates; returns text. */
+/* attn_info_format() writes *info as readable lines and returns text.
+ *
+ * It writes at most text_bytes bytes, including the terminator, and truncates what is longer. */
 ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
 
-/* Overrides fields by name: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
- * naive_whole=1 auto_naive_keys=256", separated by spaces or commas. For command lines and
- * environment variables of the caller: the library reads no environment. On error *p is unchanged
- * and why (may be NULL) holds a sentence. */
+/* attn_params_from_string() overrides fields of *p by name.
+ *
+ * The text is, for example, "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
+ * naive_whole=1 auto_naive_keys=256", which are all the names; spaces or commas separate them. It
+ * serves command lines and environment variables of the caller, as the library itself reads no
+ * environment.
+ *
+ * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged, and
+ * why, which may be NULL, holds a sentence. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);

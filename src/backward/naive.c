@@ -188,7 +188,27 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    const attn_product dq = { .to = n->row->dq_total,
+                              .by = w->dp,
+                              .kv = w->keys->copy[KEYS],
+                              .stride = pitch,
+                              .n = count,
+                              .dim = p->head_dim,
+                              .lanes = all };
+    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
+                                 .stride = pitch,
+                                 .n = count,
+                                 .columns = p->head_dim,
+                                 .term = &dk,
+                                 .count = 1,
+                                 .b_stride = pitch };
+    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
+                                 .stride = pitch_v,
+                                 .n = count,
+                                 .columns = p->head_dim_v,
+                                 .term = &dv,
+                                 .count = 1,
+                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -196,11 +216,9 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
-                          all);
-    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
-    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
-                             p->head_dim_v);
+    w->kernels->pv_select(&dq);
+    w->kernels->outer_select(&dk_rows);
+    w->kernels->outer_select(&dv_rows);
 }
 
 static void textbook_head(desk *w)

@@ -13,14 +13,27 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
+/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
+                          attn_lanes lanes)
+{
+    const attn_product p = { .to = s,
+                             .by = rows,
+                             .kv = open_rows_of(w, which, j0),
+                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .n = n,
+                             .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                             .lanes = lanes };
+    w->kernels->qk(&p);
+}
+
 /* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
  * tile_class, not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
-    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
-                   p->head_dim, lanes, NULL, NULL);
+    multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
         w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
@@ -47,8 +60,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
 {
     const int count = n * w->lay->rows;
     int k;
-    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
-                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
+    multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
         mark_kept(w, row, j0, n);
     for (k = 0; k < count && w->pr->drop_below; k++) {

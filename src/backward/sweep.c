@@ -11,10 +11,14 @@
  * and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const int64_t dim = w->pr->p.head_dim;
-    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
+    const attn_product dq = { .to = row->dq,
+                              .by = w->dp,
+                              .kv = open_rows_of(w, KEYS, j0),
+                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
+                              .n = n,
+                              .dim = w->pr->p.head_dim,
+                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -24,9 +28,9 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
         return lanes;
     finish_pairs(w, n);
     if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
+        w->kernels->pv_select(&dq);
     else if (w->want & WANT_DQ)
-        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+        w->kernels->pv(&dq);
     return lanes;
 }
 
@@ -72,19 +76,30 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has enters dK and dV of the open keys. */
+/* What the group has, terms of dK or dV, enters that of the open keys. */
+static void add_terms(const desk *w, int which, const attn_term *term, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
+    const attn_outer f = { .to = w->part[which],
+                           .stride = pitch,
+                           .n = n,
+                           .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                           .term = term,
+                           .count = w->group.count,
+                           .b_stride = pitch };
+    if (w->redo)
+        w->kernels->outer_select(&f);
+    else
+        w->kernels->outer(&f);
+}
+
 static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
-    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
-    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
-        w->redo ? w->kernels->outer_select : w->kernels->outer;
     if (g->count && (w->want & WANT_DK))
-        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+        add_terms(w, KEYS, g->dk, n);
     if (g->count && (w->want & WANT_DV))
-        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+        add_terms(w, VALUES, g->dv, n);
 }
 
 /* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */

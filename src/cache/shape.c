@@ -107,8 +107,8 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
-    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
 /* As given: rows of storage that is written must not share elements. */

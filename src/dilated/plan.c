@@ -68,6 +68,22 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
+/* The sizes of a call that goes over one kv head. */
+static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = rows;
+    p->seq_len_kv = keys;
+}
+
+/* All rows and keys of such a call are in use. */
+static void clear_lengths(attn_params *p)
+{
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
  * item; 0 = all. */
 static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
@@ -86,12 +102,16 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    p->batch = 1;
-    p->num_heads_q = class_heads(branch, out->group);
-    p->num_heads_kv = 1;
-    p->seq_len_q = min64(rows, out->rows);
-    p->seq_len_kv = keys;
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
+    clear_lengths(p);
+}
+
+/* An item calls within its worker. */
+static void run_here_alone(attn_params *p)
+{
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* Nothing of a call is left that only makes sense for the caller's own. */
@@ -106,9 +126,7 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    run_here_alone(p);
 }
 
 /* Bytes of workspace for the calls of branch n. */

@@ -138,19 +138,20 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* Of a tensor of the query's rows; of keys. */
+/* A tensor of the rows of queries. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
+/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* Of an array of pairs: where the first one is, and its strides. */
+/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -188,15 +189,11 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    p->batch = w->at.count;
-    p->num_heads_q = w->heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = w->at.rows;
-    p->seq_len_kv = w->at.keys;
+    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);

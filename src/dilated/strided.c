@@ -36,9 +36,7 @@ static void finish_states(dilated_slot *w)
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
-    p->seq_len_q = rows_of_item(w);
+    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;

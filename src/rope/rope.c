@@ -174,7 +174,7 @@ static attn_status check_rope_side(const char *name, int dtype, const void *data
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");

@@ -79,12 +79,7 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    const int dtype = j->rows.x.dtype;
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16
-                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -94,8 +89,7 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16
-                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+        store_run(j->kernels, dtype, to, 0, from, n);
 }
 
 /* One head's row of a block through f32, both halves read before one is written. */

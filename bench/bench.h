@@ -1,0 +1,86 @@
+/* bench.h - the command line, what it asks for, and the program.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+
+#include <stdint.h>
+
+#include "cases/cases.h"
+#include "run.h"
+
+enum { OPTIONS_MAX_NAMES = 16 };
+
+typedef struct bench_options {
+    int argc; /* the command line as it came */
+    char **argv;
+    const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
+    int num_commands;
+    const char *shape;   /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    const char *device;  /* a part of a name of an OpenCL platform or device; NULL = the best */
+    const char *impl;    /* paths, or "all"; NULL = the preset's, or naive,tiled */
+    const char *kernels; /* NULL = the best */
+    const char *mask;    /* a name of masks.c; NULL = the preset's, or full */
+    const char *segments, *dilations; /* "W,W,...", "R,R,..."; NULL = the preset's, or dense */
+    const char *merge, *variant;      /* "lse", "mean"; "strided", "gathered"; NULL = both */
+    const char *pattern_cache, *memory_pool; /* "on", "off"; NULL = both */
+    const char *dtype;                       /* "f32", "f16", "bf16"; NULL = f32 */
+    const char *layout;                      /* "bhsd", "bshd"; NULL = bhsd */
+    const char *data;                        /* "trig", "normal"; NULL = the preset's */
+    const char *gemms;  /* "5", "7"; NULL = the preset's, or as the library chooses */
+    const char *tuning; /* file for p.tuning; NULL = none */
+    const char *json, *csv, *output_dir;
+    const char *baseline; /* an older JSON file to compare with; NULL = none */
+    int causal, backward, quick, phases, wide, list, help;
+    int ranks;         /* 0 = the preset's */
+    int threads;       /* -1 = the preset's, or 1 */
+    int warmup, iters; /* -1 = the preset's */
+    double min_time;   /* seconds; < 0 = the default */
+    double max_time;   /* likewise; 0 = any */
+    int64_t seed;
+    int64_t max_seq_len; /* -1 = the preset's */
+    uint64_t given;      /* which options, by their places in the table of options.c */
+} bench_options;
+
+/* 1 = understood; 0 = not, and a sentence was printed to stderr. */
+int options_parse(bench_options *o, int argc, char **argv);
+
+/* The word itself where it is a command and no preset; NULL = it is none. */
+const char *options_command(const char *word);
+
+/* 0 = what the command line asks for does not take one of its options, and a sentence was printed
+ * to stderr. */
+int options_taken(const bench_options *o);
+
+/* All options, one a line. */
+void options_print_help(void);
+
+/* ---- choose.c */
+
+/* Says to stderr that `about` is not what it should be; 0. */
+int complain(const char *what, const char *about);
+
+/* The paths of --impl; the cases of presets and options. 0 = they cannot be, and a sentence was
+ * printed to stderr. */
+int choose_paths(const char *text, path_list *list);
+int choose_cases(const bench_options *o, const machine_info *machine, case_list *list);
+
+/* Fills in what want has of it. NULL = understood; else what is wrong, and *about: with what. */
+const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about);
+
+/* Makes a case what was chosen, unless its preset's list has heeded it. */
+void dilation_apply(const preset_choice *want, bench_case *c);
+
+/* An option that no case of the list has a use for; NULL = none. */
+const char *dilation_unused(const preset_choice *want, const case_list *list);
+
+/* ---- program.c */
+
+/* What commands and cases need; 0 = it cannot be had, and a sentence was printed to stderr. */
+int bench_context_make(const bench_options *o, bench_context *x);
+int bench_workers(bench_context *x, int n);
+void bench_context_free(bench_context *x);
+
+/* The whole program; returns its exit status. watch: see run.h. */
+int bench_main(int argc, char **argv, run_watch *watch);
+
+#endif

@@ -1,0 +1,471 @@
+/* cases.h - one thing to measure and what came of it; masks, paths, presets.
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_CASES_H
+#define BENCH_CASES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../attn.h"
+
+/* ---- data.c: reproducible inputs. */
+
+enum { DATA_Q, DATA_K, DATA_V, DATA_DOUT }; /* of q, k, v; of the gradient by o */
+
+typedef enum data_kind {
+    DATA_TRIG,  /* q = sin, k = cos, v = tan of the running index, kept off the poles of tan; dout
+                 * = cos */
+    DATA_NORMAL /* standard normal numbers from a seed; a million of them, again and again */
+} data_kind;
+
+/* Fills n elements of storage type dtype (an attn_dtype) for tensor `which`. */
+void data_fill(void *out, int dtype, size_t n, int which, data_kind kind, uint64_t seed);
+
+/* ---- case.c: one thing to measure and what came of it. */
+
+typedef enum case_layout {
+    LAYOUT_BHSD, /* [batch, head, seq, dim] */
+    LAYOUT_BSHD  /* [batch, seq, head, dim]: the rows of a head are heads * dim elements apart */
+} case_layout;
+
+/* What a case shares the tensors of the first one of its group for: all but this is the same. */
+typedef enum case_shares {
+    SHARES_NOTHING,
+    SHARES_BUT_THREADS,
+    SHARES_BUT_MASK,
+    SHARES_BUT_PATTERN, /* mask, branches, what is kept between calls */
+    SHARES_BUT_KEYS,    /* where the keys lie, how they are turned */
+    SHARES_BUT_STORAGE, /* types of k and v: q and o alone are shared */
+    SHARES_BUT_GEMMS    /* how the products of a backward call are divided, and threads */
+} case_shares;
+
+/* Where k and v lie: all but the first are caches of attn_cache.h. */
+typedef enum keys_kind { KEYS_PLAIN, KEYS_CONTIGUOUS, KEYS_RING, KEYS_PAGED } keys_kind;
+
+/* How keys are turned that a case appends. */
+typedef enum keys_rope { KEYS_UNTURNED, KEYS_ROPE, KEYS_ROPE_TABLE } keys_rope;
+
+typedef struct case_keys {
+    keys_kind kind;
+    int64_t page_size; /* of KEYS_PAGED; 0 otherwise */
+    int64_t shared;    /* first keys that are the same in all batch entries: in pages that these
+                        * share, else a copy for each; 0 = none */
+    int untold;        /* the call is not told that they are the same */
+    int typed;         /* k and v are stored as follows; 0 = as the case's dtype says */
+    int k_dtype, v_dtype;
+    keys_rope rope;
+} case_keys;
+
+/* Dilated attention: the branches of attn_long.h, and how their results become one. */
+enum { DILATED_MAX_BRANCHES = 8 };
+typedef struct case_dilated {
+    int branches; /* 0 = the case is dense */
+    int64_t segment[DILATED_MAX_BRANCHES], dilation[DILATED_MAX_BRANCHES];
+    int rotate;   /* head h begins at position h mod dilation of a segment; else at 0 */
+    int groups;   /* the heads are divided among the branches; else each head has all of them */
+    int mean;     /* of the branches' results; else one softmax over all of them, by LSE */
+    int gathered; /* what takes part is copied first; else read where it lies */
+} case_dilated;
+
+/* What is in the case's name, so that options leave it alone. */
+enum {
+    FIXED_MASK = 1,
+    FIXED_STORAGE = 2,
+    FIXED_LAYOUT = 4,
+    FIXED_PASS = 8,
+    FIXED_ALL = 15,
+    FIXED_PATTERN = 16 /* branches, merging, what is kept: the preset's list has heeded them */
+};
+
+typedef struct bench_case {
+    const char *preset, *scenario; /* scenario: cases that one winner is named for */
+    char name[48];
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v;
+    int mask;          /* a mask_kind of masks.h */
+    int64_t mask_size; /* of windows, chunks and cells; 0 = goes with the shape */
+    int dtype;
+    case_keys keys;
+    int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
+    case_dilated dilated;
+    int pattern_anew; /* index of what takes part, or cells of a mask: in every call */
+    int memory_anew;  /* workspace: allocated for every call and freed after it */
+    int backward;     /* attn_backward in place of attn_forward, whose result it needs, untimed */
+    int gemms;        /* matrix products of a tile of it: 5 or 7; 0 = as the library chooses */
+    data_kind data;
+    case_layout layout;     /* of q, k, v and o */
+    int warmup, iterations; /* iterations 0: doubled until min_time */
+    double max_time;        /* seconds that a call and all samples may take; 0 = any */
+    int device_iterations;  /* of paths of a device; 0 = the same */
+    const char *kernels;    /* NULL = those of the command line, or the best */
+    const char *impl;       /* see path_wanted; NULL = those of the command line */
+    int group;              /* neighbours of one group are timed in turn; 0 = alone */
+    int threads;            /* 0 = those of the command line */
+    case_shares shares;
+    int fixed;       /* FIXED_... */
+    int naive_whole; /* the naive path materialises the logits of all heads at once */
+} bench_case;
+
+/* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
+typedef struct bench_result {
+    const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
+    const char *pass; /* "forward", "backward"; "none" where keys are appended */
+    const char *keys; /* where k and v lie: "plain", or a kind of cache */
+    const char *k_dtype, *v_dtype;
+    const char *tuning;        /* file whose text was used; "" = none */
+    const char *device;        /* its name; "" = the CPU */
+    const char *merge;         /* "lse", "mean"; "" = the case is dense */
+    const char *variant;       /* "strided", "gathered"; likewise */
+    const char *pattern_cache; /* "on", "off": built in every call; "" = there is none */
+    const char *memory_pool;   /* "on", "off": workspace in every call */
+    const char *branch_heads;  /* "same", "turned", "groups": which heads have which of them */
+    char branches[96];         /* see dilated_text */
+    char name[48];
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
+    int64_t row_stride;     /* elements from one row of q to the next */
+    int64_t page_size;      /* keys of a page; 0 = not paged */
+    int64_t shared_keys;    /* that the call was told of */
+    int64_t kv_token_bytes; /* of k and v of one key */
+    int64_t kv_bytes;       /* of k and v as they are stored */
+    int64_t gemms;          /* products of a tile of a backward call; 0 = it is none */
+    int64_t samples, workspace_bytes, peak_rss_bytes;
+    int64_t theory_bytes;     /* model.h: beside the tensors, by the formula */
+    int64_t rss_growth_bytes; /* of the peak in the first call, in a process of its own; 0 = not
+                               * measured: `bench memory` */
+    double matrix_share;      /* workspace / the whole matrix of logits */
+    double intensity;         /* FLOPs / byte of q, k, v, o; backward of lse and gradients, too */
+    double fma_peak_gflops, read_peak_gbytes_per_s; /* of as many threads; from memory */
+    const char *roof; /* which of the two binds at this intensity: "compute", "memory" */
+    double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
+    double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
+    double tokens_per_s, gflops;
+    double gbytes_per_s;      /* kv_bytes / ms_p50 */
+    double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
+    double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
+    double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
+    double efficiency;        /* speedup / threads */
+    double vs_first;          /* over the first path timed of this case, by P50; 0 = none */
+    double visible;           /* share of the pairs that the mask shows */
+    double pct_fma_peak, pct_avx2_peak;
+    double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
+    double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
+    double max_err;       /* largest |o - oracle| over the sampled rows */
+    double err_tolerance; /* the worst error in units of its tolerance */
+    double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
+    double phase_rest_ms;  /* of the phases' own call; all 0 = not asked for */
+    double phase_clock_ms; /* that reading the clock took of it */
+    double launch_ms, to_device_ms, compute_ms, to_host_ms; /* of a call on a device, which they add
+                                                             * up to; all 0 on the CPU */
+    double compute_gflops;                                  /* FLOPs / compute_ms */
+    int64_t launches;                                       /* of kernels, by one call */
+    int64_t ranks;       /* the sequence is divided among; 0 = one process, not divided */
+    int64_t moved_bytes; /* between ranks, by one call */
+    double exchange_ms;  /* in the transport, mean of the ranks */
+    double rank_balance; /* pairs of the rank that has most / mean of all */
+    int place, on_gpu;   /* place: a path_device */
+    int absent;          /* nowhere on this machine or in this build: no case has the path */
+    case_shares shares;  /* with the case that speedup is over */
+    const bench_case *from;
+    char skipped[280]; /* why it was not timed; "" = it was */
+} bench_result;
+
+const char *case_layout_name(case_layout layout);
+const char *case_dtype_name(int dtype);
+const char *case_data_name(data_kind data);
+const char *case_keys_name(keys_kind kind);
+const char *case_pass_name(const bench_case *c);
+
+/* Of the result: how branches are merged, how their rows are reached, which heads have which, and
+ * whether a pattern and the workspace are kept between calls. */
+const char *case_merge_name(const bench_case *c);
+const char *case_variant_name(const bench_case *c);
+const char *case_heads_name(const bench_case *c);
+const char *case_pattern_name(const bench_case *c);
+const char *case_memory_name(const bench_case *c);
+
+/* Storage types of k and v, bytes of an element. */
+int case_k_dtype(const bench_case *c);
+int case_v_dtype(const bench_case *c);
+int case_width(int dtype);
+
+/* Whether batch entries share pages. */
+int case_forks(const bench_case *c);
+
+/* Keys that are stored, those of shared pages once. */
+double case_stored_keys(const bench_case *c);
+
+/* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
+const char *case_shape(const bench_case *c, char *text, size_t text_bytes);
+
+/* ---- model.c: what a case costs on paper. */
+
+typedef struct bench_model {
+    double pairs;          /* visible (query, key) pairs over batch and heads, counted exactly; a
+                          * dilated case's once for each branch that shows them */
+    double flops;          /* 2 * pairs * (head_dim + head_dim_v); of a backward call 2 * pairs *
+                          * (3 head_dim + 2 head_dim_v), its five products */
+    double kv_token_bytes; /* k and v of one key, all heads */
+    double kv_bytes;       /* k and v as they are stored */
+    double tensor_bytes;   /* q, k, v and o; those that only append have no q and o; backward twice,
+                          * for the gradients, and lse */
+    double logits_bytes;   /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
+} bench_model;
+
+/* The bytes alone, at once; model_of also counts pairs, in proportion to batch * seq_q. */
+void model_sizes(const bench_case *c, bench_model *out);
+void model_of(const bench_case *c, bench_model *out);
+
+/* FLOPs for each byte of tensor_bytes, each read or written once: what a call needs at least. */
+double model_intensity(const bench_model *m);
+
+/* Which limit binds a call of that intensity: "compute" or "memory"; "" = a peak is unknown. */
+const char *model_roof(double intensity, double gflops, double gbytes_per_s);
+
+/* What the formula asks for beside the tensors: naive the logits of one head for each thread that
+ * has a head, backward the probabilities and their gradients for each that has a kv head; tiled its
+ * workspace, which does not depend on the length, backward not on its square (the library's own
+ * figure). */
+double model_theory_bytes(const bench_case *c, int naive, int threads, double workspace_bytes);
+
+/* Workspace as a share of the whole batch * heads * seq_q * seq_kv matrix in f32. */
+double model_matrix_share(const bench_model *m, double workspace_bytes);
+
+/* ---- masks.c: the masks that a case can have, and how many pairs each of them shows.
+ *
+ * One table: name, what it sets in attn_params (with small arrays of its own) and its visible
+ * pairs, counted here from the definition and not by the library. Masks that a length alone does
+ * not settle follow a fixed pattern of the case's shape, see masks.c. */
+
+typedef enum mask_kind {
+    MASK_FULL, /* none */
+    /* by position */
+    MASK_CAUSAL,
+    MASK_CAUSAL_TOP_LEFT,
+    MASK_CAUSAL_OFFSET,
+    MASK_WINDOW,
+    MASK_WINDOW_BOTH,
+    MASK_CHUNKED,
+    MASK_PREFIX,
+    /* by lengths and documents */
+    MASK_KV_LENGTHS,
+    MASK_Q_LENGTHS,
+    MASK_LEFT_PADDING,
+    MASK_VARLEN,
+    MASK_DOCUMENTS,
+    /* by arrays and callbacks */
+    MASK_BOOLEAN,
+    MASK_BITS,
+    MASK_BLOCKS,
+    MASK_BLOCKS_CSR,
+    MASK_BLOCKS_TENTH,
+    MASK_LOCAL_GLOBAL,
+    MASK_LOCAL_STRIDED,
+    MASK_BIGBIRD,
+    MASK_CALLBACK,
+    MASK_CALLBACK_TILES,
+    MASK_TREE,
+    /* modifiers of the logits, which hide nothing */
+    MASK_BIAS,
+    MASK_BIAS_F16,
+    MASK_BIAS_BF16,
+    MASK_ALIBI,
+    MASK_SOFTCAP,
+    MASK_SCORE,
+    /* and of the softmax */
+    MASK_SINKS,
+    MASK_SOFTMAX1,
+    MASK_DROPOUT,
+    NUM_MASKS
+} mask_kind;
+
+const char *mask_name(int kind);
+const char *mask_what(int kind);
+
+/* The kind of this name; -1 = there is none. */
+int mask_find(const char *name);
+
+/* Visible (query, key) pairs of the case over batch and heads, exactly. Takes time in proportion to
+ * batch * seq_q. */
+double mask_pairs(const bench_case *c);
+
+/* Whether attn_explain counts the pairs of this kind, too: others it counts as visible. */
+int mask_explained(int kind);
+
+/* Whether every key is seen by some row, so that all of k and v is read. */
+int mask_reads_all(int kind);
+
+/* Whether attn_long.h builds the cells of this kind. */
+int mask_is_pattern(int kind);
+
+/* Whether the kind adds a bias for each pair. */
+int mask_has_bias(int kind);
+
+/* Derivative of the score callback of MASK_SCORE. */
+float mask_score_derivative(void *user, const attn_pair *at, float logit);
+
+/* Bytes of the arrays whose size goes with seq_q * seq_kv. */
+double mask_bytes(const bench_case *c);
+
+enum { MASK_MAX_ARRAYS = 2 };
+
+typedef struct mask_arrays {
+    void *owned[MASK_MAX_ARRAYS];
+    int n;
+} mask_arrays;
+
+/* The layout of the case's tensors: varlen packs them as [token, head, dim], whatever it says. */
+case_layout mask_layout(const bench_case *c);
+
+/* Sets the fields of the mask in *p, which holds the sizes of the case; varlen changes these.
+ * 0 = no memory; mask_free in any case. */
+int mask_set(const bench_case *c, attn_params *p, mask_arrays *arrays);
+
+/* Builds the cells of a pattern once more, where they are, as a program does that keeps none; 0 =
+ * failed. For others it does nothing. */
+int mask_again(const bench_case *c, mask_arrays *arrays);
+
+void mask_free(mask_arrays *arrays);
+
+/* ---- patterns.c: masks of cells that attn_long.h builds: built once, or in every call.
+ *
+ * All of them are causal. How many keys a row sees is counted here from the definition of the
+ * pattern and not by the library. */
+
+/* Keys that row i sees; cell: rows and keys of a cell. */
+int64_t pattern_keys(const bench_case *c, int64_t cell, int64_t i);
+
+/* Builds the cells and sets them in *p; 0 = no memory. */
+int pattern_set(const bench_case *c, int64_t cell, attn_params *p, mask_arrays *arrays);
+
+/* Builds them once more, where they are. */
+int pattern_again(const bench_case *c, int64_t cell, mask_arrays *arrays);
+
+/* ---- paths.c: the ways in which a case can be computed, by name: implementation, kernels,
+ * threads. */
+
+typedef enum path_threads {
+    PATH_GIVEN, /* those of the case or of the command line */
+    PATH_ONE,
+    PATH_MANY /* --threads, or all CPUs */
+} path_threads;
+
+typedef enum path_keys {
+    PATH_ANY,
+    PATH_WHOLE,  /* threads share heads and row tiles alone */
+    PATH_DIVIDED /* the library divides the keys among threads: few rows */
+} path_keys;
+
+typedef enum path_device {
+    PATH_CPU,
+    PATH_HOST_ARRAYS,   /* an OpenCL device; arrays of the host, copied or used in place */
+    PATH_DEVICE_ARRAYS, /* arrays that are on the device already */
+    PATH_EXACT          /* arrays of the host, the bits of the CPU */
+} path_device;
+
+/* How a sequence is divided among ranks, as many as threads: see attn_ring.h. */
+typedef enum path_ring {
+    PATH_ONE_PROCESS,
+    PATH_CONTIGUOUS,
+    PATH_ZIGZAG,
+    PATH_STRIPED,
+    PATH_GATHER /* contiguous; all keys come to every rank first */
+} path_ring;
+
+typedef enum path_use {
+    PATH_USUAL = 1, /* runs where nothing else is said */
+    PATH_RANKED = 2 /* one of --impl all */
+} path_use;
+
+typedef struct bench_path {
+    const char *name, *impl; /* impl: of attn_params_from_string */
+    const char *kernels;     /* set; NULL = that of case or command line, or the best */
+    const char *otherwise;   /* the set where the CPU cannot run that one; NULL = none */
+    path_threads threads;
+    path_keys keys;
+    int use; /* sum of path_use */
+    path_device device;
+    path_ring ring;
+    const char *what;
+} bench_path;
+
+enum { PATHS_MAX = 24 };
+
+const bench_path *path_get(int index);         /* NULL beyond the last */
+const bench_path *path_find(const char *name); /* NULL = there is none */
+int path_index(const bench_path *path);
+
+/* The path's kernels for so many rows a tile, a narrow set where the library would take one too;
+ * NULL where the path leaves the choice open or this CPU cannot run them. */
+const attn_kernels *path_kernels(const bench_path *path, int64_t rows);
+
+/* 1 = it can run on this machine with so many threads; 0, and why holds the reason. */
+int path_usable(const bench_path *path, int threads, char *why, size_t bytes);
+
+/* Whether it appends to a cache in place of attention. */
+int path_appends(const bench_path *path);
+
+/* Text for p.tuning without which the path would not be what its name says; NULL = none. */
+const char *path_tuning(const bench_path *path);
+
+/* Whether keys divided into so many parts are what the path is about. */
+int path_fits(const bench_path *path, int key_parts, int threads, char *why, size_t bytes);
+
+typedef struct path_list {
+    const bench_path *paths[PATHS_MAX];
+    int n, given; /* given: by --impl; else each case takes its own of all */
+    int device;   /* one of a device is named, not only meant by "all" */
+} path_list;
+
+/* "a,b" or "all", or NULL: no --impl; 0 and the wrong name in why. */
+int path_list_parse(const char *text, path_list *list, char *why, size_t bytes);
+
+/* Whether a case runs so that asks for this impl: the name of a path, "all", "devices" = each of a
+ * device, NULL = the usual. */
+int path_wanted(const path_list *list, const char *impl, const bench_path *path);
+
+/* Whether such a case runs with several threads by one of its paths. */
+int path_list_has_threads(const path_list *list, const char *impl);
+
+/* Whether such a case runs on a device, which there is, by one of its paths. */
+int path_list_has_device(const path_list *list, const char *impl);
+
+/* ---- presets.c: named lists of cases. */
+
+enum { PRESETS_MAX_CASES = 1024, PRESETS_MAX_SEQ_LEN = 1048576 };
+
+typedef struct case_list {
+    bench_case cases[PRESETS_MAX_CASES + 1]; /* one more, for those that are lost */
+    int n;
+    int lost; /* cases that found no place: nothing may be measured then */
+} case_list;
+
+typedef struct preset_choice {
+    int quick;           /* the reduced list */
+    const char *kernels; /* NULL, or the only set wanted by presets that compare sets */
+    int threads;         /* that presets compare with one thread */
+    int64_t max_seq_len; /* of preset extreme */
+    /* of preset dilated: */
+    const bench_case *shape; /* its sizes are taken; NULL = the preset's */
+    case_dilated dilated;    /* its branches are taken; none = the preset's */
+    /* 0 = both, 1 = the first, 2 = the second: LSE or mean, strided or gathered, on or off */
+    int ranks; /* most ranks of a ring; 0 = the preset's */
+    int merge, variant, pattern_cache, memory_pool;
+} preset_choice;
+
+/* Appends the cases of a preset, or with "all" those of every one. 0 = no such preset. */
+int preset_cases(const char *name, const preset_choice *want, case_list *list);
+
+/* Appends the case of a text "B,Hq,Hkv,Sq,Skv,D[,Dv]"; 0 = not such a text. */
+int shape_case(const char *text, case_list *list);
+
+/* Name and purpose of preset i; 0 beyond the last. */
+int preset_describe(int i, const char **name, const char **what);
+
+/* ---- list.c: what `bench --list` prints. */
+
+void list_presets(void);
+void list_masks(void);
+
+/* threads: of cases that do not say. */
+void list_cases(const case_list *list, int threads);
+
+#endif

@@ -1,0 +1,298 @@
+/* choose.c - the cases and paths that a command line asks for.
+ * SPDX-License-Identifier: MIT */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases/cases.h"
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+
+enum { QUICK_SEQ_LEN = 65536 };
+enum { MIN_COMPARED = 2 }; /* threads against one, where the machine has but one CPU */
+
+int complain(const char *what, const char *about)
+{
+    fprintf(stderr, "bench: %s \"%s\"\n", what, about);
+    return 0;
+}
+
+/* ---- dilated attention, patterns and memory */
+
+/* "N,N,..." of 1 to 2^28, up to so many; 0 = it is not such a text. */
+static int parse_sizes(const char *text, int64_t sizes[DILATED_MAX_BRANCHES])
+{
+    int n = 0;
+    for (;; text++) {
+        char *end = NULL;
+        errno = 0;
+        const long value = strtol(text, &end, 10);
+        if (n == DILATED_MAX_BRANCHES || end == text || errno || value < 1 || value > 1 << 28)
+            return 0;
+        sizes[n++] = value;
+        text = end;
+        if (!*text)
+            return n;
+        if (*text != ',')
+            return 0;
+    }
+}
+
+static const char *choose_branches(const bench_options *o, case_dilated *d, const char **about)
+{
+    *about = o->dilations;
+    if (!o->segments && o->dilations)
+        return "--dilations is of --segments, which is missing:";
+    if (!o->segments)
+        return NULL;
+    *about = o->segments;
+    d->branches = parse_sizes(o->segments, d->segment);
+    if (!d->branches)
+        return "--segments is W,W,..., 1 to 8 numbers from 1 to 268435456, not";
+    for (int n = 0; n < d->branches; n++)
+        d->dilation[n] = 1;
+    *about = o->dilations;
+    if (o->dilations && parse_sizes(o->dilations, d->dilation) != d->branches)
+        return "--dilations is R,R,..., a number from 1 for each segment, not";
+    return NULL;
+}
+
+/* 0 where nothing is said, 1 or 2 for one of the words, -1 for another word. */
+static int choice_of(const char *said, const char *first, const char *second)
+{
+    if (!said)
+        return 0;
+    return !strcmp(said, first) ? 1 : !strcmp(said, second) ? 2 : -1;
+}
+
+const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about)
+{
+    const struct {
+        const char *said, *first, *second, *wrong;
+        int *choice;
+    } words[] = {
+        { o->merge, "lse", "mean", "--merge is lse or mean, not", &want->merge },
+        { o->variant, "strided", "gathered", "--variant is strided or gathered, not",
+          &want->variant },
+        { o->pattern_cache, "on", "off", "--pattern-cache is on or off, not",
+          &want->pattern_cache },
+        { o->memory_pool, "on", "off", "--memory-pool is on or off, not", &want->memory_pool },
+    };
+    for (int i = 0; i < LENGTH(words); i++) {
+        *words[i].choice = choice_of(words[i].said, words[i].first, words[i].second);
+        *about = words[i].said;
+        if (*words[i].choice < 0)
+            return words[i].wrong;
+    }
+    return choose_branches(o, &want->dilated, about);
+}
+
+void dilation_apply(const preset_choice *want, bench_case *c)
+{
+    if (c->fixed & FIXED_PATTERN)
+        return;
+    if (want->dilated.branches)
+        c->dilated = want->dilated;
+    if (want->merge)
+        c->dilated.mean = want->merge == 2;
+    if (want->variant)
+        c->dilated.gathered = want->variant == 2;
+    if (want->pattern_cache)
+        c->pattern_anew = want->pattern_cache == 2;
+    if (want->memory_pool)
+        c->memory_anew = want->memory_pool == 2;
+}
+
+const char *dilation_unused(const preset_choice *want, const case_list *list)
+{
+    int dilated = 0, patterns = 0;
+    for (int i = 0; i < list->n; i++) {
+        const bench_case *const c = &list->cases[i];
+        dilated |= c->dilated.branches > 0;
+        patterns |= c->dilated.branches > 0 || mask_is_pattern(c->mask);
+    }
+    if (!dilated && (want->merge || want->variant))
+        return want->merge ? "--merge" : "--variant";
+    return !patterns && want->pattern_cache ? "--pattern-cache" : NULL;
+}
+
+/* ---- what to run */
+
+int choose_paths(const char *text, path_list *list)
+{
+    char wrong[64];
+    const int comma = text && *text && text[strlen(text) - 1] == ',';
+    if (comma)
+        return complain("--impl is a list of paths that ends with one, not", text);
+    if (path_list_parse(text, list, wrong, sizeof wrong))
+        return 1;
+    return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
+}
+
+/* Index of name in a list that ends with NULL; -1 = none. */
+static int index_of(const char *name, const char *const *names)
+{
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(name, names[i]))
+            return i;
+    return -1;
+}
+
+/* An option that would make a case something else than its name says; NULL = none. */
+static const char *misleading(const bench_options *o, const case_list *list)
+{
+    int fixed = 0;
+    for (int i = 0; i < list->n; i++)
+        fixed |= list->cases[i].fixed;
+    if (fixed & FIXED_MASK && (o->mask || o->causal || o->segments))
+        return o->mask ? "--mask" : o->causal ? "--causal" : "--segments";
+    if (fixed & FIXED_STORAGE && o->dtype)
+        return "--dtype";
+    if (fixed & FIXED_PASS && (o->backward || o->gemms))
+        return o->backward ? "--backward" : "--gemms";
+    return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
+}
+
+static int preset_known(const char *name)
+{
+    const char *preset, *what;
+    for (int i = 0; preset_describe(i, &preset, &what); i++)
+        if (!strcmp(name, preset))
+            return 1;
+    return !strcmp(name, "all");
+}
+
+/* Whether another word asks for what word i does: its cases would be measured twice. */
+static int said_twice(const bench_options *o, int i)
+{
+    const int all = !strcmp(o->commands[i], "all");
+    for (int j = 0; j < o->num_commands; j++) {
+        if (j < i && !strcmp(o->commands[j], o->commands[i]))
+            return 1;
+        if (!all && !strcmp(o->commands[j], "all"))
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether the cases compare one thread with one. */
+static int alone(const bench_options *o, const case_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->cases[i].shares == SHARES_BUT_THREADS && o->threads == 1)
+            return 1;
+    return 0;
+}
+
+static int gemms_possible(const bench_options *o)
+{
+    if (!o->backward)
+        return complain("--gemms is of gradients: it needs", "--backward");
+    return !strcmp(o->gemms, "5") || !strcmp(o->gemms, "7") ||
+           complain("--gemms is 5 or 7, not", o->gemms);
+}
+
+/* What the command line says about every case. */
+static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
+{
+    static const char *const layouts[] = { "bhsd", "bshd", NULL };
+    static const char *const dtypes[] = { "f32", "f16", "bf16", NULL };
+    static const char *const kinds[] = { "trig", "normal", NULL };
+    const int dtype = o->dtype ? index_of(o->dtype, dtypes) : ATTN_F32;
+    const int data = o->data ? index_of(o->data, kinds) : 0;
+    if (dtype < 0)
+        return complain("--dtype is f32, f16 or bf16, not", o->dtype);
+    const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
+    if (layout < 0)
+        return complain("--layout is bhsd or bshd, not", o->layout);
+    const int mask = o->mask ? mask_find(o->mask) : MASK_CAUSAL;
+    if (mask < 0)
+        return complain("--mask is a name that `bench --list` shows, not", o->mask);
+    if (o->mask && o->causal)
+        return complain("--causal is --mask causal and excludes --mask", o->mask);
+    if (misleading(o, list))
+        return complain("the cases of this preset are what they are (--shape takes all); they do "
+                        "not take",
+                        misleading(o, list));
+    if (alone(o, list))
+        return complain("threads compares one with --threads from 2, not", "1");
+    if (data < 0)
+        return complain("--data is trig or normal, not", o->data);
+    if (o->gemms && !gemms_possible(o))
+        return 0;
+    for (int i = 0; i < list->n; i++) {
+        bench_case *const c = &list->cases[i];
+        if (o->dtype)
+            c->dtype = dtype;
+        if (o->layout)
+            c->layout = (case_layout)layout;
+        if (o->causal || o->mask)
+            c->mask = mask;
+        if (o->data)
+            c->data = (data_kind)data;
+        if (o->backward)
+            c->backward = 1;
+        dilation_apply(want, c);
+        if (o->gemms)
+            c->gemms = o->gemms[0] - '0';
+        if (o->quick)
+            c->iterations = 0;
+        if (o->quick)
+            c->warmup = 1;
+        if (o->min_time >= 0)
+            c->iterations = 0;
+        if (o->max_time >= 0)
+            c->max_time = o->max_time;
+        if (o->warmup >= 0)
+            c->warmup = o->warmup;
+        if (o->iters >= 0)
+            c->iterations = o->iters;
+        if (o->quick || o->min_time >= 0 || o->iters >= 0)
+            c->device_iterations = 0;
+    }
+    const char *const unused = dilation_unused(want, list);
+    return !unused || complain("no case here has a use for", unused);
+}
+
+int choose_cases(const bench_options *o, const machine_info *machine, case_list *list)
+{
+    const int cpus = machine->cpus < MIN_COMPARED ? MIN_COMPARED : machine->cpus;
+    const int64_t longest = o->quick ? QUICK_SEQ_LEN : PRESETS_MAX_SEQ_LEN;
+    preset_choice want = { .quick = o->quick,
+                           .kernels = o->kernels,
+                           .threads = o->threads > 0 ? o->threads : cpus,
+                           .ranks = o->ranks,
+                           .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest };
+    static case_list shape;
+    const char *about;
+    const char *const wrong = dilation_choose(o, &want, &about);
+    int ok = 1, shaped = 0;
+    if (wrong)
+        return complain(wrong, about);
+    if (o->shape && !shape_case(o->shape, &shape))
+        return complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
+                        "(2^28), not",
+                        o->shape);
+    want.shape = o->shape ? shape.cases : NULL;
+    list->n = list->lost = 0;
+    for (int i = 0; ok && i < o->num_commands; i++) {
+        ok = preset_known(o->commands[i]);
+        if (!ok)
+            return complain("no such preset or command:", o->commands[i]);
+        shaped |= !strcmp(o->commands[i], "dilated");
+        if (!said_twice(o, i))
+            preset_cases(o->commands[i], &want, list);
+    }
+    if (ok && o->num_commands == 0 && !o->shape) {
+        preset_cases("latency", &want, list);
+        preset_cases("llm", &want, list);
+    }
+    if (ok && o->shape && !shaped)
+        shape_case(o->shape, list);
+    if (ok && list->lost)
+        ok = complain("more cases than one run can hold: leave out", "a preset");
+    return ok && apply_options(o, &want, list);
+}

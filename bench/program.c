@@ -1,0 +1,342 @@
+/* program.c - what a command line does: a command, or the measurement of cases.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../attn.h"
+#include "cases/cases.h"
+#include "clock.h"
+#include "commands/commands.h"
+#include "bench.h"
+#include "machine/machine.h"
+#include "run.h"
+#include "report/report.h"
+
+#define QUICK_SECONDS 40.0 /* of measuring; the rest of the minute is for slow first calls */
+#define QUICK_MIN_TIME 0.3
+#define QUICK_SHARE 8.0 /* seconds of min_time, all runs together: samples are doubled up to it */
+#define MIN_TIME 1.0
+
+enum { MAX_TILE_DIM = 65536 };
+enum { KERNEL_SAMPLES = 101, QUICK_KERNEL_SAMPLES = 21, QUICK_KERNEL_DIM = 128 };
+
+/* ---- commands */
+
+/* With --shape only its head_dim counts; --quick is one width and few samples. */
+static int command_kernels(const bench_options *o, bench_context *x)
+{
+    static case_list list;
+    int64_t head_dim = o->quick ? QUICK_KERNEL_DIM : 0;
+    if (o->shape && (!shape_case(o->shape, &list) || list.cases[0].head_dim > MAX_TILE_DIM))
+        return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
+                        o->shape),
+               2;
+    if (o->iters == 0)
+        return complain("kernels needs --iters from 1, not", "0"), 2;
+    if (o->shape)
+        head_dim = list.cases[0].head_dim;
+    x->kernel_samples = o->iters > 0 ? o->iters : o->quick ? QUICK_KERNEL_SAMPLES : KERNEL_SAMPLES;
+    return kernels_command(x, head_dim, o->csv);
+}
+
+/* To build/, where everything else goes that can be made again. */
+static int command_tune(const bench_options *o, bench_context *x)
+{
+    const char *const folder = o->output_dir ? o->output_dir : "build";
+    char path[FILES_MAX_PATH];
+    if (!files_inside(folder, "tuning.txt", path) || !output_possible(path))
+        return 2;
+    return tune_command(x, o->quick, path);
+}
+
+static int command_memory(const bench_options *o, bench_context *x)
+{
+    static bench_result results[MEMORY_MAX_POINTS];
+    int n;
+    if (!fresh_available())
+        return complain("this needs fork, which this system does not have:", "memory"), 2;
+    if (!files_possible(o))
+        return 2;
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    say("\n");
+    const int status = memory_command(x, o->quick, results, &n);
+    return files_write(o, x, results, n) ? status : 1;
+}
+
+/* ---- measuring */
+
+/* How many cases from the first on are timed in turn. */
+static int group_length(const bench_case *first, int n)
+{
+    int length = 1;
+    while (length < n && length < RUN_MAX_GROUP && first->group &&
+           first[length].group == first->group && !strcmp(first[length].scenario, first->scenario))
+        length++;
+    return length;
+}
+
+static int count_runs(const case_list *list, const path_list *paths)
+{
+    int n = 0;
+    for (int i = 0; i < list->n; i++)
+        for (int j = 0; j < paths->n; j++)
+            n += path_wanted(paths, list->cases[i].impl, paths->paths[j]) != 0;
+    return n;
+}
+
+/* results[n] against the first path that was timed of its case; its speed-up on its own tensors
+ * where it has one. */
+static void compare_first(bench_result *results, int n)
+{
+    int first = 0;
+    bench_result *const r = &results[n];
+    if (r->skipped[0])
+        return;
+    while (results[first].skipped[0] || !report_same_case(&results[first], r))
+        first++;
+    if (r->shares == SHARES_BUT_THREADS)
+        r->efficiency = r->speedup / (double)r->threads;
+    if (first < n)
+        r->vs_first = results[first].ms_p50 / r->ms_p50;
+    if (r->speedup > 0)
+        r->vs_first = r->speedup;
+}
+
+/* x->runs_left runs; 1 = nothing was wrong, and something was timed or only a device is missing. */
+static int run_all(const bench_options *o, bench_context *x, const case_list *list,
+                   const path_list *paths, bench_result *results)
+{
+    int n = 0, wrong = 0, timed = 0, no_device = 0, length;
+    report_table_head(list, paths, o->wide);
+    for (int i = 0; i < list->n; i += length) {
+        length = group_length(&list->cases[i], list->n - i);
+        for (int j = 0; j < paths->n; j++) {
+            if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
+                continue;
+            progress_show(list->cases[i].preset, list->cases[i].name, paths->paths[j]->name);
+            run_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
+            progress_step(length);
+            for (const int end = n + length; n < end; n++) {
+                compare_first(results, n);
+                report_row(&results[n]);
+                wrong += run_was_wrong(&results[n]);
+                timed += !results[n].skipped[0];
+                no_device += results[n].absent && paths->paths[j]->device;
+            }
+        }
+    }
+    report_legend(results, n);
+    phases_report(results, n);
+    const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
+    report_summary(results, n, ranked || judged);
+    return (timed > 0 || no_device > 0) && wrong == 0;
+}
+
+/* 0 = they cannot be had. */
+int bench_workers(bench_context *x, int n)
+{
+    if (n == 1)
+        return 1;
+    x->workers = pool_create(n);
+    return x->workers || x->threads == 1 ? 1 : complain("threads cannot be had here:", "--threads");
+}
+
+/* As many as any case or path wants. */
+static int make_pool(bench_context *x, const case_list *list, const path_list *paths)
+{
+    int most = x->threads;
+    for (int i = 0; i < list->n; i++) {
+        const bench_case *const c = &list->cases[i];
+        if (c->threads > most)
+            most = c->threads;
+        if (path_list_has_threads(paths, c->impl) && x->many > most)
+            most = x->many;
+    }
+    return bench_workers(x, most);
+}
+
+/* What the command line says of every case, which their names do not tell. */
+static void say_options(const bench_options *o)
+{
+    const char *const said[][2] = { { "mask", o->mask     ? o->mask
+                                              : o->causal ? "causal"
+                                                          : NULL },
+                                    { "dtype", o->dtype },
+                                    { "layout", o->layout },
+                                    { "pass", o->backward ? "backward" : NULL },
+                                    { "gemms", o->gemms },
+                                    { "data", o->data },
+                                    { "tuning", o->tuning } };
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (said[i][1])
+            say("%-9s %s\n", said[i][0], said[i][1]);
+}
+
+static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
+                         const path_list *paths, const baseline *b)
+{
+    const int runs = count_runs(list, paths);
+    if (!make_pool(x, list, paths))
+        return 2;
+    bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
+    if (!results)
+        return 1;
+    probe_machine(&x->probe);
+    report_machine(&x->machine, &x->probe);
+    report_device(list, paths);
+    say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
+        x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
+        x->threads > 1 ? "s" : "");
+    say_options(o);
+    say("\n");
+    if (o->quick)
+        x->deadline = clock_seconds() + QUICK_SECONDS;
+    if (o->quick && o->min_time < 0)
+        x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
+    x->runs_left = runs;
+    progress_begin(runs, x->deadline);
+    const int good = run_all(o, x, list, paths, results);
+    const int slower = good && b ? baseline_compare(b, x, results, runs) : 0;
+    const int written = files_write(o, x, results, runs);
+    free(results);
+    return good && written ? slower : 1;
+}
+
+/* The older run is read, and where results go is tried, before anything is measured. */
+static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
+                           const path_list *paths)
+{
+    if (!files_possible(o))
+        return 2;
+    baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
+    const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
+    baseline_close(b);
+    return status;
+}
+
+/* A text that the library ignores would be measured as if there were none. */
+static int read_tuning(const bench_options *o, bench_context *x)
+{
+    char why[300];
+    x->tuning = tuning_read(o->tuning);
+    x->tuning_file = o->tuning;
+    if (!x->tuning || tuning_taken(x->tuning, why, sizeof why))
+        return x->tuning != NULL;
+    fprintf(stderr, "bench: --tuning \"%s\": %s\n", o->tuning, why);
+    return 0;
+}
+
+int bench_context_make(const bench_options *o, bench_context *x)
+{
+    memset(x, 0, sizeof *x);
+    machine_describe(&x->machine);
+    x->threads = o->threads > 0 ? o->threads : 1;
+    x->many = o->threads > 0 ? o->threads : x->machine.cpus;
+    x->kernels = o->kernels;
+    x->phases = o->phases;
+    x->seed = (uint64_t)o->seed;
+    x->tuning_file = "";
+    x->min_time = o->min_time >= 0 ? o->min_time : o->quick ? QUICK_MIN_TIME : MIN_TIME;
+    if (o->kernels && !attn_kernels_find(o->kernels))
+        return complain("this CPU or build has no kernel set", o->kernels);
+    return !o->tuning || read_tuning(o, x);
+}
+
+typedef int command_fn(const bench_options *o, bench_context *x); /* returns the exit status */
+
+/* What the first word asks for; NULL = it is a preset, or there is none. */
+static command_fn *command_of(const bench_options *o)
+{
+    static const struct {
+        const char *name;
+        command_fn *run;
+    } commands[] = { { "info", info_command },
+                     { "kernels", command_kernels },
+                     { "tune", command_tune },
+                     { "memory", command_memory } };
+    for (size_t i = 0; o->num_commands && i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(o->commands[0], commands[i].name))
+            return commands[i].run;
+    return NULL;
+}
+
+/* A word that is no preset stands alone; says so. */
+static int mixes_commands(const bench_options *o)
+{
+    for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
+        if (options_command(o->commands[i]))
+            return !complain("this stands alone, without presets or other commands:",
+                             o->commands[i]);
+    return 0;
+}
+
+static int dispatch(const bench_options *o, run_watch *watch, bench_context *x)
+{
+    static case_list list; /* 200 KiB: off the stack */
+    path_list paths;
+    if (mixes_commands(o))
+        return 2;
+    command_fn *const command = command_of(o);
+    if (command && !options_taken(o))
+        return 2;
+    if (!bench_context_make(o, x) || !choose_paths(o->impl, &paths))
+        return 2;
+    x->watch = watch;
+    device_choose(o->device, o->device || paths.device);
+    if (command)
+        return command(o, x);
+    if (!choose_cases(o, &x->machine, &list) || !options_taken(o))
+        return 2;
+    if (o->list) {
+        list_presets();
+        list_masks();
+        list_cases(&list, x->threads);
+        return 0;
+    }
+    return list.n ? measure_against(o, x, &list, &paths) : 0;
+}
+
+void bench_context_free(bench_context *x)
+{
+    pool_destroy(x->workers);
+    device_close();
+    free(x->tuning);
+    report_free();
+}
+
+static int run(const bench_options *o, run_watch *watch)
+{
+    static const bench_context none;
+    bench_context context = none;
+    if (o->help || o->argc == 1) {
+        options_print_help();
+        printf("\n");
+        list_presets();
+        return 0;
+    }
+    report_use_colour();
+    const int status = dispatch(o, watch, &context);
+    bench_context_free(&context);
+    return status;
+}
+
+/* A full disk shows only here: nothing else looks at what printing returns. */
+static int all_printed(void)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return 1;
+    fprintf(stderr, "bench: cannot write all of the standard output\n");
+    return 0;
+}
+
+int bench_main(int argc, char **argv, run_watch *watch)
+{
+    bench_options options;
+    if (!options_parse(&options, argc, argv))
+        return 2;
+    const int status = run(&options, watch);
+    return all_printed() || status ? status : 1;
+}
