@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+/* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -30,8 +30,8 @@
 #endif
 
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
+#define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -45,7 +45,7 @@
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -69,13 +69,12 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same
- * value. */
+/* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
@@ -113,14 +112,14 @@ static inline int is_finite(float x)
     return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
 }
 
-/* ATTN_DEAD. */
+/* is_dead tells whether x is ATTN_DEAD. */
 static inline int is_dead(float x)
 {
     return bits_of(x) == 0x80000000u;
@@ -172,7 +171,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
  * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -269,7 +268,7 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
-/* For scalar code outside the kernels. */
+/* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
     return exp2_with(FMA_BASE, x);
@@ -364,7 +363,8 @@ static inline float f16_to_f32(uint16_t h)
         return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
         return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -373,16 +373,17 @@ static inline uint16_t f16_from_f32(float x)
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
     if (a > 0x7f800000u)
         return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
         return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
         a -= 112u << 23;
         a += 0xfffu + (a >> 13 & 1);
         return (uint16_t)(sign | a >> 13);
     }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
         return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
     a = (a & 0x7fffffu) | 0x800000u;
     half = 1u << (shift - 1);
     a += half - 1 + (a >> shift & 1);
@@ -486,38 +487,20 @@ static inline void attn_next_line(attn_ahead *a)
     }
 }
 
-/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
-typedef struct attn_product {
-    float *to;             /* s [n][rows], or o [dim][rows] */
-    const float *by;       /* qt [dim][rows], or p [n][rows] */
-    const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* so many floats apart; */
-    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
-    int n;                 /* keys */
-    int64_t dim;           /* head_dim, or head_dim_v */
-    attn_lanes lanes;
-    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
-    attn_ahead *ahead;      /* NULL = nothing */
-} attn_product;
-
-/* Rows of a tile, and what each pair of a key and a row stands for. */
+/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
+ * over rows, which gradients need. */
 typedef struct attn_term {
-    const float *x; /* [n][rows] */
-    const float *b; /* [rows] attn_outer.b_stride floats apart */
+    const float *x; /* [n][rows] of a tile */
+    const float *b; /* [rows] so many floats apart: */
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
 
-/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
-typedef struct attn_outer {
-    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
-    ptrdiff_t stride;
-    int n; /* keys */
-    int64_t columns;
+typedef struct attn_terms {
     const attn_term *term;
-    int count;          /* of terms */
-    ptrdiff_t b_stride; /* filled up with numbers */
-} attn_outer;
+    int count;
+    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
+} attn_terms;
 
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
@@ -542,92 +525,84 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
-/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
- * between a call and a set in tests and bench are expanded from it. */
-#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
-
-/* Those that every set has. */
-#define ATTN_SET_KERNELS(X)                                                                        \
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
-    /* 7fc00000) as the type's, -0 never written. */                                               \
-    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
-    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
-    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
-    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
-      (qt, q, head_dim, c))                                                                        \
-    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
-    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
-    X(void, qk, (const attn_product *p), (p))                                                      \
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
-    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
-    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
-    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
-    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
-    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
-    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
-    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
-      (s, n, m, l, alpha))                                                                         \
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
-    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
-    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
-    /* The exponentials of a block without a product beside them. */                               \
-    X(void, exp_block, (const attn_exp *e), (e))                                                   \
-    /* Whether n numbers are all finite. */                                                        \
-    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
-    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
-    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
-    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
-    /* at least; to the others every key is dead, or they have no query. */                        \
-    X(void, pv, (const attn_product *p), (p))                                                      \
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
-    X(void, pv_select, (const attn_product *p), (p))                                               \
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
-    /* o[head_dim_v][rows]]. */                                                                    \
-    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
-    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
-    X(void, result,                                                                                \
-      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
-      (out, o, l, factor, head_dim_v))                                                             \
-    /* ---- gradients */                                                                           \
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
-    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
-    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
-      (s, dp, n, lse2, delta))                                                                     \
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
-    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
-    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
-    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
-    X(void, outer, (const attn_outer *f), (f))                                                     \
-    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
-    X(void, outer_select, (const attn_outer *f), (f))                                              \
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
-    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
-
-/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
- * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
- * of 16. */
-#define ATTN_FEW_KERNELS(X)                                                                        \
-    X(void, qk_runs, (const attn_product *p), (p))                                                 \
-    X(void, pv_runs, (const attn_product *p), (p))
-
-#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
+    const char *name;
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
+     * as the type's, -0 never written. */
+    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
+    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
+    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
+    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
+    /* qt[d][lane] = fl(q[lane][d] * c). */
+    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
+    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
+     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
+    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */
+    void (*softcap)(float *s, int n, float cap2, float icap2);
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
+    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
+    void (*clip)(float *s, int n, const int *begin, const int *end);
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
+    void (*hide)(float *s, const uint8_t *alive, int n);
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
+     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
+     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
+     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
+    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
+    void (*maximum)(const float *s, int n, float *m);
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
+    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
+    /* The exponentials of a block without a product beside them. */
+    void (*exp_block)(const attn_exp *e);
+    /* Whether n numbers are all finite. */
+    int (*finite)(const float *x, int64_t n);
+    /* x[k][lane] *= alpha[lane] for `count` rows. */
+    void (*rescale)(float *x, const float *alpha, int64_t count);
+    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
+     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
+    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
+    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
+                      int64_t head_dim_v, attn_lanes lanes);
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
+     * o[head_dim_v][rows]]. */
+    void (*merge)(float *a, float *b, int64_t head_dim_v);
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
+     * l[lane] is 0; NaN as 7fc00000. */
+    void (*result)(float *const *out, const float *o, const float *l, float factor,
+                   int64_t head_dim_v);
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
-    const char *name;
-    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
+    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
+     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
+    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
+                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
+    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
+                    attn_lanes lanes, attn_ahead *ahead);
+
+    /* ---- gradients */
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
+     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
+    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
+    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
+    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
+     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
+     * fill up the last one of a row may be written, too. */
+    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
+    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
+    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
+                         int64_t columns);
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
+    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
 };
 
 #endif /* ATTN_SEAM_H */
@@ -669,7 +644,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
 static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
 {
     int64_t sum = 1;
@@ -688,14 +664,15 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
 
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The first aligned byte of a caller's memory. */
+/* align_memory gives the first aligned byte of a caller's memory. */
 static inline char *align_memory(const void *memory)
 {
     const uintptr_t at = (uintptr_t)memory;
@@ -707,7 +684,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
     const int64_t offset = *at;
@@ -717,27 +694,28 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
-/* Floats of whole cache lines. */
+/* whole_lines counts the floats of whole cache lines. */
 static inline int64_t whole_lines(int64_t floats)
 {
     return times(ceil_div(floats, LINE), LINE);
 }
 
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
 static inline int64_t pitch_of(int64_t dim)
 {
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
-/* A stride as it was given, with what 0 and "broadcast" mean. */
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
 static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                                    int64_t dim)
 {
@@ -768,21 +746,35 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element, by attn_dtype. */
-static const unsigned char storage_bytes[] = { 4, 2, 2 };
-
-#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
-
+/* bytes_of gives the bytes of one element. */
 static inline size_t bytes_of(int dtype)
 {
-    return storage_bytes[dtype];
+    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
- *
- * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
- * kernel set has something faster.
- */
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
+
+/* load_run loads n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? kernels->widen_f16
+                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
+}
+
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    if (dtype == ATTN_F32)
+        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
+    else
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
+                                                                         from, n);
+}
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -814,68 +806,24 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
-static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
-{
-    kernels->widen_f16(to, from, n);
-}
-
-static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
-{
-    kernels->widen_bf16(to, from, n);
-}
-
-static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
-{
-    kernels->narrow_f16(to, from, n);
-}
-
-static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
-{
-    kernels->narrow_bf16(to, from, n);
-}
-
 typedef struct storage {
-    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
-    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* By attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. */
 static const storage storages[] = {
-    { 1, load_f32, store_f32, NULL, NULL },
-    { 1, load_f16, store_f16, read_f16, write_f16 },
-    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+    { load_f32, store_f32 },
+    { load_f16, store_f16 },
+    { load_bf16, store_bf16 },
 };
-
-/* n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        storages[dtype].read(kernels, to, from, n);
-}
-
-/* n results, NaN canonical already and without -0, to data[at..]. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *from);
-    else
-        storages[dtype].write(kernels, to, from, n);
-}
+#define STORAGE_COUNT COUNT_OF(storages)
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype <= LAST_DTYPE;
+    return dtype >= 0 && dtype < STORAGE_COUNT;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
@@ -895,7 +843,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
 
 typedef struct text {
     char *at;
-    size_t left; /* bytes that still fit, with the terminator */
+    size_t left; /* left counts bytes that still fit, with the terminator. */
 } text;
 
 static inline text text_in(char *buffer, size_t bytes)
@@ -933,7 +881,8 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
+ * value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -950,7 +899,7 @@ static inline void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
         millionths = 1000000;
         exponent++;
     }
@@ -968,7 +917,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* "name (value)" */
+/* put_field says "name (value)". */
 static inline void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
@@ -987,7 +936,7 @@ static inline void put_word(text *t, const char *word, size_t length)
     }
 }
 
-/* Whether the string a is the b_length letters at b. */
+/* same_word tells whether the string a is the b_length letters at b. */
 static inline int same_word(const char *a, const char *b, size_t b_length)
 {
     size_t i;
@@ -1015,7 +964,7 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* "name (value) rest" */
+/* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
 {
@@ -1023,7 +972,7 @@ static inline attn_status bad_field(text *why, attn_status status, const char *n
     return bad(why, status, rest);
 }
 
-/* "name[index] (value) rest" */
+/* bad_entry says "name[index] (value) rest". */
 static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
                                     const char *rest)
 {
@@ -1053,18 +1002,18 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* "name (value) must be at least / at most / the only value" */
-static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
-                                    int64_t value)
+static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
 {
-    const int low = value < least;
-    put_field(why, name, value);
-    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
-    put_int(why, low ? least : most);
-    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+    const int low = value < rule->least;
+    put_field(why, rule->name, value);
+    put(why, rule->least == rule->most ? " must be "
+             : low                     ? " must be at least "
+                                       : " must be at most ");
+    put_int(why, low ? rule->least : rule->most);
+    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;
@@ -1072,7 +1021,7 @@ static inline attn_status check_counts(const void *base, const size_rule *rules,
         int64_t value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
+            return bad_range(why, &rules[r], value);
     }
     return ATTN_OK;
 }
@@ -1084,19 +1033,19 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
         int value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
+            return bad_range(why, &rules[r], value);
     }
     return ATTN_OK;
 }
 
-/* A stride of an output, as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *stride_name,
-                                              ptrdiff_t stride, text *why)
+/* `name` is that of an output, and `field` is its stride as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
+                                              text *why)
 {
     if (stride != ATTN_STRIDE_BROADCAST)
         return ATTN_OK;
     put(why, name);
-    put(why, stride_name);
+    put(why, field);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
@@ -1153,448 +1102,10 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
     return ATTN_ERR_OVERFLOW;
 }
 
-/* src/fields.c - the table of fields: what each field of a call is, in one row.
- *
- * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
- * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
- * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
- * that somebody forgets is refused, never ignored.
- */
-
-enum field_type {
-    F_INT, /* values */
-    F_INT64,
-    F_UINT64,
-    F_FLOAT,
-    F_POINTER,
-    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
-    F_F32,    /* or of these elements */
-    F_I32,
-    F_I64,
-    F_U8,
-    F_BITS
-};
-
-/* What the axes of arrays count. */
-enum field_axis {
-    AXIS_NONE,
-    AXIS_BATCH,
-    AXIS_ENTRY, /* of k and v: batch entries, or pages */
-    AXIS_HEAD,
-    AXIS_HEAD_KV,
-    AXIS_ROW, /* that are held: p.part */
-    AXIS_KEY,
-    AXIS_DIM,
-    AXIS_DIM_V,
-    AXIS_SEQ_Q, /* of the whole call */
-    AXIS_SEQ_KV,
-    AXIS_CELL_ROW,
-    AXIS_CELL_COLUMN,
-    AXIS_CELL_OFFSET,
-    AXIS_PAGE,
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_COUNT
-};
-
-/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
-enum taker {
-    BY_PART = 1,      /* calls of some rows or some keys */
-    BY_GRADIENTS = 2, /* attn_backward */
-    BY_RESUMABLE = 4, /* attn_resume_begin */
-    BY_DILATED = 8,   /* attn_dilated_forward */
-    BY_RING = 16,     /* attn_ring_forward */
-    BY_ALL = 31,
-    BY_RANKS = 64,     /* every rank of a ring must have the value, */
-    BY_RANKS_SET = 128 /* or must have set it or not */
-};
-
-typedef struct call_field {
-    const char *name;
-    uint16_t offset; /* of the value, or of the pointer to an array */
-    uint16_t type, takers;
-    uint16_t output; /* nonzero: written by the call */
-    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
-    uint16_t axis[4];
-    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
-    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
-    int64_t least, most; /* of a number; any where most is below least */
-    const char *instead; /* what helps where the field is refused; NULL = nothing */
-} call_field;
-
-#define AT(member) offsetof(attn_params, member)
-#define VALUE(member, kind, by, ...)                                                               \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
-#define RANGE(from, to) .least = from, .most = to
-#define ANY 1, 0
-#define TENSOR(member, entry, heads, rows, columns, by)                                            \
-    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
-    .takers = by, .axis = { entry, heads, rows, columns },                                         \
-    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
-#define PAIRS(member, kind, by)                                                                    \
-    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
-    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
-    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
-                AT(member.stride_kv) }
-#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
-    .axis = { outer, heads, rows, columns }
-#define LIST(member, kind, by, outer, inner)                                                       \
-    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
-
-enum {
-    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
-    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
-    MASKS = BY_ALL & ~BY_DILATED
-};
-
-static const call_field call_fields[] = {
-    /* ---- sizes */
-    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
-    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
-    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
-    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
-    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
-    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
-    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-
-    /* ---- tensors */
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
-    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
-    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
-    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
-    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
-
-    /* ---- lengths */
-    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
-      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
-    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
-    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
-    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
-    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
-    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
-      .stride = { AT(kv_rows.table_stride) } },
-    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
-
-    /* ---- position of the queries */
-    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-
-    /* ---- masks */
-    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
-    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
-      .stride = { AT(q_segments_stride) } },
-    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
-      .stride = { AT(kv_segments_stride) } },
-    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
-      .stride = { AT(tree_stride) } },
-    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
-    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
-    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
-    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
-    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
-           AXIS_CELL_COLUMN),
-      .shared = 3,
-      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
-                  AT(block_mask.stride_row) } },
-    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
-           AXIS_CELL_OFFSET),
-      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
-
-    /* ---- what changes a logit */
-    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
-    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
-      .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-
-    /* ---- softmax */
-    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
-    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
-    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
-
-    /* ---- further outputs */
-    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
-      .instead = "it needs o and lse" },
-    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
-    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
-    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
-    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
-    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
-      .output = 1, .instead = "ask for logits in a call with all keys" },
-
-    /* ---- how to compute */
-    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
-    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
-    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
-    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
-};
-#undef AT
-
-#define IS_ARRAY(f) ((f)->type >= F_STORED)
-
-/* ---- values */
-
-/* A number of a field, 0 or 1 for a pointer. */
-static int64_t field_number(const call_field *f, const void *base)
-{
-    const char *at = (const char *)base + f->offset;
-    int64_t number = 0;
-    int as_int;
-    float as_float;
-    void *pointer;
-    switch (f->type) {
-    case F_INT:
-        memcpy(&as_int, at, sizeof as_int);
-        return as_int;
-    case F_FLOAT:
-        memcpy(&as_float, at, sizeof as_float);
-        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
-    case F_INT64:
-    case F_UINT64:
-        memcpy(&number, at, sizeof number);
-        return number;
-    default:
-        memcpy(&pointer, at, sizeof pointer);
-        return pointer != NULL;
-    }
-}
-
-static attn_status check_values(const call_field *table, int n, const void *base, text *why)
-{
-    int i;
-    for (i = 0; i < n; i++) {
-        const call_field *f = &table[i];
-        int64_t value;
-        if (f->most < f->least || IS_ARRAY(f))
-            continue;
-        value = field_number(f, base);
-        if (value < f->least || value > f->most)
-            return bad_range(why, f->name, f->least, f->most, value);
-    }
-    return ATTN_OK;
-}
-
-/* "name (value) is set, but who does not take it: instead" */
-static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
-{
-    if (f->type == F_INT || f->type == F_INT64)
-        put_field(why, f->name, value);
-    else
-        put(why, f->name);
-    put(why, " is set, but ");
-    put(why, who);
-    put(why, f->instead ? " does not take it: " : " does not take it");
-    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
-}
-
-/* The first field that is set and that `taker` does not list is refused by its name. */
-static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
-{
-    int i;
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
-        if (value)
-            return refuse_field(f, value, who, why);
-    }
-    return ATTN_OK;
-}
-
-/* ---- arrays */
-
-/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
-typedef struct call_axes {
-    int64_t count[AXIS_COUNT];
-    int packed_q, packed_kv;
-} call_axes;
-
-static const void *field_data(const call_field *f, const void *base)
-{
-    const void *data;
-    memcpy(&data, (const char *)base + f->offset, sizeof data);
-    return data;
-}
-
-static int64_t element_bytes(const call_field *f, const void *base)
-{
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
-    int dtype;
-    if (f->type != F_STORED)
-        return bytes[f->type - F_F32];
-    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
-    return (int64_t)bytes_of(dtype);
-}
-
-static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
-{
-    ptrdiff_t stride = 0;
-    if (f->stride[axis])
-        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
-    return stride;
-}
-
-static int is_tensor(const call_field *f)
-{
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
-}
-
-static int is_packed(const call_field *f, const call_axes *x)
-{
-    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
-}
-
-/* The strides of an array with what 0 and "broadcast" mean. */
-static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
-                               ptrdiff_t stride[4])
-{
-    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
-    const int packed = is_packed(f, x);
-    int64_t elements = 1;
-    int i;
-    for (i = 0; i < 4; i++) {
-        const int axis = orders[packed && f->axis[3]][i];
-        const int shared = f->shared >> axis & 1;
-        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
-        elements = times(elements, x->count[f->axis[axis]]);
-    }
-    if (packed)
-        stride[0] = 0;
-}
-
-static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
-                               const ptrdiff_t stride[4], text *why)
-{
-    const int64_t bytes = element_bytes(f, base);
-    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
-                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
-}
-
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
-/* Outputs are not broadcast. */
-static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
-{
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
-    return status;
-}
-
-/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
-static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
-                                  text *why)
-{
-    attn_status status = ATTN_OK;
-    int i, axis;
-    for (i = 0; i < n && !status; i++) {
-        const call_field *f = &table[i];
-        ptrdiff_t stride[4];
-        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
-            continue;
-        resolve_strides_of(f, base, x, stride);
-        for (axis = 0; axis < 4; axis++)
-            if (f->stride[axis])
-                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
-        status = check_array(f, base, x, stride, why);
-    }
-    return status;
-}
-
-/* ---- the axes of a call */
-
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
-}
-
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {
@@ -1610,8 +1121,9 @@ static inline int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
-KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
+/* merge_body computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
+ * or b. */
+KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {
     float wa[LANES], wb[LANES];
@@ -1654,30 +1166,18 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
- * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
- * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
- * columns of b). */
-typedef struct chains {
-    float *c;
-    ptrdiff_t ci;
-    int64_t count; /* i = 0..count-1 */
-    const float *x;
-    ptrdiff_t xi, xt;
-    const float *b;
-    ptrdiff_t bt;
-    int64_t n;
-} chains;
-
-/* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
- * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
- * array of arrays fell to 10-45 % in one of them. */
+/* Eight chains in eight lanes: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci +
+ * lane]), t = 0..n-1. All matrix products are this loop: for Q K^T t runs over head_dim (xi =
+ * k_stride, xt = 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p), for `outer` over
+ * rows (xi = LANES, xt = 1, its lanes are columns of b).
+ * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
+ * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
+ * 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, chains s)
+KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, ptrdiff_t xi,
+                    ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
-    float *const c = s.c;
-    const ptrdiff_t ci = s.ci, xi = s.xi;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
@@ -1690,8 +1190,7 @@ KERNEL void chains8(int hw, int select, chains s)
         c6[r] = c[r + 6 * ci];
         c7[r] = c[r + 7 * ci];
     }
-    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt) {
-        const float *const x = s.x, *const b = s.b;
+    for (t = 0; t < n; t++, x += xt, b += bt) {
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
@@ -1718,38 +1217,32 @@ KERNEL void chains8(int hw, int select, chains s)
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, chains s)
+KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
+                  ptrdiff_t bt, int64_t n)
 {
     float c0[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
-        c0[r] = s.c[r];
-    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt)
+        c0[r] = c[r];
+    for (t = 0; t < n; t++, x += xt, b += bt)
         for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
+            c0[r] = link(hw, select, x[0], b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        s.c[r] = c0[r];
+        c[r] = c0[r];
 }
 
-/* Those from chain i on, in lanes from `at` on. */
-KERNEL chains chains_at(chains s, int64_t i, int64_t at)
-{
-    s.c += i * s.ci + at;
-    s.x += i * s.xi;
-    s.b += at;
-    return s;
-}
-
-/* All of them in lanes begin..end-1. */
-KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
+/* `count` chains in lanes begin..end-1, chain i in row c + i*ci, its factors from x + i*xi. */
+KERNEL void chains(int hw, int select, float *c, ptrdiff_t ci, int64_t count, const float *x,
+                   ptrdiff_t xi, ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n,
+                   int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= s.count; i += 8)
-            chains8(hw, select, chains_at(s, i, at));
-        for (; i < s.count; i++)
-            chain(hw, select, chains_at(s, i, at));
+        for (i = 0; i + 8 <= count; i += 8)
+            chains8(hw, select, c + i * ci + at, ci, x + i * xi, xi, xt, b + at, bt, n);
+        for (; i < count; i++)
+            chain(hw, select, c + i * ci + at, x + i * xi, xt, b + at, bt, n);
     }
 }
 
@@ -1770,11 +1263,10 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int r;
-    (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
             qt[d * LANES + r] = q[r][d] * c;
@@ -1802,11 +1294,10 @@ KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *facto
 }
 
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
-KERNEL void maximum_body(int hw, const float *s, int n, float *m)
+KERNEL void maximum_body(const float *s, int n, float *m)
 {
     float top[LANES];
     int j, r;
-    (void)hw;
     memcpy(top, m, sizeof top);
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
@@ -1839,12 +1330,11 @@ KERNEL void exp_block_body(int hw, const attn_exp *e)
 }
 
 /* 16 at a time, which compilers vectorise. */
-KERNEL int finite_body(int hw, const float *x, int64_t n)
+KERNEL int finite_body(const float *x, int64_t n)
 {
     uint32_t wrong[16] = { 0 }, any = 0;
     int64_t k;
     int i;
-    (void)hw;
     for (k = 0; k + 16 <= n; k += 16)
         for (i = 0; i < 16; i++)
             wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
@@ -1864,52 +1354,26 @@ static void ask_ahead(attn_ahead *a)
     }
 }
 
-KERNEL void qk_body(int hw, const attn_product *p)
+KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
+                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
 {
-    const chains s = { .c = p->to,
-                       .ci = LANES,
-                       .count = p->n,
-                       .x = p->kv,
-                       .xi = p->stride,
-                       .xt = 1,
-                       .b = p->by,
-                       .bt = LANES,
-                       .n = p->dim };
-    ask_ahead(p->ahead);
-    if (p->beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, p->beside);
-    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
-    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
+    if (beside) /* only vector kernels gain from doing both at once */
+        exp_block_body(hw, beside);
+    memset(s, 0, (size_t)n * LANES * sizeof *s);
+    chains(hw, 0, s, LANES, n, k, k_stride, 1, qt, LANES, head_dim, lanes.begin, lanes.end);
 }
 
-KERNEL void add_values_body(int hw, int select, const attn_product *p)
-{
-    const chains s = { .c = p->to,
-                       .ci = LANES,
-                       .count = p->dim,
-                       .x = p->kv,
-                       .xi = 1,
-                       .xt = p->stride,
-                       .b = p->by,
-                       .bt = LANES,
-                       .n = p->n };
-    ask_ahead(p->ahead);
-    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
-}
-
-KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
+KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
 {
     int j, r;
-    (void)hw;
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(float *s, const uint8_t *alive, int n)
 {
     int k;
-    (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
 }
@@ -1921,7 +1385,7 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
         highest[r] = NEG_INF;
-    maximum_body(hw, s, n, highest);
+    maximum_body(s, n, highest);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
@@ -1936,11 +1400,10 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void rescale_body(int hw, float *x, const float *alpha, int64_t count)
+KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
 {
     int64_t k;
     int r;
-    (void)hw;
     for (k = 0; k < count; k++, x += LANES)
         for (r = 0; r < LANES; r++)
             x[r] = x[r] * alpha[r];
@@ -1958,7 +1421,7 @@ static attn_state state_view(float *state, int rows)
     return view;
 }
 
-KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
+KERNEL void result_body(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
     int64_t d;
@@ -2006,22 +1469,16 @@ KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float
     }
 }
 
-KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
+KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const attn_terms *terms,
+                       int n, int64_t columns)
 {
     int g;
-    for (g = 0; g < f->count; g++) {
-        const attn_term *term = &f->term[g];
-        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
-        const chains s = { .c = f->to + term->begin * f->stride,
-                           .ci = f->stride,
-                           .count = end - term->begin,
-                           .x = term->x + term->begin * LANES + first,
-                           .xi = LANES,
-                           .xt = 1,
-                           .b = term->b + first * f->b_stride,
-                           .bt = f->b_stride,
-                           .n = term->lanes.end - first };
-        all_chains(hw, select, s, 0, f->columns);
+    for (g = 0; g < terms->count; g++) {
+        const attn_term *f = &terms->term[g];
+        const int first = f->lanes.begin, end = f->end < n ? f->end : n;
+        chains(hw, select, c + f->begin * c_stride, c_stride, end - f->begin,
+               f->x + f->begin * LANES + first, LANES, 1, f->b + first * terms->b_stride,
+               terms->b_stride, f->lanes.end - first, 0, columns);
     }
 }
 
@@ -2036,58 +1493,162 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     memcpy(to, sum, sizeof sum);
 }
 
-KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
-{
-    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
-    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
-}
-
-/* ---- the tables */
-
-/* Bodies that several kernels share. */
-#define widen_f16_body(hw, to, from, n) widen_body(f16_to_f32, to, from, n)
-#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
-#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
-#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
-#define pv_body(hw, p) add_values_body(hw, 0, p)
-#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
-#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
-#define outer_body(hw, f) sum_rows_body(hw, 0, f)
-#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
-
-/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
-#define RETURN_void
-#define RETURN_int return
-#define OPEN(...) __VA_ARGS__
-#define CALL(function, ...) function(__VA_ARGS__)
-#define PORTABLE_TABLE(title, ENTRY)                                                               \
+/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
+ * fma_hard. */
+#define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
+    TARGET static void widen_f16_##SET(float *to, const uint16_t *from, int64_t n)                 \
     {                                                                                              \
-        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
-    }
-
-#define PORTABLE(result, name, parameters, arguments)                                              \
-    static result name##_portable parameters                                                       \
+        widen_body(f16_to_f32, to, from, n);                                                       \
+    }                                                                                              \
+    TARGET static void widen_bf16_##SET(float *to, const uint16_t *from, int64_t n)                \
     {                                                                                              \
-        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
-    }
-#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
-ATTN_SET_KERNELS(PORTABLE)
-static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
+        widen_body(bf16_to_f32, to, from, n);                                                      \
+    }                                                                                              \
+    TARGET static void narrow_f16_##SET(uint16_t *to, const float *from, int64_t n)                \
+    {                                                                                              \
+        narrow_body(f16_from_f32, to, from, n);                                                    \
+    }                                                                                              \
+    TARGET static void narrow_bf16_##SET(uint16_t *to, const float *from, int64_t n)               \
+    {                                                                                              \
+        narrow_body(bf16_from_f32, to, from, n);                                                   \
+    }                                                                                              \
+    TARGET static void pack_##SET(float *qt, const float *const *q, int64_t head_dim, float c)     \
+    {                                                                                              \
+        pack_body(qt, q, head_dim, c);                                                             \
+    }                                                                                              \
+    TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
+                                int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside, \
+                                attn_ahead *ahead)                                                 \
+    {                                                                                              \
+        ask_ahead(ahead);                                                                          \
+        qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
+    }                                                                                              \
+    TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
+    {                                                                                              \
+        softcap_body(HW, s, n, cap2, icap2);                                                       \
+    }                                                                                              \
+    TARGET static void add_scaled_##SET(float *s, const float *x, const float *factor, int n)      \
+    {                                                                                              \
+        add_scaled_body(HW, s, x, factor, n);                                                      \
+    }                                                                                              \
+    TARGET static void clip_##SET(float *s, int n, const int *begin, const int *end)               \
+    {                                                                                              \
+        clip_body(s, n, begin, end);                                                               \
+    }                                                                                              \
+    TARGET static void hide_##SET(float *s, const uint8_t *alive, int n)                           \
+    {                                                                                              \
+        hide_body(s, alive, n);                                                                    \
+    }                                                                                              \
+    TARGET static int running_max_##SET(const float *s, int n, float *m, float *l, float *alpha)   \
+    {                                                                                              \
+        return running_max_body(HW, s, n, m, l, alpha);                                            \
+    }                                                                                              \
+    TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
+    {                                                                                              \
+        maximum_body(s, n, m);                                                                     \
+    }                                                                                              \
+    TARGET static void exp_sum_##SET(float *s, int n, float dead, const float *m, float *l)        \
+    {                                                                                              \
+        exp_sum_body(HW, s, n, dead, m, l);                                                        \
+    }                                                                                              \
+    TARGET static void exp_block_##SET(const attn_exp *e)                                          \
+    {                                                                                              \
+        exp_block_body(HW, e);                                                                     \
+    }                                                                                              \
+    TARGET static int finite_##SET(const float *x, int64_t n)                                      \
+    {                                                                                              \
+        return finite_body(x, n);                                                                  \
+    }                                                                                              \
+    TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
+    {                                                                                              \
+        rescale_body(x, alpha, count);                                                             \
+    }                                                                                              \
+    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
+                                int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)    \
+    {                                                                                              \
+        ask_ahead(ahead);                                                                          \
+        chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
+    }                                                                                              \
+    TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
+                                       ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
+                                       attn_lanes lanes)                                           \
+    {                                                                                              \
+        chains(HW, DEAD_B, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin,         \
+               lanes.end);                                                                         \
+    }                                                                                              \
+    TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
+    {                                                                                              \
+        const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
+        merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
+    }                                                                                              \
+    TARGET static void result_##SET(float *const *out, const float *o, const float *l,             \
+                                    float factor, int64_t head_dim_v)                              \
+    {                                                                                              \
+        result_body(LANES, out, o, l, factor, head_dim_v);                                         \
+    }                                                                                              \
+    TARGET static void gradient_##SET(float *s, float *dp, int n, const float *lse2,               \
+                                      const float *delta)                                          \
+    {                                                                                              \
+        gradient_body(HW, s, dp, n, lse2, delta);                                                  \
+    }                                                                                              \
+    TARGET static void softcap_gradient_##SET(float *ds, const float *t, const float *p, int n)    \
+    {                                                                                              \
+        softcap_gradient_body(HW, ds, t, p, n);                                                    \
+    }                                                                                              \
+    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,   \
+                                   int64_t columns)                                                \
+    {                                                                                              \
+        outer_body(HW, 0, c, c_stride, terms, n, columns);                                         \
+    }                                                                                              \
+    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms,   \
+                                          int n, int64_t columns)                                  \
+    {                                                                                              \
+        outer_body(HW, DEAD_X, c, c_stride, terms, n, columns);                                    \
+    }                                                                                              \
+    TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
+    {                                                                                              \
+        dots_body(HW, to, a, b, dim);                                                              \
+    }                                                                                              \
+    static const attn_kernels kernels_##SET = { ATTN_KERNEL_ABI,                                   \
+                                                LANES,                                             \
+                                                NAME,                                              \
+                                                widen_f16_##SET,                                   \
+                                                widen_bf16_##SET,                                  \
+                                                narrow_f16_##SET,                                  \
+                                                narrow_bf16_##SET,                                 \
+                                                pack_##SET,                                        \
+                                                qk_##SET,                                          \
+                                                softcap_##SET,                                     \
+                                                add_scaled_##SET,                                  \
+                                                clip_##SET,                                        \
+                                                hide_##SET,                                        \
+                                                running_max_##SET,                                 \
+                                                maximum_##SET,                                     \
+                                                exp_sum_##SET,                                     \
+                                                exp_block_##SET,                                   \
+                                                finite_##SET,                                      \
+                                                rescale_##SET,                                     \
+                                                pv_##SET,                                          \
+                                                pv_select_##SET,                                   \
+                                                merge_##SET,                                       \
+                                                result_##SET,                                      \
+                                                0,                                                 \
+                                                NULL,                                              \
+                                                NULL,                                              \
+                                                gradient_##SET,                                    \
+                                                softcap_gradient_##SET,                            \
+                                                outer_##SET,                                       \
+                                                outer_select_##SET,                                \
+                                                dots_##SET };
 
+PORTABLE_SET(portable, "portable", , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
-#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
-    FMA_TARGET static result name##_portable_fma parameters                                        \
-    {                                                                                              \
-        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
-    }
-#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
-ATTN_SET_KERNELS(PORTABLE_FMA)
-static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
+PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
 #endif
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 
-#define CPU_KNOWN 1u /* the word has been written */
+#define CPU_KNOWN 1u /* This bit says that the word has been written. */
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -2108,7 +1669,8 @@ static void cpuid(unsigned leaf, unsigned out[4])
  * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
+    /* The bits are FMA, OSXSAVE, AVX and F16C. */
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
@@ -2117,7 +1679,8 @@ static unsigned detect_cpu(void)
     cpuid(1, r);
     if ((r[2] & basis) != basis)
         return found;
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    /* This is xgetbv. */
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
     cpuid(7, r);
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
@@ -2132,7 +1695,7 @@ static unsigned detect_cpu(void)
 }
 #endif
 
-static unsigned cpu_features; /* the only writable word of the library */
+static unsigned cpu_features; /* This is the only writable word of the library. */
 
 ATTN_API unsigned attn_cpu_features(void)
 {
@@ -2156,11 +1719,11 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* of the set before it, for few rows */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
@@ -2191,7 +1754,8 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
+ * form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -2210,7 +1774,7 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* Sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;
@@ -2247,147 +1811,164 @@ typedef struct tuning {
     int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
 } tuning;
 
-/* The names that this library uses for what backends get, too. */
+/* These are the names that this library uses for what backends get, too. */
 typedef attn_problem problem;
 typedef attn_sequence sequence;
 
-/* Element offset of row i of head h in a tensor. */
+/* ROW_AT gives the element offset of row i of head h in a tensor. */
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
-/* A row of a tile: one lane. */
+/* A lane is one row of a tile. */
 typedef struct lane {
-    int used;        /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i; /* query head and row */
-    int64_t choice;  /* number of the row among those chosen */
-    int64_t pos;     /* i + offset */
-    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
+    int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
+    int64_t head, i; /* They are the query head and the row. */
+    int64_t choice;  /* choice is the number of the row among those chosen. */
+    int64_t pos;     /* pos is i + offset. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1. */
 } lane;
 
-/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+/* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
- * heads. */
+/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
+ * of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
-    const int32_t *list; /* NULL = row number c is c */
+    const int32_t *list; /* NULL means that row number c is c. */
 } row_choice;
 
-/* How the keys of each row tile are divided among workers: section 12. */
+/* A split says how the keys of each row tile are divided among workers (src/split.c). */
 typedef struct split {
-    int parts; /* nodes of 2^level chunks each; 0 = not divided */
+    /* parts counts nodes of 2^level chunks each; 0 means that the keys are not divided. */
+    int parts;
     int level;
-    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
-    int tiles;               /* into tiles of keys, */
-    int64_t columns, slices; /* and V into slices of so many columns */
-    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
-    int64_t states_bytes, bytes; /* of shared memory for a row tile */
-    /* offsets into the memory of a chunk that is divided */
+    /* The last `inside` parts are single chunks and are divided themselves. */
+    int inside;
+    int tiles;                   /* Such a chunk has this number of tiles of keys. */
+    int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
+    int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
+    int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
+    /* These are offsets into the memory of a chunk that is divided. */
     int64_t s, alpha, high, blocks, counts, chunk_bytes;
 } split;
 
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* TILED or NAIVE */
-    int rows, keys;       /* of a tile */
-    int small;            /* little memory before speed */
-    int64_t worker_bytes; /* that a worker's row tiles may share */
-    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;        /* first list: o, lse, states */
-    int64_t logits_tiles, logits_items; /* second list: logits */
+    int impl;             /* impl is TILED or NAIVE. */
+    int rows, keys;       /* These are the sizes of a tile. */
+    int small;            /* Nonzero puts little memory before speed. */
+    int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
+    /* An item of the first list has this number of row tiles, which share K and V tiles. */
+    int item_tiles;
+    int state_slots; /* The merge tree may hold this number of (m, l, o) states at once. */
+    /* tiles counts items per kv head: per batch entry, or in all with varlen. */
+    int64_t tiles;
+    int64_t items;                      /* items counts those of the first list: o, lse, states. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
     split split;
-    int64_t matrix_floats; /* naive: logits, m and l of one head */
-    int64_t state_floats;  /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
-    /* offsets into a slot, in bytes */
+    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
+    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
+     * copied. */
+    int64_t pitch[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
+    int in_place[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
-    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
+    /* All rows of the batch take this number of keys together first; 0 means none. */
+    int64_t prefix_keys;
     int64_t prefix_items;
-    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    /* prefix_why says why shared_keys changes nothing; NULL means that it does, or is 0. */
+    const char *prefix_why;
     int workers;
-    int modified; /* a modifier of logits is on */
-    int by_pair;  /* so is a mask that may hide whole tiles between others */
-    int ahead;    /* products ask for what the next ones read */
+    int modified; /* Nonzero means that a modifier of logits is on. */
+    int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
+    int ahead;    /* Nonzero means that products ask for what the next ones read. */
 } plan;
 
 enum { KEYS, VALUES };
 #define MAX_LEVELS 64
 
-/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+/* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {
     int64_t j0;
     int n;
-    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
+    /* The first copied_from rows of K and of V are not copied, and those behind them are. */
+    int copied_from[2];
     float *copy[2];
-    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
+    /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
+    int64_t item;
+    /* asked is a key: the row tile that comes to it first asks for what comes after. */
+    int64_t asked;
 } key_tile;
 
-/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+/* A block is a canonical block of keys inside a tile, cut short by the tile's ends. */
 typedef struct block {
     int end;
-    attn_lanes lanes; /* none of the others sees a key of it */
-    int raised;       /* o *= alpha before it enters */
+    attn_lanes lanes; /* No other lane sees a key of it. */
+    int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
-/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+/* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
     const problem *pr;
     const plan *pl;
     key_tile *keys;
-    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    const float **row_in; /* [rows] queries */
-    float **row_out;      /* [rows] results */
-    float *s_tile;        /* [keys][rows] logits, then probabilities */
-    float *x_tile;        /* [keys][rows] bias or distances */
+    /* stage is [rows][head_dim or head_dim_v], row-major: queries come in, results go out. */
+    float *stage;
+    const float **row_in; /* row_in[rows] points to queries. */
+    float **row_out;      /* row_out[rows] points to results. */
+    float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
+    float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_keys; /* [2][rows] clip: begin and end */
-    float *alpha;   /* [block][rows] */
+    int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
+    float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;  /* naive: this head's logits */
-    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
+    /* alive is [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair. */
+    uint8_t *alive;
+    float *matrix;                           /* The naive path has this head's logits here. */
+    const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
-    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
+    /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
+    int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* of the used lanes */
-    int used;                 /* how many lanes are used */
-    attn_lanes span;          /* first to last of them */
-    int64_t lo, hi;           /* union of the lanes' ranges */
-    int64_t all_from, all_to; /* and their intersection */
+    hull hull;                /* hull is that of the used lanes. */
+    int used;                 /* used counts the used lanes. */
+    attn_lanes span;          /* span goes from the first of them to the last. */
+    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
-    int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
+    int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
+    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
+     * counts. */
+    int by_pair;
     int block_count;
-    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;    /* [head_dim][rows] */
-    float *state; /* of the current chunk; NULL until a key of it is visible */
+    float *qt;    /* qt is [head_dim][rows]. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
- * `failed`. */
+/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
+ * it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;
     float *shared;
     char *slots;
     int slot_count;
-    int64_t items; /* of the list that runs */
+    int64_t items; /* items counts those of the list that runs. */
     void (*item)(const struct call *c, char *slot, int64_t index);
     unsigned failed;
 } call;
@@ -2397,9 +1978,9 @@ typedef struct call {
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
-    size_t offset; /* of an int64_t */
+    size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* of two only */
+    int powers; /* Nonzero allows powers of two only. */
     const char *rest;
 } tuning_values[] = {
     { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
@@ -2421,8 +2002,8 @@ static void usual_tuning(tuning *t)
         memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
 }
 
-/* The words of a tuning text, without its comments; what is no printing ASCII separates them as a
- * space does, up to 32, or is shown as '?'. */
+/* A reader reads the words of a tuning text, without its comments. What is no printing ASCII
+ * separates them as a space does, up to 32, or is shown as '?'. */
 typedef struct reader {
     const char *at;
     int line;
@@ -2432,7 +2013,7 @@ static size_t next_word(reader *r, const char **word)
 {
     for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
-        if (*r->at == '#') /* comments are most of a file */
+        if (*r->at == '#') /* Comments are most of a file. */
             while (r->at[1] && r->at[1] != '\n')
                 r->at++;
     }
@@ -2442,7 +2023,7 @@ static size_t next_word(reader *r, const char **word)
     return (size_t)(r->at - *word);
 }
 
-/* A word as it may stand in a sentence: a damaged text can hold anything. */
+/* put_strange shows a word as it may stand in a sentence, as a damaged text can hold anything. */
 static void put_strange(text *t, const char *word, size_t length)
 {
     size_t i;
@@ -2472,8 +2053,8 @@ static void put_unknown(text *t, const reader *r, const char *word, size_t lengt
     put(t, ", or 'end'");
 }
 
-/* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
- * Returns 0 with a sentence if it is not such. */
+/* read_value reads "[SET.]NAME VALUE", the word `key` and the one that follows, and enters it in *t
+ * if it is meant for `set`. It returns 0 with a sentence if the words are something else. */
 static int read_value(reader *r, const char *key, size_t length, const char *set, tuning *t,
                       text *why)
 {
@@ -2508,7 +2089,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
     return 0;
 }
 
-/* All of a tuning text; see attn.h, p.tuning. */
+/* read_values reads all of a tuning text, which attn.h describes in "How to compute". */
 static int read_values(reader *r, const char *set, tuning *t, text *why)
 {
     const char *word;
@@ -2531,8 +2112,8 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
     return 1;
 }
 
-/* What the text says about a kernel set; the usual values without a text. A damaged one counts as
- * none: then returns 0, and why holds a sentence. */
+/* read_tuning reads what the text says about a kernel set, and takes the usual values without a
+ * text. A damaged text is ignored: it returns 0, and why holds a sentence. */
 static int read_tuning(const char *string, const char *set, tuning *t, text *why)
 {
     reader r;
@@ -2545,7 +2126,7 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     return 0;
 }
 
-/* The sizes of a kernel set in a call. */
+/* tuning_of gives the sizes of a kernel set in a call. */
 static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
 {
     tuning t;
@@ -2554,7 +2135,7 @@ static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
     return t;
 }
 
-/* What p.tuning says that is not usual, or what is wrong with it. */
+/* put_tuning says what p.tuning has that is not usual, or what is wrong with it. */
 static void put_tuning(const problem *pr, const plan *pl, text *why)
 {
     tuning t;
@@ -2577,7 +2158,19 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
 
-/* Number of a row among raw states: that of a packed lse. */
+/* rows_held counts the rows of a batch entry of q that are there, and keys_held the keys of one of
+ * k. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* state_row gives the number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
@@ -2603,8 +2196,8 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+ * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
@@ -2619,7 +2212,7 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
-/* Narrows *from..*to-1 to `count` from `begin` on. */
+/* take_part_of narrows *from..*to-1 to `count` from `begin` on. */
 static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
 {
     *from = max64(*from, min64(begin, *to));
@@ -2657,7 +2250,8 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+ * loses of log2 e. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -2682,24 +2276,90 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
+ * to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
 }
 
-/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_layouts(attn_params *p, text *why)
+/* Where 0 means broadcast, its long name does, too. */
+static void resolve_broadcast(ptrdiff_t *stride)
 {
-    call_axes x;
-    if (p->logits.num_rows == 0 && p->logits.rows == NULL)
-        p->logits.num_rows = p->seq_len_q;
-    x = axes_of_call(p);
-    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
+    if (*stride == ATTN_STRIDE_BROADCAST)
+        *stride = 0;
 }
 
-/* Whether sequences differ in length or position; else the first stands for all. */
+static void resolve_mask_strides(attn_mask *m)
+{
+    resolve_broadcast(&m->stride_batch);
+    resolve_broadcast(&m->stride_head);
+    resolve_broadcast(&m->stride_q);
+    resolve_broadcast(&m->stride_kv);
+}
+
+/* rows_of_entry counts the rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* table_entries counts the entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static void resolve_rows(attn_params *p)
+{
+    attn_rows *rows = &p->kv_rows;
+    if (rows->page_size)
+        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
+}
+
+static void resolve_layouts(attn_params *p)
+{
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
+    const attn_block_mask *blocks = &p->block_mask;
+    resolve_rows(p);
+    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
+    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
+    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
+    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
+    if (varlen)
+        p->lse.stride_batch = 0;
+    resolve_broadcast(&p->bias.stride_batch);
+    resolve_broadcast(&p->bias.stride_head);
+    resolve_broadcast(&p->bias.stride_q);
+    resolve_broadcast(&p->bias.stride_kv);
+    resolve_mask_strides(&p->bool_mask);
+    resolve_mask_strides(&p->bit_mask);
+    resolve_broadcast(&p->block_mask.stride_batch);
+    resolve_broadcast(&p->block_mask.stride_head);
+    resolve_broadcast(&p->block_mask.csr_stride_batch);
+    resolve_broadcast(&p->block_mask.csr_stride_head);
+    resolve_broadcast(&p->alibi_stride);
+    if (p->q_segments_stride == 0)
+        p->q_segments_stride = to_stride(p->seq_len_q);
+    if (p->kv_segments_stride == 0)
+        p->kv_segments_stride = to_stride(p->seq_len_kv);
+    if (p->tree_stride == 0)
+        p->tree_stride = to_stride(p->seq_len_q);
+    resolve_broadcast(&p->q_segments_stride);
+    resolve_broadcast(&p->kv_segments_stride);
+    resolve_broadcast(&p->tree_stride);
+    if (blocks->block_k > 0 && blocks->stride_row == 0)
+        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    if (p->logits.num_rows == 0 && p->logits.rows == NULL)
+        p->logits.num_rows = p->seq_len_q;
+}
+
+/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
+ * for all. */
 static int has_batch_arrays(const attn_params *p)
 {
     return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
@@ -2713,7 +2373,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
+ * what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -2723,11 +2384,11 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
-        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+        return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
 }
 
-/* The kernel set and the sizes that the caller leaves open. */
+/* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -2763,7 +2424,7 @@ static void resolve_numbers(problem *pr)
     resolve_kernels(pr);
 }
 
-/* What has to be computed. */
+/* These tell what has to be computed. */
 static int wants_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -2779,7 +2440,8 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
+ * the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
@@ -2787,16 +2449,17 @@ static int begins_inside(const attn_params *p)
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -2804,7 +2467,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -2823,8 +2486,9 @@ static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
     return at;
 }
 
-/* The place behind those that lie one after the other: key_at without a division. */
-static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
+/* next_place goes behind the rows that lie one after the other, as key_at would without a
+ * division. */
+static void next_place(const attn_params *p, const sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -2839,7 +2503,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
@@ -2851,11 +2515,54 @@ static int is_scattered(const attn_params *p)
  * nothing checks arguments.
  */
 
-#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
+#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
+
+/* These are the int64_t fields. */
+static const size_rule size_rules[] = {
+    { SIZE_RULE(batch, 0, MOST) },
+    { SIZE_RULE(num_heads_q, 1, MOST) },
+    { SIZE_RULE(num_heads_kv, 0, MOST) },
+    { SIZE_RULE(seq_len_q, 0, MOST) },
+    { SIZE_RULE(seq_len_kv, 0, MOST) },
+    { SIZE_RULE(head_dim, 1, MOST) },
+    { SIZE_RULE(head_dim_v, 0, MOST) },
+    { SIZE_RULE(shared_keys, 0, MOST) },
+    { SIZE_RULE(chunk_size, 0, MOST) },
+    { SIZE_RULE(block_mask.block_q, 0, MOST) },
+    { SIZE_RULE(block_mask.block_k, 0, MOST) },
+    { SIZE_RULE(logits.num_rows, 0, MOST) },
+    { SIZE_RULE(kv_rows.ring, 0, MOST) },
+    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
+    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
+    { SIZE_RULE(part.row_begin, 0, MOST) },
+    { SIZE_RULE(part.row_count, 0, MOST) },
+    { SIZE_RULE(part.key_begin, 0, MOST) },
+    { SIZE_RULE(part.key_count, 0, MOST) },
+    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
+};
+
+/* These are the int fields. */
+static const size_rule enum_rules[] = {
+    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(lse.dtype, 0, 0) },
+    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
+    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
+    { SIZE_RULE(window, 0, ATTN_WINDOW) },
+    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
+    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
+    { SIZE_RULE(num_workers, 0, 65536) },
+};
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
+    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
+    if (!status)
+        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
     if (status)
         return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
@@ -2881,158 +2588,92 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
+    if (p->sinks && p->softmax1)
+        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
+                         " is a sink of 0 and excludes sinks: set one of them");
     return ATTN_OK;
 }
 
-/* A member of attn_params, whose bytes tell whether it is set. */
-typedef struct member {
-    uint16_t offset, size;
-} member;
-
-#define MEMBER(name)                                                                               \
-    {                                                                                              \
-        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
-    }
-
-static int is_set(const attn_params *p, member m)
-{
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
-}
-
-/* An int64_t, or a ptrdiff_t. */
-static int64_t number_of(const attn_params *p, member m)
-{
-    int64_t number;
-    ptrdiff_t stride;
-    memcpy(&number, (const char *)p + m.offset, sizeof number);
-    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
-    return m.size == sizeof stride ? stride : number;
-}
-
-/* A field that must not stand alone, or not together with another one. */
-typedef struct pair_rule {
-    member field, other;
-    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
-    const char *name; /* of the number to be shown; NULL = none */
-    const char *rest;
-} pair_rule;
-
-#define ALONE(field, other, rest)                                                                  \
-    {                                                                                              \
-        MEMBER(field), MEMBER(other), 0, NULL, rest                                                \
-    }
-#define NUMBER_ALONE(field, other, rest)                                                           \
-    {                                                                                              \
-        MEMBER(field), MEMBER(other), 0, #field, rest                                              \
-    }
-#define TOGETHER(field, other, rest)                                                               \
-    {                                                                                              \
-        MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
-    }
-
-/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
- * means something: the keys that it shows are visible anyway. */
-static const pair_rule pair_rules[] = {
-    ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
-    ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
-    ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
-    NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
-    NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
-    ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
-    TOGETHER(block_mask.bitmap, block_mask.row_offsets,
-             "block_mask.bitmap and row_offsets: give one of them"),
-    ALONE(block_mask.row_offsets, block_mask.columns,
-          "block_mask.row_offsets and columns: give both or neither"),
-    ALONE(block_mask.columns, block_mask.row_offsets,
-          "block_mask.row_offsets and columns: give both or neither"),
-    TOGETHER(cu_seqlens_kv, kv_rows, "kv_rows and cu_seqlens_kv: give one of them"),
-    ALONE(kv_rows.begin, kv_rows.ring,
-          "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0"),
-    ALONE(kv_rows.table, kv_rows.page_size,
-          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
-    NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
-    NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
-    TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
-};
-
+/* Fields that mean nothing without another one are refused, not ignored. As a special case, prefix
+ * without causal means something: what it shows is visible anyway. */
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    int i = 0;
-    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
-                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
-        i++;
-    if (i == COUNT_OF(pair_rules))
-        return ATTN_OK;
-    if (pair_rules[i].name)
-        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
-    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
-}
-
-static attn_status check_window_sides(const attn_params *p, text *why)
-{
-    if (p->window_left < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " must be -1 (unbounded) or more");
-    if (p->window_right < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " must be -1 (unbounded) or more");
-    return ATTN_OK;
-}
-
-static attn_status check_alignment(const attn_params *p, text *why)
-{
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    return ATTN_OK;
-}
-
-static attn_status check_cells(const attn_params *p, text *why)
-{
     const attn_block_mask *m = &p->block_mask;
-    const int given = m->bitmap || m->row_offsets;
-    if (given && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if (given && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !given)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    return ATTN_OK;
-}
-
-/* What the value of one field asks of another one. */
-static attn_status check_values_of_fields(const attn_params *p, text *why)
-{
+    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
                    "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (!p->q_segments != !p->kv_segments)
+        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
     if (p->shared_keys > p->seq_len_kv) {
         put_field(why, "shared_keys", p->shared_keys);
         put(why, " must be at most ");
         put_field(why, "seq_len_kv", p->seq_len_kv);
         return ATTN_ERR_ARG;
     }
-    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
-                         " is set, but kv_rows.table is NULL");
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    if (!p->window && p->window_left)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (!p->window && p->window_right)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " is set, but window is 0: set window = ATTN_WINDOW");
+    if (p->window_left < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
+                         " must be -1 (unbounded) or more");
+    if (p->window_right < -1)
+        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
+                         " must be -1 (unbounded) or more");
+    if (p->mask_tile && !p->mask)
+        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
+    if (m->bitmap && m->row_offsets)
+        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
+    if (!m->row_offsets != !m->columns)
+        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
+    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
-/* Rows or keys of a part: its three fields and the one that bounds them. */
+static attn_status check_rows(const attn_params *p, text *why)
+{
+    const attn_rows *rows = &p->kv_rows;
+    if (p->cu_seqlens_kv &&
+        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
+        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
+    if (rows->begin && !rows->ring)
+        return bad(why, ATTN_ERR_ARG,
+                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
+    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                         " is set, but kv_rows.table is NULL");
+    if (!rows->page_size && rows->table)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
+                         " must be at least 1 when kv_rows.table is given");
+    if (!rows->page_size && rows->table_stride)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
+                         " is set, but kv_rows.page_size is 0");
+    if (!rows->page_size && rows->num_pages)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
+                         " is set, but kv_rows.page_size is 0");
+    return ATTN_OK;
+}
+
+/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
 typedef struct part_rule {
     const char *flag, *begin_name, *count_name, *whole_name;
     int on;
@@ -3073,13 +2714,20 @@ static attn_status check_part(const attn_params *p, text *why)
                          " needs part.keys and partial");
     if (status || (!part->rows && !part->keys))
         return status;
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
-    return refuse_fields(p, BY_PART, "a part of a call", why);
+    return ATTN_OK;
 }
 
-/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
+ * rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -3115,35 +2763,29 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
-static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
-{
-    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                 { "kv_begin", p->kv_begin, keys },
-                                 { "kv_len", p->kv_len, keys - begin },
-                                 { "prefix", p->prefix, INT32_MAX } };
-    attn_status status = ATTN_OK;
-    int r;
-    for (r = 0; r < COUNT_OF(rules) && !status; r++)
-        status = check_entry(&rules[r], b, why);
-    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    return status;
-}
-
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch;
+    attn_status status;
     int64_t b;
-    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
+    int r;
+    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
-        status = check_lengths_of(p, b, why);
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
+        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                     { "kv_begin", p->kv_begin, keys },
+                                     { "kv_len", p->kv_len, keys - begin },
+                                     { "prefix", p->prefix, INT32_MAX } };
+        for (r = 0; r < COUNT_OF(rules) && !status; r++)
+            status = check_entry(&rules[r], b, why);
+        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    }
     return status;
 }
 
-/* The pages that hold the keys in use of one sequence are there. */
+/* check_table wants the pages that hold the keys in use of one sequence to be there. */
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3161,7 +2803,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* The rows of one sequence lie inside the ring and in pages that exist. */
+/* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
 static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3191,17 +2833,121 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-/* The tensors that the call reads are there. */
-static attn_status check_tensors(const attn_params *p, text *why)
+static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
+                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
 {
-    const int has_keys = keys_held(p) > 0;
-    if (!p->q.data)
-        return bad(why, ATTN_ERR_ARG, "q.data is NULL");
-    if (has_keys && !p->k.data)
-        return bad(why, ATTN_ERR_ARG, "k.data is NULL");
-    if (has_keys && wants_values(p) && !p->v.data)
-        return bad(why, ATTN_ERR_ARG, "v.data is NULL");
-    return ATTN_OK;
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
+    if (needed && !t->data) {
+        put(why, name);
+        return bad(why, ATTN_ERR_ARG, ".data is NULL");
+    }
+    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
+                        why);
+}
+
+/* check_tensors wants the resolved tensors to fit into memory and to be there. */
+static attn_status check_tensors(const attn_params *p, int need_data, text *why)
+{
+    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
+    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
+    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
+    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
+    const int need_keys = need_data && keys_held(p) > 0;
+    const int need_values = need_keys && wants_values(p);
+    attn_status status;
+    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
+    if (!status)
+        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
+    if (!status)
+        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
+    if (!status)
+        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
+    if (!status)
+        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
+    return status;
+}
+
+/* check_array is for an optional array over (batch, head, row, column), of `bytes` each; rows and
+ * columns are 1 where it has no such axis. */
+static attn_status check_array(const char *name, const void *data, int64_t bytes,
+                               const attn_params *p, int64_t rows, int64_t columns,
+                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
+                               ptrdiff_t stride_column, text *why)
+{
+    ptrdiff_t stride[4];
+    stride[0] = stride_batch;
+    stride[1] = stride_head;
+    stride[2] = stride_row;
+    stride[3] = stride_column;
+    if (!data)
+        return ATTN_OK;
+    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
+}
+
+static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
+{
+    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
+                       m->stride_head, m->stride_q, m->stride_kv, why);
+}
+
+static attn_status check_block_mask(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    attn_status status;
+    if (!m->block_q || !m->block_k)
+        return ATTN_OK;
+    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
+                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
+                         m->stride_row, 1, why);
+    if (!status)
+        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
+                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
+                             m->csr_stride_head, 1, 0, why);
+    return status;
+}
+
+/* check_arrays checks every strided array but the tensors. */
+static attn_status check_arrays(const attn_params *p, text *why)
+{
+    const attn_bias *bias = &p->bias;
+    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
+                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
+                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
+    if (!status)
+        status = check_mask("bool_mask", &p->bool_mask, p, why);
+    if (!status)
+        status = check_mask("bit_mask", &p->bit_mask, p, why);
+    if (!status)
+        status = check_block_mask(p, why);
+    if (!status)
+        status =
+            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
+    if (!status)
+        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
+                             p->q_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
+                             p->kv_segments_stride, 0, 1, 0, why);
+    if (!status)
+        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
+                             0, 1, 0, why);
+    if (!status && p->kv_rows.page_size)
+        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
+                             p->kv_rows.table_stride, 0, 0, 1, why);
+    return status;
+}
+
+static attn_status check_output_sizes(const attn_params *p, text *why)
+{
+    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
+    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
+    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
+    attn_status status = ATTN_OK;
+    if (p->partial)
+        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
+    if (!status && p->logits.data)
+        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
+    return status;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -3266,7 +3012,7 @@ static attn_status check_csr(const attn_params *p, text *why)
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
@@ -3290,7 +3036,8 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
+ * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;
@@ -3306,24 +3053,23 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
-        status = check_values_of_fields(&pr->p, why);
-    if (!status)
-        status = check_window_sides(&pr->p, why);
-    if (!status)
-        status = check_alignment(&pr->p, why);
-    if (!status)
-        status = check_cells(&pr->p, why);
+        status = check_rows(&pr->p, why);
     if (!status)
         status = check_part(&pr->p, why);
     if (!status)
-        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
+        status = check_output_strides("o", &pr->p.o, why);
+    if (!status)
+        status = check_output_strides("lse", &pr->p.lse, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
+    resolve_layouts(&pr->p);
     need_data = need_data && !is_empty(&pr->p);
-    status = resolve_layouts(&pr->p, why);
-    if (!status && need_data)
-        status = check_tensors(&pr->p, why);
+    status = check_tensors(&pr->p, need_data, why);
+    if (!status)
+        status = check_arrays(&pr->p, why);
+    if (!status)
+        status = check_output_sizes(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status)
@@ -3359,9 +3105,9 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
- * left, of which there is one a level at most; log2 of the number of chunks, one more where the
- * first key lies inside the tree. */
+/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
@@ -3372,7 +3118,7 @@ static int tree_slots(const problem *pr, int64_t keys)
     return slots;
 }
 
-/* Rows of one item of the first list. */
+/* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
     return (int64_t)pl->rows * pl->item_tiles;
@@ -3383,14 +3129,15 @@ static void plan_items(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     const int varlen = p->cu_seqlens_q != NULL;
     const int64_t group = pr->group;
-    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+    /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
+    if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
@@ -3406,15 +3153,15 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
- * cache, which costs up to 20 % of the speed. */
+/* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
+ * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
     return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
- * the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+ * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
@@ -3447,8 +3194,9 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
-    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
+    /* There is one more where a tile begins inside a block. */
+    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* At worst each key is a run. */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -3457,7 +3205,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
+    /* They hold factors, mu, and the sums of split items. */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -3471,9 +3220,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
- * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
- * worth ITEM_TILES of them. */
+/* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
+ * 96 rows (item_rows) keep K and V in L2: tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it,
+ * and wider ones nothing. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -3481,8 +3230,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
-/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
- * 2^20 keys; but where copies want many row tiles, the actual ones. */
+/* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
+ * not depend on the length up to there, but the actual ones where copies want many row tiles. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
     const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
@@ -3491,16 +3240,19 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
-#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
-#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
-#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
+/* Each worker has this number of bytes of shared memory, at any length. */
+#define SPLIT_BYTES ((int64_t)1 << 18)
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
+/* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
+#define LARGE_STATE ((int64_t)80 << 10)
+/* A worker has at least this number of items, so that none waits for long. */
+#define SPLIT_ITEMS 4
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
-/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
- * elements of K and V, 2048 keys of 128, two workers with a pool of their own took longer than one
- * (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+/* wants_split tells whether row tiles alone leave workers idle, with work in each that is worth
+ * dividing. Below 2^19 elements of K and V, 2048 keys of 128, two workers with a pool of their own
+ * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3512,7 +3264,7 @@ static int wants_split(const problem *pr, const plan *pl)
            !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
 }
 
-/* The memory of a chunk that is divided. */
+/* plan_chunk lays out the memory of a chunk that is divided. */
 static void plan_chunk(plan *pl)
 {
     split *sp = &pl->split;
@@ -3525,14 +3277,15 @@ static void plan_chunk(plan *pl)
     sp->chunk_bytes = at;
 }
 
-/* Row tiles in all. */
+/* split_rows counts the row tiles in all. */
 static int64_t split_rows(const plan *pl)
 {
     return pl->items * pl->item_tiles;
 }
 
-/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
- * the last one if it is cut short. 0 where they need more than so many bytes. */
+/* chunks_inside tells how many of the last chunks to divide, so that the others make whole rounds
+ * of all workers; the last chunk is among them if it is cut short. It gives 0 where they need more
+ * than `bytes` bytes. */
 static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
 {
     const int64_t workers = pr->p.num_workers;
@@ -3542,7 +3295,8 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
+ * workers. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3555,9 +3309,10 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
- * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
- * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+/* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
+ * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
+ * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
+ * without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
@@ -3568,7 +3323,8 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
+/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
+ * nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3585,11 +3341,11 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
-    pl->shared_bytes = bytes; /* so that shorter calls find it, too */
+    pl->shared_bytes = bytes; /* Shorter calls find it, too. */
     sp->parts = (int)parts;
     sp->states_bytes = times(parts, state);
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
@@ -3598,15 +3354,15 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
-/* Of the longest list of a call that divides keys. */
+/* split_items counts the longest list of a call that divides keys. */
 static int64_t split_items(const plan *pl)
 {
     const split *sp = &pl->split;
     return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
- * each of several workers, if need be by dividing their keys. */
+/* plan_sharing gives an item as many row tiles as fit into item_bytes, the L2 cache, and leave
+ * SPLIT_ITEMS items to each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
@@ -3625,9 +3381,9 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-/* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
- * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
- * rows). Else it costs 1 to 2 %. */
+/* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
+ * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
+ * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3637,7 +3393,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
-/* What does not depend on how rows and keys are divided. */
+/* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
@@ -3652,7 +3408,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
+ * division of keys. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3722,14 +3479,16 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 typedef struct mask_rule {
     const char *name;
     int (*active)(const attn_params *p);
-    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
     void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
-    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
+     * PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
+     * means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -3873,7 +3632,8 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
+/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
+ * bytes at once. */
 static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
@@ -3889,7 +3649,7 @@ static int csr_active(const attn_params *p)
     return p->block_mask.row_offsets != NULL;
 }
 
-/* The same by a binary search in the row's ascending columns. */
+/* csr_first finds it by a binary search in the row's ascending columns. */
 static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
                          int64_t end)
 {
@@ -3910,7 +3670,7 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
 typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end);
 
-/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+/* cells_row serves both forms of the block-sparse mask, with one look-up a cell and not a key. */
 static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
                       int64_t j0, int n, uint8_t *alive, int step)
 {
@@ -4021,7 +3781,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
     { "causal", causal_active, causal_range, NULL, NULL, NULL },
     { "window", window_active, window_range, NULL, NULL, NULL },
@@ -4091,7 +3851,7 @@ static double visible_pairs(const attn_params *p)
  * that a GQA group fills the lanes also when there is one query (decode).
  */
 
-/* What the row tiles of a slot share. */
+/* set_scratch points to what the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
 {
     const plan *pl = t->pl;
@@ -4118,7 +3878,7 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
-/* A row tile at `own`. */
+/* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
     const plan *pl = &c->pl;
@@ -4136,19 +3896,19 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     return t;
 }
 
-/* Row tile number `index` of a slot. */
+/* open_tile begins row tile number `index` of a slot. */
 static tile *open_tile(const call *c, char *slot, int index)
 {
     return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
 }
 
-/* The lane of row c and head number `head` of the choice. */
+/* set_lane sets the lane of row c and head number `head` of the choice. */
 static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+    if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
         t->s = sequence_of(p, c / t->entry_rows);
@@ -4191,7 +3951,7 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* Query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
@@ -4201,7 +3961,7 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return space;
 }
 
-/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
@@ -4209,7 +3969,7 @@ static int set_rows(tile *t, const row_choice *choice)
     const float **q = t->row_in;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
-    if (head < 0) { /* rounded towards 0 */
+    if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
@@ -4248,7 +4008,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
 }
 
-/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+/* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
 static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
     return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
@@ -4259,7 +4019,7 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* That row of K or of the columns of V. */
+/* row_of gives that row of K or of the columns of V. */
 static const char *row_of(const tile *t, int which, const key_place *at)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4268,13 +4028,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
 }
 
-/* Elements of such a row. */
+/* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
+ * already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4297,7 +4058,7 @@ static void copy_rows(tile *t, int which, int64_t j)
     keys->copied_from[which] = from < end ? from : end;
 }
 
-/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+/* copy_key_tile makes keys j0 to j0+n-1 the open tile, with all of K and V copied. */
 static void copy_key_tile(tile *t, int64_t j0, int n)
 {
     open_keys(t, j0, n);
@@ -4305,9 +4066,10 @@ static void copy_key_tile(tile *t, int64_t j0, int n)
     copy_rows(t, VALUES, j0);
 }
 
-/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
- * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
- * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
+/* key_rows gives rows j to j+n-1 of K or V, which lie in the open tile, as f32, *stride floats
+ * apart: in place if they lie in this way. Few lanes read V row after row, which compete for
+ * nothing, so that rows that alias need no copy (16 to 20 % of the time of a step of decoding with
+ * interleaved heads). */
 static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
                              ptrdiff_t *stride)
 {
@@ -4322,8 +4084,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
- * page: the last page of a ring may be short. */
+/* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
+ * the last is not a whole page, as the last page of a ring may be short. */
 static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
                      attn_runs *runs)
 {
@@ -4336,7 +4098,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
     runs->run = list;
     runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -4348,14 +4110,13 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     return even;
 }
 
-/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
- * those that key_rows would have to copy. */
+/* few_runs tells whether kernels for few lanes take rows j to j+n-1 of K or V as they lie, which
+ * *runs then lists: the rows that key_rows would have to copy. */
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
-        !storages[dtype].in_products)
+    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -4365,8 +4126,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
 }
 
-/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
- * call for this slot. */
+/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
+ * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     attn_ahead a;
@@ -4386,7 +4147,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 
 /* src/visibility.c - which pairs of a tile are visible, and which lanes of its blocks. */
 
-/* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
+/* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
     return t->all_from <= j0 && t->all_to >= j0 + n;
@@ -4407,7 +4168,8 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* The keys of j0..j0+n-1 that the ranges leave to lane r, counted from j0; none if it is unused. */
+/* lane_range gives the keys of j0 to j0+n-1 that the ranges leave to lane r, counted from j0; it
+ * gives none if the lane is unused. */
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
@@ -4415,7 +4177,7 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive[key][lane] from the ranges alone; of unused lanes 0. */
+/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
@@ -4429,8 +4191,9 @@ static void fill_ranges(tile *t, int64_t j0, int n)
     }
 }
 
-/* What `alive`, a part of t->alive, has for lanes r..r+3 of n keys, a byte a lane: in *any 1 if one
- * of the keys is alive, in *all if every one is. Tiles have a multiple of 4 lanes. */
+/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
+ * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
+ * multiple of 4 lanes. */
 static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
                        uint32_t *all)
 {
@@ -4478,7 +4241,8 @@ static int has_pair_rule(const attn_params *p)
     return any;
 }
 
-/* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
+ * t->alive. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -4502,7 +4266,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     return t->by_pair ? count_class(t, n) : class_so_far;
 }
 
-/* The lanes to whom the ranges leave a key of j0..j0+n-1. */
+/* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
 static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 {
     attn_lanes lanes = { 0, 0 };
@@ -4515,7 +4279,7 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
+/* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
@@ -4533,7 +4297,8 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* Cuts the tile of keys j0..j0+n-1, of which tile_class has told, into its canonical blocks. */
+/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
+ * blocks. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -4628,7 +4393,7 @@ static int alibi_active(const attn_params *p)
 
 typedef struct modifier {
     const char *name;
-    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
@@ -4675,37 +4440,32 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
- * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
- * comes after the masks, because it need not see masked pairs. */
+/* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
+ * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
+ * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
+ * not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
-    attn_product product = { .to = s,
-                             .by = t->qt,
-                             .runs = &runs,
-                             .n = n,
-                             .dim = p->head_dim,
-                             .beside = beside,
-                             .ahead = ahead };
-    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
+    const float *k;
+    ptrdiff_t stride;
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
-    product.lanes = lanes;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(&product);
+        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
     } else {
-        product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
-        kernels->qk(&product);
+        k = key_rows(t, KEYS, j0, n, lanes, &stride);
+        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
     }
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+    if (class != ATTN_TILE_FULL) /* Unused lanes, which hold +0 where K is finite, are harmless. */
         hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
@@ -4771,9 +4531,9 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
- * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
- * of one higher level, and what is left is the tree above.) */
+/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
+ * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
+ * i may also be nodes of one higher level; what is left is then the tree above. */
 static void end_chunk(tile *t, int64_t i)
 {
     float *state = t->state;
@@ -4793,8 +4553,8 @@ static void end_chunk(tile *t, int64_t i)
     t->pending[level] = state;
 }
 
-/* The root: keys and chunks that never came are empty, so the state of the current chunk and the
- * pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
+ * chunk and the pending ones fold upwards. */
 static float *take_root(tile *t)
 {
     float *root = t->state;
@@ -4813,16 +4573,18 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
+/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
+ * +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
     return t->pr->p.force_redo ||
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
+           /* These are l, then o. */
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
 }
 
-/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
- * factor on o, which scale_values applies. */
+/* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l
+ * and returns the factor on o, which scale_values applies. */
 static float merge_sink(float sink, float *m, float *l)
 {
     const float sink2 = sink * LOG2E_HI;
@@ -4832,7 +4594,7 @@ static float merge_sink(float sink, float *m, float *l)
     w_sink = exp2_canon(w_sink);
     *m = top;
     *l = *l * w;
-    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    *l = w_sink + *l; /* This is fma(1, w_sink, l). */
     return w;
 }
 
@@ -4841,11 +4603,12 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     int64_t d;
     for (d = 0; d < n; d++) {
         o[d * step] = o[d * step] * w;
-        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+        o[d * step] = o[d * step] + 0.0f; /* This is fma(0, w_sink, o). */
     }
 }
 
-/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
+ * is left and copied. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -4857,7 +4620,8 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
+/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
+ * not wanted. */
 static void finish_lanes(tile *t, float *state, float *lse)
 {
     const int rows = t->pl->rows;
@@ -4875,7 +4639,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     }
 }
 
-/* The chunk that part.continued goes on with, as write_partial left it. */
+/* continue_state loads the chunk that part.continued goes on with, as write_partial left it. */
 static void continue_state(tile *t)
 {
     const attn_params *p = &t->pr->p;
@@ -4915,8 +4679,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
- * once where they belong, others by way of t->stage. */
+/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
+ * output: f32 goes at once where it belongs, other types go by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -4938,7 +4702,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* The root state of a tile becomes rows of the outputs. */
+/* write_rows makes the root state of a tile rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
@@ -4965,31 +4729,27 @@ static void write_rows(tile *t, float *state)
  * chunks of 1024 keys that a binary tree merges.
  */
 
-/* p of n keys times V into o. */
+/* add_products adds p of n keys times V to o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
+    const int64_t dim = t->columns;
     attn_runs runs;
-    attn_product p = { .to = o,
-                       .by = probabilities,
-                       .runs = &runs,
-                       .n = n,
-                       .dim = t->columns,
-                       .lanes = lanes,
-                       .ahead = ahead };
+    const float *v;
+    ptrdiff_t stride;
     if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
-        kernels->pv_runs(&p);
+        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
         return;
     }
-    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
+    v = key_rows(t, VALUES, j0, n, lanes, &stride);
     if (is_dead(t->dead))
-        kernels->pv_select(&p);
+        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
     else
-        kernels->pv(&p);
+        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
 }
 
-/* Where the keys of block i begin in the tile. */
+/* block_begin tells where the keys of block i begin in the tile. */
 static int block_begin(const tile *t, int i)
 {
     return i ? t->blocks[i - 1].end : 0;
@@ -5000,8 +4760,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
- * ones that have the same ones, so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
+ * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
+ * order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -5014,14 +4775,15 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
+ * first. */
 typedef struct key_step {
-    int first, next; /* blocks */
-    int begin, end;  /* their keys, counted in the tile */
+    int first, next; /* These are blocks. */
+    int begin, end;  /* These are their keys, counted in the tile. */
     attn_lanes lanes;
 } key_step;
 
-/* The next step that has lanes; 0 = there is none. */
+/* take_step goes to the next step that has lanes, and returns 0 after the last. */
 static int take_step(const tile *t, key_step *st)
 {
     do {
@@ -5036,8 +4798,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
- * to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are there. It returns the
+ * exponentials that are then to be computed, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -5055,8 +4817,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
- * this one: its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
+ * block is done, becomes this one, as its exponentials are to be computed. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -5066,7 +4828,7 @@ static void enter_block(tile *t, int i, attn_exp *ready)
     }
 }
 
-/* The exponentials that *ready is about, if any. */
+/* finish_ready computes the exponentials that *ready is about, if any. */
 static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 {
     if (ready->n)
@@ -5074,8 +4836,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
- * exponentials of the last block of a step run beside the logits of the next step. */
+/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
+ * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
+ * next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -5097,8 +4860,8 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     finish_ready(kernels, &ready);
 }
 
-/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
- * between them in one step. */
+/* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes
+ * and without a rescale between them go in one step. */
 static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
@@ -5120,9 +4883,9 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
     }
 }
 
-/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
- * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
- * memory never rests, and what is asked for fits into L2. */
+/* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
+ * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
+ * that. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
@@ -5146,7 +4909,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
-/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
     int g;
@@ -5158,7 +4921,7 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* The first of keys j..end-1 that a row tile may see, or end. */
+/* first_key finds the first of keys j to end-1 that a row tile may see, or end. */
 static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
 {
     int g, m;
@@ -5175,8 +4938,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
- * its end for each tile of the others. */
+/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
+ * not looked through to its end for each tile of the others. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -5190,8 +4953,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
- * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
+/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
+ * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
+ * t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
@@ -5220,7 +4984,8 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
+/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
+ * is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -5234,7 +4999,8 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
+ * come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
@@ -5245,7 +5011,8 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     choice.heads = pr->group;
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
+         * beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -5267,7 +5034,7 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
-/* Row tile number g of item `index`, its rows chosen and packed. */
+/* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
     tile *t = open_tile(c, slot, g);
@@ -5280,7 +5047,7 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     return t;
 }
 
-/* Opens the row tiles of item `index` and returns how many have rows. */
+/* open_item opens the row tiles of item `index` and returns how many have rows. */
 static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
 {
     int count = 0, g;
@@ -5291,7 +5058,8 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* The keys from key `from` on enter the states of an item's row tiles, which are then written. */
+/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
+ * these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;
@@ -5325,7 +5093,8 @@ static void tiled_item(const call *c, char *slot, int64_t index)
  * Every element sees the operations of a tiled item in their order.
  */
 
-/* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
+/* split_tile gives row tile `row` of all. A slot keeps the row tiles of an item until it is asked
+ * for another's. */
 static tile *split_tile(const call *c, char *slot, int64_t row)
 {
     const int64_t item = row / c->pl.item_tiles;
@@ -5342,7 +5111,7 @@ static tile *split_tile(const call *c, char *slot, int64_t row)
     return t;
 }
 
-/* Where a part's state lies. */
+/* part_state tells where a part's state lies. */
 static float *part_state(const call *c, int64_t row, int part)
 {
     const split *sp = &c->pl.split;
@@ -5350,7 +5119,8 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* The node that a part is, and those of its keys that a row tile sees; 0 if it sees none. */
+/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
+ * 0 if it sees none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -5361,14 +5131,15 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
     return *from < *to;
 }
 
-/* A tile of keys of a divided chunk. */
+/* A cut is a tile of keys of a divided chunk. */
 typedef struct cut {
-    int64_t from, to; /* those of its keys that the row tile sees */
-    int *count;       /* of its blocks */
-    float *high;      /* [block][rows] maxima */
+    int64_t from, to; /* The row tile sees these of its keys. */
+    int *count;       /* count is that of its blocks. */
+    float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
+/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
+ * the chunk. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -5418,15 +5189,16 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
-/* Which of `owners` index `index` of a list belongs to, so many to each, and its number there. A
- * worker stays with an owner as long as it can. Owner 0, which may have fewer rows, comes last. */
+/* list_owner tells which of `owners` index `index` of a list belongs to, if each has `each`, and
+ * its number there. A worker stays with an owner as long as it can. Owner 0, which may have fewer
+ * rows, comes last. */
 static int64_t list_owner(int64_t index, int64_t owners, int64_t each, int *number)
 {
     *number = (int)(index % each);
     return (index / each + 1) % owners;
 }
 
-/* A part of the keys of an item's row tiles. */
+/* score_part takes a part of the keys of an item's row tiles. */
 static void score_part(const call *c, char *slot, int64_t item, int part)
 {
     tile *tiles[ITEM_TILES];
@@ -5450,7 +5222,7 @@ static void score_part(const call *c, char *slot, int64_t item, int part)
     }
 }
 
-/* List "scores": whole parts first, as they take longer. */
+/* List "scores" begins with whole parts, as they take longer. */
 static void score_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5469,8 +5241,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks:
- * m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
+/* decide_blocks decides again about the maximum in an earlier tile of keys, from the maxima of its
+ * blocks. m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -5481,8 +5253,8 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
- * "values" adds in order. */
+/* weigh_blocks decides about the maximum in the open tile of keys, and computes its exponentials.
+ * The sums l go nowhere, as list "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
     int i;
@@ -5495,7 +5267,7 @@ static void weigh_blocks(tile *t, float *m, float *l)
     }
 }
 
-/* List "weights". The last tile of a chunk knows its final maximum. */
+/* In list "weights" the last tile of a chunk knows its final maximum. */
 static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5522,7 +5294,7 @@ static void weight_item(const call *c, char *slot, int64_t index)
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
 
-/* The sums of a tile's probabilities: as P V with one column of ones. */
+/* add_sums adds up a tile's probabilities, as P V does with one column of ones. */
 static void add_sums(const tile *t, float *l)
 {
     static const float one = 1.0f;
@@ -5533,19 +5305,12 @@ static void add_sums(const tile *t, float *l)
         const block *b = &t->blocks[i];
         if (b->raised)
             kernels->rescale(l, t->alpha + i * rows, 1);
-        if (b->lanes.begin < b->lanes.end) {
-            const attn_product p = { .to = l,
-                                     .by = t->s_tile + begin * rows,
-                                     .kv = &one,
-                                     .n = b->end - begin,
-                                     .dim = 1,
-                                     .lanes = b->lanes };
-            kernels->pv(&p);
-        }
+        if (b->lanes.begin < b->lanes.end)
+            kernels->pv(l, t->s_tile + begin * rows, &one, 0, b->end - begin, 1, b->lanes, NULL);
     }
 }
 
-/* List "values": a slice of the columns of V, or the sums. */
+/* An item of list "values" is a slice of the columns of V, or the sums. */
 static void value_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5555,7 +5320,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
     float *state = part_state(c, row, sp->parts - sp->inside + x), *o = state_o(t, state);
-    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* that asks for no other */
+    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* The last tile asks for no other. */
     cut at;
     if (!sums) {
         t->column = slice * sp->columns;
@@ -5564,7 +5329,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next;
-        if (t->block_count == 0) /* it may lie before key 0 */
+        if (t->block_count == 0) /* It may lie before key 0. */
             continue;
         next = rows_ahead(t, VALUES, at.to, end);
         open_keys(t, at.from, (int)(at.to - at.from));
@@ -5603,14 +5368,18 @@ static void combine_item(const call *c, char *slot, int64_t index)
  *     shared = | call of the first list | row tile 0 | row tile 1 | ...
  */
 
-#define PREFIX_LEAST 64 /* keys; 64 of 600, batch 8, 4 rows each: 9 % faster */
-#define PREFIX_ROWS 64  /* of an entry and kv head; batch 4, 4096 keys: 48 rows 9 % faster, 96 0 */
+/* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
+#define PREFIX_LEAST 64
+/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
+ * 96 0 %. */
+#define PREFIX_ROWS 64
 
-/* What a call asks for that keeps its rows from sharing; NULL = nothing. */
+/* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
 static const char *never_shared(const problem *pr)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len); /* at least, in a query */
+    /* In a query this is the least number. */
+    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len);
     const struct {
         int holds;
         const char *why;
@@ -5634,7 +5403,8 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* Whether entry 0 has these keys and every row of the batch sees all of them; else why not. */
+/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
+ * else why not. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
@@ -5656,8 +5426,8 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
-/* The keys to share, up to a canonical block's end, or 0 and why. A size query reserves what any
- * shorter call may want. */
+/* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
+ * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
@@ -5671,14 +5441,15 @@ static int64_t prefix_of(const problem *pr, const char **why)
     return *why ? 0 : keys;
 }
 
-/* Rows of each batch entry and query head in the first list. */
+/* entry_rows counts the rows of each batch entry and query head in the first list. */
 static int64_t entry_rows(const problem *pr)
 {
     const int64_t most = max64(1, PREFIX_ROWS / pr->group);
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* The plan of the first list. Its row tiles are shared by as few items as give each worker one. */
+/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
+ * worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -5697,8 +5468,8 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* Adds the first list to a plan with prefix_keys, or returns why not. `items` could run at once
- * without it. */
+/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
+ * at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -5717,13 +5488,13 @@ OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t it
     return NULL;
 }
 
-/* The first list of a call whose plan has one. */
+/* prefix_list gives the first list of a call whose plan has one. */
 static call *prefix_list(const call *c)
 {
     return (call *)(void *)c->shared;
 }
 
-/* Row tile number `index` of a kv head in the first list. */
+/* prefix_tile gives row tile number `index` of a kv head in the first list. */
 static char *prefix_tile(const call *list, int64_t kv_head, int64_t index)
 {
     return (char *)list->shared + (kv_head * list->pl.tiles + index) * list->pl.row_tile_bytes;
@@ -5755,8 +5526,8 @@ static void prefix_item(const call *list, char *slot, int64_t index)
         tiled_pass(tiles, count, 0, INT64_MAX, wants_values(&list->pr.p));
 }
 
-/* Lanes r..r+n-1 of the state `to` (NULL = to be begun) become lanes at..at+n-1 of a state of
- * `rows` lanes; without that, `to` stays. */
+/* copy_lanes makes lanes r to r+n-1 of the state `to` (NULL means that it has to be begun) lanes at
+ * to at+n-1 of a state of `rows` lanes; without that state `to` stays. */
 static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows, int at, int n)
 {
     int64_t k;
@@ -5764,14 +5535,14 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* m, l and the rows of o */
+    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }
 
-/* A row tile of the second list gets its rows' states at the end of the prefix. Both lists number
- * the rows of an entry alike, so that lanes next to each other come from lanes next to each
- * other. */
+/* take_prefix gives a row tile of the second list its rows' states at the end of the prefix. Both
+ * lists number the rows of an entry alike, so that lanes next to each other come from lanes next to
+ * each other. */
 static void take_prefix(const call *c, tile *t)
 {
     const call *list = prefix_list(c);
@@ -5792,7 +5563,7 @@ static void take_prefix(const call *c, tile *t)
     }
 }
 
-/* An item of the second list. */
+/* suffix_item is an item of the second list. */
 static void suffix_item(const call *c, char *slot, int64_t index)
 {
     tile *tiles[ITEM_TILES];
@@ -5929,7 +5700,8 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
+ * sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -5952,7 +5724,7 @@ static float *logits_row(const tile *t, const lane *at)
     return p->logits.data + row * p->seq_len_kv;
 }
 
-/* Columns outside the sequence. */
+/* fill_outside fills columns outside the sequence. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
@@ -5962,7 +5734,8 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -6033,7 +5806,8 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's: OpenMP's threads where it is compiled in, else this one. */
+/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
+ * otherwise this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -6079,7 +5853,7 @@ static attn_status run_items(call *c, int64_t items,
     return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
-/* Runs the first list, if the plan has one. */
+/* run_prefix runs the first list, if the plan has one. */
 static attn_status run_prefix(const call *c)
 {
     call *list = prefix_list(c);
@@ -6092,7 +5866,7 @@ static attn_status run_prefix(const call *c)
     return run_items(list, list->pl.items, prefix_item);
 }
 
-/* What runs an item of the main list. */
+/* item_of gives what runs an item of the main list. */
 static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
 {
     if (pl->impl == ATTN_IMPL_NAIVE)
@@ -6100,7 +5874,7 @@ static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
     return pl->prefix_keys ? suffix_item : tiled_item;
 }
 
-/* The lists of a call, one after the other; empty ones cost nothing. */
+/* run_lists runs the lists of a call one after the other; empty ones cost nothing. */
 static attn_status run_lists(call *c)
 {
     const plan *pl = &c->pl;
@@ -6140,7 +5914,8 @@ ATTN_API size_t attn_params_size(void)
 
 ATTN_API const char *attn_impl_name(int impl)
 {
-    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    /* The names are in the order of attn_impl. */
+    static const char *const names[] = { "default", "tiled", "naive", "auto" };
     return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
 }
 
@@ -6159,7 +5934,8 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* Bytes for so many workers; 0 when there is nothing to do. */
+/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
+ * do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -6167,7 +5943,8 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
+/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
+ * possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
@@ -6189,7 +5966,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     }
 }
 
-/* How many of the plan's workers fit. */
+/* workers_within tells how many of the plan's workers fit. */
 static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 {
     const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
@@ -6200,11 +5977,11 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* The plan that lets most workers run: the best one; the same with what there is for each worker,
- * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
- * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
- * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
- * small. */
+/* plan_within takes the plan that lets most workers run, and returns how many run, or 0 if the
+ * workspace is too small. The candidates are the best plan; that plan with what there is for each
+ * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
+ * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
+ * a small plan, so the workspace of a call holds any shorter one. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -6226,13 +6003,13 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    if (most > 0 && last != best) /* else the small plan tells how much is needed */
+    if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
     return most;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
- * gets the backend's reason. */
+/* ask_backend returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can. *why (may be NULL) then gets the backend's reason. */
 static int ask_backend(const problem *pr, text *why)
 {
     const attn_backend *backend = pr->p.backend;
@@ -6261,7 +6038,7 @@ static attn_status too_small(int64_t least, size_t bytes, text *why)
     return ATTN_ERR_WORKSPACE;
 }
 
-/* A backend has one size, and no plan of the CPU. */
+/* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
     size_t need = 0;
@@ -6282,46 +6059,16 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
-static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
-{
-    attn_status status;
-    settle_workers(&pr->p);
-    *workers = plan_within(pr, pl, room);
-    status = check_size_limit(pr, pl, why);
-    if (!status && *workers == 0)
-        status = too_small(workspace_bytes(pr, pl, 1), room, why);
-    return status;
-}
-
-/* Where the items find the problem and the plan: at the start of the workspace. */
-static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
-{
-    char *base = align_memory(workspace);
-    call *c = (call *)(void *)base;
-    c->pr = *pr;
-    c->pl = *pl;
-    c->slot_count = workers;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + pl->shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(workers <= pl->workers);
-    return c;
-}
-
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
- * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
-OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
-                                        call **opened, text *why)
+/* check_call checks everything that can be wrong before a run, in the order in which attn_forward
+ * finds it. */
+OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
+                                        text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
-    if (opened)
-        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -6331,9 +6078,11 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    status = plan_cpu(&pr, &pl, &workers, room, why);
-    if (!status && opened && !is_empty(p))
-        *opened = open_forward(&pr, &pl, workers, workspace);
+    settle_workers(&pr.p);
+    workers = plan_within(&pr, &pl, room);
+    status = check_size_limit(&pr, &pl, why);
+    if (!status && workers == 0)
+        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
     return status;
 }
 
@@ -6341,7 +6090,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
+    const attn_status status = check_call(p, workspace, bytes, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -6359,8 +6108,8 @@ ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
     return sequence_of(&pr->p, b);
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not, and take
- * another kernel set, whose tiles have more keys. */
+/* leave_one_row makes the problem one with one query row, which may divide its keys where more rows
+ * do not, and take another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
@@ -6371,8 +6120,8 @@ static void leave_one_row(const attn_params *asked, problem *pr)
     resolve_kernels(pr);
 }
 
-/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
- * prefix will be shared or not, and for one row. *pr becomes another. */
+/* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
+ * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -6414,14 +6163,14 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     return size_of_call(p, &pr, &why, bytes);
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
 {
     char sentence[256];
     text why = text_in(sentence, sizeof sentence);
     problem pr;
-    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    validate(p, &pr, 1, &why); /* It cannot fail, as check_call has passed. */
     if (ask_backend(&pr, &why) > 0) {
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
@@ -6431,13 +6180,27 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-/* A call that names no backend. */
-static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
+    char *base = (char *)workspace;
     call *c;
-    const attn_status status = check_call(p, workspace, bytes, &c, &why);
-    return status || !c ? status : run_lists(c);
+    attn_status status;
+    base = align_memory(base);
+    c = (call *)(void *)base;
+    status = validate(p, &c->pr, 1, &why);
+    if (status)
+        return status;
+    settle_workers(&c->pr.p);
+    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
+    if (c->slot_count < 1)
+        return ATTN_ERR_WORKSPACE;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + c->pl.shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(c->slot_count <= c->pl.workers);
+    return run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -6453,37 +6216,31 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    call *c;
-    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
+    attn_status status = check_call(p, workspace, workspace_bytes, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
+    return forward_cpu(p, workspace, workspace_bytes);
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-/* Every tensor once: the inputs, and the outputs that are asked for. */
+static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
+{
+    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
+}
+
 static double call_bytes(const attn_params *p)
 {
-    call_axes x = axes_of_call(p);
-    double sum = 0;
-    int i, axis;
-    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
-    x.count[AXIS_KEY] = keys_held(p);
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        double bytes;
-        if (!is_tensor(f) || (f->output && !field_data(f, p)))
-            continue;
-        bytes = (double)element_bytes(f, p);
-        for (axis = is_packed(f, &x); axis < 4; axis++)
-            bytes *= (double)x.count[f->axis[axis]];
-        sum += bytes;
-    }
-    return sum;
+    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
+           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
+           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
+           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
+           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
 }
 
 /* ---- reasons */
@@ -6509,7 +6266,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put_missing_kernels(why);
 }
 
-/* Of the keys of a row tile: what different workers may take. */
+/* key_parts counts the parts of the keys of a row tile that different workers may take. */
 static int key_parts(const plan *pl)
 {
     const split *sp = &pl->split;
@@ -6536,7 +6293,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
-    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
@@ -6563,7 +6320,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->bytes = call_bytes(p);
 }
 
-/* All but workspace_bytes. */
+/* explain_plan fills in all but workspace_bytes. */
 OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
 {
     text why = text_in(info->reasons, sizeof info->reasons);
@@ -6677,7 +6434,7 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
     return 0;
 }
 
-/* One "key=value" of `length` characters. */
+/* set_option takes one "key=value" of `length` characters. */
 static int set_option(attn_params *p, const char *word, size_t length)
 {
     size_t key = 0;
@@ -6725,7 +6482,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string,
 
 /* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
-/* One row of attn_state_finish, in pieces that fit on the stack. */
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
 {
@@ -6744,7 +6501,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
-        result_rows(1, &to, piece, &l, pr->keep_factor, n);
+        result_body(1, &to, piece, &l, pr->keep_factor, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }
@@ -6792,17 +6549,17 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
-        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
-            merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }
 
 /* ---- finished results */
 
-/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+/* lse_weight gives 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
 static float lse_weight(float x, float top)
 {
     float w = x - top;
@@ -6839,7 +6596,7 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
-        if (only_a || only_b) { /* an empty part is the identity */
+        if (only_a || only_b) { /* An empty part changes nothing. */
             memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
             lse_out[row] = only_a ? lse_a[row] : lse_b[row];
             continue;
@@ -7393,7 +7150,12 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
+    const int dtype = j->rows.x.dtype;
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        (dtype == ATTN_F16 ? j->kernels->widen_f16
+                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -7403,7 +7165,8 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        store_run(j->kernels, dtype, to, 0, from, n);
+        (dtype == ATTN_F16 ? j->kernels->narrow_f16
+                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
 }
 
 /* turn_through turns one head's row of a block through f32, and reads both halves before it writes
@@ -7679,7 +7442,7 @@ static attn_status check_rope_side(const char *name, int dtype, const void *data
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
+    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");
@@ -7975,8 +7738,8 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
-    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
 };
 
 /* check_given_strides looks at strides as given: rows of storage that is written must not share
@@ -9223,9 +8986,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     return done(status, &why);
 }
 
-/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
+/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -9237,7 +9000,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -9249,7 +9012,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -9301,48 +9064,31 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
     return a;
 }
 
-#define AT(member) offsetof(attn_gradients, member)
+static void resolve_gradients(const attn_params *p, attn_gradients *g)
+{
+    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
+    const int64_t rows = rows_held(p), keys = keys_held(p);
+    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
+    if (varlen)
+        g->dlse.stride_batch = 0;
+    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
+    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
+    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
+}
 
-static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
-    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
-    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
-    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+/* ---- Validation */
+
+#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
+
+/* These are the int fields. */
+static const size_rule gradient_rules[] = {
+    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
+    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
+    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
 };
-#undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
-    return status;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
-}
-
-/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
-
-/* What a gradient needs that is not given. */
+/* check_given refuses a gradient that needs something which is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9405,11 +9151,21 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
+    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         " has no gradients: use o and lse");
+    if (rows->ring)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
+                         ": caches have no gradients");
+    if (rows->page_size)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
+                         ": caches have no gradients");
+    return ATTN_OK;
 }
 
 /* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
@@ -9420,13 +9176,51 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
+    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
+        status = check_output_strides("dq", &g->dq, why);
+    if (!status)
+        status = check_output_strides("dk", &g->dk, why);
+    if (!status)
+        status = check_output_strides("dv", &g->dv, why);
+    return status;
+}
+
+/* check_gradient_sizes checks that the resolved arrays fit into memory. */
+OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
+                                                  text *why)
+{
+    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
+    const struct {
+        const char *name;
+        const attn_tensor *tensor;
+        int64_t heads, rows, columns;
+    } tensors[] = {
+        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
+        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
+        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
+        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
+        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
+    };
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
+        const attn_tensor *t = tensors[i].tensor;
+        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
+        if (t->data)
+            status =
+                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
+                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
+    }
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
     return status;
 }
 
@@ -9690,27 +9484,14 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
-static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
-                          attn_lanes lanes)
-{
-    const attn_product p = { .to = s,
-                             .by = rows,
-                             .kv = open_rows_of(w, which, j0),
-                             .stride = (ptrdiff_t)w->lay->pitch[which],
-                             .n = n,
-                             .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
-                             .lanes = lanes };
-    w->kernels->qk(&p);
-}
-
 /* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
  * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
-    multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
+    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
+                   p->head_dim, lanes, NULL, NULL);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
         w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
@@ -9737,7 +9518,8 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
 {
     const int count = n * w->lay->rows;
     int k;
-    multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
+    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
+                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
     if (w->pr->drop_below)
         mark_kept(w, row, j0, n);
     for (k = 0; k < count && w->pr->drop_below; k++) {
@@ -10101,14 +9883,10 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
  * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const int64_t dim = w->pr->p.head_dim;
+    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    const attn_product dq = { .to = row->dq,
-                              .by = w->dp,
-                              .kv = open_rows_of(w, KEYS, j0),
-                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
-                              .n = n,
-                              .dim = w->pr->p.head_dim,
-                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -10118,9 +9896,9 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
         return lanes;
     finish_pairs(w, n);
     if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(&dq);
+        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
     else if (w->want & WANT_DQ)
-        w->kernels->pv(&dq);
+        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
     return lanes;
 }
 
@@ -10167,30 +9945,19 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has, terms of dK or dV, enters that of the open keys. */
-static void add_terms(const desk *w, int which, const attn_term *term, int n)
-{
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
-    const attn_outer f = { .to = w->part[which],
-                           .stride = pitch,
-                           .n = n,
-                           .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
-                           .term = term,
-                           .count = w->group.count,
-                           .b_stride = pitch };
-    if (w->redo)
-        w->kernels->outer_select(&f);
-    else
-        w->kernels->outer(&f);
-}
-
+/* add_group adds what the group has to dK and dV of the open keys. */
 static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
+    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
+        w->redo ? w->kernels->outer_select : w->kernels->outer;
     if (g->count && (w->want & WANT_DK))
-        add_terms(w, KEYS, g->dk, n);
+        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
     if (g->count && (w->want & WANT_DV))
-        add_terms(w, VALUES, g->dv, n);
+        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
@@ -10769,27 +10536,7 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_product dq = { .to = n->row->dq_total,
-                              .by = w->dp,
-                              .kv = w->keys->copy[KEYS],
-                              .stride = pitch,
-                              .n = count,
-                              .dim = p->head_dim,
-                              .lanes = all };
-    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
-                                 .stride = pitch,
-                                 .n = count,
-                                 .columns = p->head_dim,
-                                 .term = &dk,
-                                 .count = 1,
-                                 .b_stride = pitch };
-    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
-                                 .stride = pitch_v,
-                                 .n = count,
-                                 .columns = p->head_dim_v,
-                                 .term = &dv,
-                                 .count = 1,
-                                 .b_stride = pitch_v };
+    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -10797,9 +10544,11 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(&dq);
-    w->kernels->outer_select(&dk_rows);
-    w->kernels->outer_select(&dv_rows);
+    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
+                          all);
+    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
+    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
+                             p->head_dim_v);
 }
 
 static void textbook_head(desk *w)
@@ -10963,7 +10712,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    status = resolve_gradients(&pr->p, resolved, why);
+    resolve_gradients(&pr->p, resolved);
+    status = check_gradient_sizes(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -10990,6 +10740,15 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
 }
 
 /* describe_backend changes *info if a backend takes the call. */
@@ -11262,24 +11021,21 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
-}
-
-/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
-static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
-{
-    x->stride_seq = to_stride(dim);
-    x->stride_head = to_stride(times(keys, dim));
-    x->stride_batch = ATTN_STRIDE_BROADCAST;
-}
-
-static void place_tile(attn_params *one, const resume_layout *lay, char *base)
-{
-    one->k.data = base + lay->k;
-    one->v.data = base + lay->v;
-    one->state.m = (float *)(void *)(base + lay->m);
-    one->state.l = (float *)(void *)(base + lay->l);
-    one->state.o = (float *)(void *)(base + lay->o);
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": attn_resume gives o and lse");
+    if (p->part.keys)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
+                         ": attn_resume divides the keys itself");
+    if (p->cu_seqlens_q)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_rows: attn_resume fetches keys, wherever they lie");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
+    return ATTN_OK;
 }
 
 /* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
@@ -11287,14 +11043,25 @@ static void place_tile(attn_params *one, const resume_layout *lay, char *base)
 static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
                            char *base)
 {
+    one->partial = 1;
     memset(&one->o, 0, sizeof one->o);
     memset(&one->lse, 0, sizeof one->lse);
     one->shared_keys = 0;
-    one->partial = one->part.keys = one->part.continued = 1;
+    one->part.keys = one->part.continued = 1;
     one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
-    if (base)
-        place_tile(one, lay, base);
+    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
+    one->k.stride_seq = to_stride(resolved->head_dim);
+    one->v.stride_seq = to_stride(resolved->head_dim_v);
+    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
+    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
+    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
+    if (!base)
+        return;
+    one->k.data = base + lay->k;
+    one->v.data = base + lay->v;
+    one->state.m = (float *)(void *)(base + lay->m);
+    one->state.l = (float *)(void *)(base + lay->l);
+    one->state.o = (float *)(void *)(base + lay->o);
 }
 
 /* fixed_bytes counts the bytes before the workspace of attn_forward. */
@@ -11330,8 +11097,6 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
-    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
-    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
@@ -11361,12 +11126,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, NULL, why);
+        return check_call(one, NULL, 0, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
@@ -12093,6 +11858,45 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
+/* check_refused refuses what means nothing here, or would mean something else. It comes first, as
+ * nothing else that is set then helps. */
+static attn_status check_refused(const attn_params *p, text *why)
+{
+    const struct {
+        const char *name;
+        int set;
+    } fields[] = {
+        { "kv_begin", p->kv_begin != NULL },
+        { "key_base", p->key_base != NULL },
+        { "kv_rows.ring", p->kv_rows.ring != 0 },
+        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
+        { "shared_keys", p->shared_keys != 0 },
+        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
+        { "prefix", p->prefix != NULL },
+        { "chunk_size", p->chunk_size != 0 },
+        { "q_segments", p->q_segments != NULL },
+        { "kv_segments", p->kv_segments != NULL },
+        { "tree_parents", p->tree_parents != NULL },
+        { "bit_mask", p->bit_mask.data != NULL },
+        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
+        { "mask", p->mask != NULL },
+        { "score", p->score != NULL },
+        { "dropout_p", !(p->dropout_p == 0.0f) },
+        { "partial", p->partial != 0 },
+        { "part", p->part.rows != 0 || p->part.keys != 0 },
+        { "logits", p->logits.data != NULL },
+        { "backend", p->backend != NULL },
+    };
+    int i;
+    for (i = 0; i < COUNT_OF(fields); i++)
+        if (fields[i].set) {
+            put(why, fields[i].name);
+            return bad(why, ATTN_ERR_UNSUPPORTED,
+                       " is set, but dilated attention does not take it");
+        }
+    return ATTN_OK;
+}
+
 /* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
  * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
@@ -12162,7 +11966,7 @@ typedef struct outline {
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
-    attn_status status = p ? refuse_fields(p, BY_DILATED, "dilated attention", why) : ATTN_OK;
+    attn_status status = p ? check_refused(p, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (!status)
@@ -12273,24 +12077,8 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
-/* The sizes of a call that goes over one kv head. */
-static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
-{
-    p->batch = batch;
-    p->num_heads_q = heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = rows;
-    p->seq_len_kv = keys;
-}
-
-/* All rows and keys of such a call are in use. */
-static void clear_lengths(attn_params *p)
-{
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
-}
-
-/* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
- * item; 0 = all. */
+/* largest_call makes *p the largest call of branch n, as far as sizes depend on it. An item has
+ * `most` rows; 0 means all. */
 static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
                          int n)
 {
@@ -12307,16 +12095,12 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
-    clear_lengths(p);
-}
-
-/* An item calls within its worker. */
-static void run_here_alone(attn_params *p)
-{
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    p->batch = 1;
+    p->num_heads_q = class_heads(branch, out->group);
+    p->num_heads_kv = 1;
+    p->seq_len_q = min64(rows, out->rows);
+    p->seq_len_kv = keys;
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
 }
 
 /* strip_call clears what only makes sense in the caller's own call. */
@@ -12331,7 +12115,9 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    run_here_alone(p);
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* size_forward counts the bytes of workspace for the calls of branch n. */
@@ -12535,20 +12321,19 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* A tensor of the rows of queries. */
+/* view_rows is for tensors with the query's rows, and view_keys is for tensors with keys. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
-/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
+/* view_pairs tells where the first element of an array of pairs is, and sets its strides. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -12586,11 +12371,15 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
-    clear_lengths(p);
+    p->batch = w->at.count;
+    p->num_heads_q = w->heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = w->at.rows;
+    p->seq_len_kv = w->at.keys;
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -12747,7 +12536,9 @@ static void finish_states(dilated_slot *w)
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
+    p->batch = 1;
+    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
+    p->seq_len_q = rows_of_item(w);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;
@@ -13826,6 +13617,7 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
+    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -13838,10 +13630,22 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
+    if (p->cu_seqlens_q || p->cu_seqlens_kv)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
+    if (p->kv_rows.ring || p->kv_rows.page_size)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
+    if (p->partial)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         ": a ring writes o and lse");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
+    if (part->rows || part->keys)
+        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return refuse_fields(p, BY_RING, "a ring of ranks", why);
+    return ATTN_OK;
 }
 
 /* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
@@ -14256,37 +14060,57 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
     return hash;
 }
 
-/* The numbers of an array. */
-static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params *p,
-                          const call_axes *x)
-{
-    const int64_t outer = x->count[f->axis[0]], inner = x->count[f->axis[3]];
-    const size_t bytes = (size_t)element_bytes(f, p);
-    const char *data = field_data(f, p);
-    ptrdiff_t stride[4];
-    int64_t i, k;
-    resolve_strides_of(f, p, x, stride);
-    for (i = 0; i < outer; i++)
-        for (k = 0; k < inner; k++) {
-            int64_t number = 0;
-            memcpy(&number, data + (i * stride[0] + k) * (ptrdiff_t)bytes, bytes);
-            hash = mix_in(hash, number);
-        }
-    return hash;
-}
-
-/* What every rank must have set alike, or messages would not fit or results mean nothing. */
+/* call_hash covers what has to be equal on every rank, as otherwise messages would not fit or
+ * results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const call_axes x = axes_of_call(p);
-    uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
+    const int64_t numbers[] = { gradients,
+                                p->batch,
+                                p->num_heads_q,
+                                p->num_heads_kv,
+                                p->seq_len_kv,
+                                p->head_dim,
+                                p->head_dim_v,
+                                p->k.dtype,
+                                p->v.dtype,
+                                p->causal,
+                                p->alignment,
+                                p->window,
+                                p->window_left,
+                                p->window_right,
+                                p->chunk_size,
+                                bits_of(p->scale),
+                                bits_of(p->softcap),
+                                bits_of(p->dropout_p),
+                                (int64_t)p->dropout_seed,
+                                p->softmax1,
+                                p->prefix != NULL,
+                                p->q_segments != NULL,
+                                p->sinks != NULL,
+                                p->tree_parents != NULL,
+                                p->alibi_slopes != NULL,
+                                p->bias.data != NULL,
+                                p->bool_mask.data != NULL,
+                                p->bit_mask.data != NULL,
+                                p->block_mask.bitmap != NULL,
+                                p->block_mask.row_offsets != NULL,
+                                p->mask != NULL,
+                                p->score != NULL };
+    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
+    int64_t b;
     int i;
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        if (f->takers & (BY_RANKS | BY_RANKS_SET))
-            hash = mix_in(hash, field_number(f, p));
-        if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
-            hash = mix_array(hash, f, p, &x);
+    for (i = 0; i < COUNT_OF(numbers); i++)
+        hash = mix_in(hash, numbers[i]);
+    for (b = 0; b < p->batch; b++) {
+        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
+        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
+        hash = mix_in(hash, shift_of(p, b));
+        hash = mix_in(hash, entry32(p->prefix, b, 0));
+        hash = mix_in(hash, entry32(p->q_offset, b, 0));
+    }
+    for (i = 0; i < p->num_heads_q; i++) {
+        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
+        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
     }
     return hash;
 }
@@ -14354,29 +14178,33 @@ static void name_broadcast(attn_tensor *t)
         t->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
-static call_axes own_axes(const attn_params *p, int64_t length)
-{
-    call_axes x = axes_of_call(p);
-    x.count[AXIS_ROW] = x.count[AXIS_KEY] = length;
-    return x;
-}
-
+/* resolve_own turns strides of the rank's own tensors into numbers, since a range of them has these
+ * strides, too. */
 static void resolve_own(attn_params *p, int64_t length)
 {
-    text none = text_in(NULL, 0);
-    call_axes x;
-    resolve_sizes(p);
-    x = own_axes(p, length);
-    resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
+    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
     name_broadcast(&p->q);
+    if (p->window && p->window_left > TOO_BIG) /* attn_forward takes them in this way. */
+        p->window_left = -1;
+    if (p->window && p->window_right > TOO_BIG)
+        p->window_right = -1;
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
 {
-    const call_axes x = own_axes(p, length);
-    text none = text_in(NULL, 0);
-    resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
+    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
+    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
+    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
+    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
+    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
     name_broadcast(&g->dout);
     name_broadcast(&g->dlse);
 }
@@ -15047,7 +14875,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->p = c->own;
     if (g) {
         c->own_g = *g;
-        resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
+        resolve_own_gradients(p, &c->own_g, c->pl.length);
         c->g = c->own_g;
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
