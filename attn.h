@@ -2151,7 +2151,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 7
+#define ATTN_KERNEL_ABI 8
 
 #ifdef __cplusplus
 }

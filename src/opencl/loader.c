@@ -8,7 +8,6 @@
 #include "../config.h"
 #include "../../attn_opencl.h"
 
-#include <string.h>
 #ifdef _WIN32
 #include <windows.h>
 #define CL_CALL __stdcall
