@@ -879,12 +879,13 @@ INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
     int64_t d = 0;
     if (rows == 0)
         return 0;
-    for (; d + VL <= p->dim; d += d + widths[way] <= p->dim ? widths[way] : VL) {
-        const int whole = d + widths[way] <= p->dim;
+    while (d + VL <= p->dim) {
+        const int wide = d + widths[way] <= p->dim, width = wide ? widths[way] : VL;
         q.o = p->to + d * ROWS;
         q.column = d * ELEMENT(dtype);
-        q.calls = (p->dim - d) / (whole ? widths[way] : VL);
-        (whole ? ways : last)[dtype][way](&q);
+        q.calls = (p->dim - d) / width;
+        (wide ? ways : last)[dtype][way](&q);
+        d += width;
     }
     return d;
 }
