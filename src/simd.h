@@ -618,22 +618,22 @@ INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *fro
     static void (*const ways[3][4])(const simd_block *) = { WAYS(qk_f32), WAYS(qk_f16),
                                                             WAYS(qk_bf16) };
     const int way = isa(way_of)(isa(rows_of)(k->lanes));
-    simd_block block = { .apart = apart * ROWS,
-                         .step = apart * k->step,
-                         .qt = k->qt,
-                         .whole = k->whole,
-                         .at = isa(first_of)(k->lanes),
-                         .ahead = k->ahead };
+    simd_block one = { .apart = apart * ROWS,
+                       .step = apart * k->step,
+                       .qt = k->qt,
+                       .whole = k->whole,
+                       .at = isa(first_of)(k->lanes),
+                       .ahead = k->ahead };
     int b;
     for (b = 0; b < apart; b++) {
         EACH(i, 4) {
             const int row = (b + turn * i) % apart;
-            block.from[i] = from[i] + row * k->step;
-            block.to[i] = s + (4 * apart * i + row) * ROWS;
+            one.from[i] = from[i] + row * k->step;
+            one.to[i] = s + (4 * apart * i + row) * ROWS;
         }
         if (k->ahead)
             k->ahead->lines = lines / apart;
-        ways[k->dtype][way](&block);
+        ways[k->dtype][way](&one);
     }
 }
 
