@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
- * A plain inclusion gives the seam alone. An ISA file (attn_simd_avx2.c, ...) defines ATTN_SIMD_FILE,
+ * A plain inclusion gives the seam alone. An ISA file (attn_simd_avx2.c, ...) defines ATTN_KERNEL_FILE,
  * includes this file, defines the operations below, and includes it again, which gives the table
  * kernels_ISA.
  *
@@ -275,7 +275,7 @@ struct attn_kernels {
 
 #endif /* ATTN_SEAM_H */
 
-#if !defined ATTN_SIMD_FILE              /* the seam alone */
+#if !defined ATTN_KERNEL_FILE            /* the seam alone */
 #elif !defined ISA && !defined SIMD_JOIN /* what the operations themselves are written with */
 
 #include <string.h>
