@@ -221,10 +221,11 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 # library, whose files take longest, first. The first line comes before anything else is done.
 CPUS = $(shell nproc 2>/dev/null || echo 1)
 BENCH_OBJECTS := $(call objects,bench.c $(BENCH) $(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+NOT_COMPILED = $(filter-out $(wildcard $(BENCH_OBJECTS)),$(BENCH_OBJECTS))
 
 bench: ## naive against tiled on this machine, under a minute
-	@echo "compiling up to $(words $(BENCH_OBJECTS)) files, once, 45 s of CPU time in all" \
-	  "on $(CPUS) CPUs; then measuring, about 20 s"
+	@echo "bench: $(if $(NOT_COMPILED),compiling $(words $(NOT_COMPILED)) files on $(CPUS) CPUs \
+	(all of them: 45 s of CPU time); then )measuring, about 20 s"
 	+$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(LIB) $(BUILD)/bench
 	$(RUN) $(BUILD)/bench --quick
 

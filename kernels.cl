@@ -43,7 +43,7 @@ enum attn_cl_number {
     N_TILE_ROWS,                     /* BM of the kernel forward */
     N_HEADS, N_HEADS_KV, N_GROUP, N_DIM, N_DIM_V,
     N_STATE_ROWS,                    /* of a head: see state_row in attn.h */
-    N_VARLEN, N_VARLEN_KV,           /* q, kv are packed: cu_seqlens */
+    N_VARLEN,                        /* q is packed: cu_seqlens_q */
     N_CHUNK_KEYS, N_PART_KEYS,       /* keys of a chunk; of a part, in whole chunks */
     N_LEVELS,                        /* pending states of a work-group */
     N_FACTOR, N_CAP2, N_ICAP2, N_KEEP, /* bits of floats, as in struct problem */
@@ -73,9 +73,9 @@ enum attn_cl_number {
 
 enum attn_cl_flag {
     F_CAUSAL = 1, F_WINDOW = 2, F_CHUNKED = 4, F_BITMAP = 8, F_CSR = 16, F_TREE = 32,
-    F_SEGMENTS = 64, F_BOOL = 128, F_BITS = 256, F_SOFTCAP = 512, F_BIAS = 1024, F_ALIBI = 2048,
-    F_DROPOUT = 4096, F_SOFTMAX1 = 8192, F_SINKS = 16384, F_PARTIAL = 32768, F_O = 65536,
-    F_LSE = 131072, F_REDO = 262144, F_DLSE = 524288
+    F_SEGMENTS = 64, F_BOOL_MASK = 128, F_BIT_MASK = 256, F_SOFTCAP = 512, F_BIAS = 1024,
+    F_ALIBI = 2048, F_DROPOUT = 4096, F_SOFTMAX1 = 8192, F_SINKS = 16384, F_PARTIAL = 32768,
+    F_O = 65536, F_LSE = 131072, F_REDO = 262144, F_DLSE = 524288
 };
 
 /* A sequence of the batch, as in attn.h. */
@@ -523,10 +523,10 @@ int is_visible(const inputs *in, const row *r, int j)
         seen = tree_shows(in, r, j);
     if (seen && HAS(F_SEGMENTS))
         seen = segments_show(in, r, j);
-    if (seen && HAS(F_BOOL))
+    if (seen && HAS(F_BOOL_MASK))
         seen = ((in->bool_mask + NUMBER(N_BOOL))[pair_at(in, N_BOOL, r, j)] != 0) !=
                NUMBER(N_BOOL_TYPE);
-    if (seen && HAS(F_BITS))
+    if (seen && HAS(F_BIT_MASK))
         seen = bit_of(in->bit_mask + NUMBER(N_BIT), pair_at(in, N_BIT, r, j)) !=
                NUMBER(N_BIT_TYPE);
     return seen;

@@ -45,15 +45,14 @@ enum field_axis {
     AXIS_COUNT
 };
 
-/* Who takes a field. */
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_DEVICE = 32,   /* attn_opencl.c */
-    BY_ALL = 63,
+    BY_ALL = 31,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -95,8 +94,7 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
-    MASKS = BY_ALL & ~BY_DILATED,
-    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+    MASKS = BY_ALL & ~BY_DILATED
 };
 
 static const call_field call_fields[] = {
@@ -167,8 +165,8 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -176,7 +174,7 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -201,8 +199,8 @@ static const call_field call_fields[] = {
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
     { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
@@ -254,6 +252,19 @@ static attn_status check_values(const call_field *table, int n, const void *base
     return ATTN_OK;
 }
 
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
 /* The first field that is set and that `taker` does not list is refused by its name. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
@@ -261,16 +272,8 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         const int64_t value = f->takers & taker ? 0 : field_number(f, p);
-        if (!value)
-            continue;
-        if (f->type == F_INT || f->type == F_INT64)
-            put_field(why, f->name, value);
-        else
-            put(why, f->name);
-        put(why, " is set, but ");
-        put(why, who);
-        put(why, f->instead ? " does not take it: " : " does not take it");
-        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+        if (value)
+            return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
 }
@@ -383,4 +386,57 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
 }

@@ -4,18 +4,18 @@
 #pragma once
 
 #include "sizes.c"
-#include "call.h"
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -23,7 +23,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -43,7 +43,7 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 }
 
 /* The place behind those that lie one after the other: key_at without a division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -58,7 +58,7 @@ static void next_place(const attn_params *p, const sequence *s, key_place *at)
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;

@@ -7,17 +7,6 @@
 #include "select.c"
 #include "tuning.c"
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
@@ -44,8 +33,8 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+ * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
@@ -60,7 +49,7 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
-/* Narrows *from..*to-1 to `count` from `begin` on. */
+/* take_part_of narrows *from..*to-1 to `count` from `begin` on. */
 static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
 {
     *from = max64(*from, min64(begin, *to));
@@ -98,7 +87,8 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+ * loses of log2 e. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -123,51 +113,12 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
+ * to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
 }
 
 /* Every array of the call gets its strides, or *why says which one does not fit into memory. */
@@ -180,7 +131,8 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* Whether sequences differ in length or position; else the first stands for all. */
+/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
+ * for all. */
 static int has_batch_arrays(const attn_params *p)
 {
     return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
@@ -194,7 +146,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
+ * what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -204,11 +157,11 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
-        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+        return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
 }
 
-/* The kernel set and the sizes that the caller leaves open. */
+/* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -244,7 +197,7 @@ static void resolve_numbers(problem *pr)
     resolve_kernels(pr);
 }
 
-/* What has to be computed. */
+/* These tell what has to be computed. */
 static int wants_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -260,7 +213,8 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
+ * the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;

@@ -18,8 +18,12 @@ static struct {
 
 /* Refusals that are expected, by a word of the reason. */
 static const char *const expected[] = {
-    "callback", /* a device cannot call the host */
-    "a part of a call", "naive on a device has no raw states", "naive gradients are the CPU's",
+    "score is set, but a device",
+    "mask is set, but a device", /* which cannot call the host */
+    "part.rows (1) is set, but a device",
+    "part.keys (1) is set, but a device",
+    "naive on a device has no raw states",
+    "naive gradients are the CPU's",
     "nothing to do", /* batch 0 */
 };
 

@@ -502,7 +502,9 @@ static void check_bound(subject *s, attn_score_fn score)
     name_tensors(&p, &d);
     CHECK(run(&p) == ATTN_ERR_UNSUPPORTED, "it ran");
     attn_check(&p, NULL, 0, why, sizeof why);
-    CHECK(strstr(why, "opencl refused: score is a callback; the CPU cannot") != NULL,
+    CHECK(strstr(why,
+                 "opencl refused: score is set, but a device does not take it; the CPU cannot") !=
+              NULL,
           "it says \"%s\"", why);
     release(s, &d);
 }
@@ -625,9 +627,34 @@ static void check_refusal(subject *s)
     p.o.data = o;
     CHECK(attn_explain(&p, &info) == ATTN_OK && strcmp(info.backend_name, "cpu") == 0, "%s",
           info.backend_name);
-    CHECK(strstr(info.reasons, "opencl refused: score is a callback") != NULL, "it says \"%s\"",
-          info.reasons);
+    CHECK(strstr(info.reasons, "opencl refused: score is set, but a device does not take it") !=
+              NULL,
+          "it says \"%s\"", info.reasons);
     CHECK(run(&p) == ATTN_OK, "refused");
+}
+
+/* A device knows no parts: neither of a call nor of its gradients. */
+static void check_part(subject *s)
+{
+    const attn_backend backend = attn_opencl_backend(s->gpu, NULL);
+    const char *expected = "opencl refused: part.rows (1) is set, but a device does not take it";
+    attn_gradients g = { 0 };
+    attn_params p;
+    attn_info info;
+    attn_backward_info back;
+    if (!begin_case("a part runs on the CPU"))
+        return;
+    make_subject(s);
+    p = s->p;
+    p.backend = &backend;
+    p.part.rows = 1;
+    p.part.row_begin = 3;
+    p.part.row_count = ROWS - 7;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, expected) != NULL,
+          "it says \"%s\"", info.reasons);
+    g.dq.data = s->p.o.data;
+    CHECK(attn_backward_explain(&p, &g, &back) == ATTN_OK && strstr(back.reasons, expected) != NULL,
+          "of gradients it says \"%s\"", back.reasons);
 }
 
 /* The times of a call on a queue that measures; none are promised together with an event. */
@@ -720,6 +747,7 @@ static void check_device(void)
         check_times(&s, &o);
         check_least_flops(&s, &o);
         check_threads(&s, &o);
+        check_part(&s);
     }
     attn_opencl_close(gpu);
     free(gpu);

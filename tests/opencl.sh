@@ -276,6 +276,20 @@ oclgrind_planted() {
         's/if (j >= keys || c >= dim)/if (c >= dim)/' "invalid write"
 }
 
+# What is not OpenCL's alone in src/opencl compiles without it: another API could use it as it is.
+rooms() {
+    for room in fields plan arrays describe; do
+        printf '#include "src/api/attn.h"\n#include "src/opencl/%s.c"\n' $room > "$work/room.c"
+        if $COMPILE -Wno-unused-function -I. -MD -MF "$work/room.d" -c "$work/room.c" \
+            -o "$work/room.o" && ! grep -E 'attn_opencl|loader|device\.c|session' "$work/room.d"; then
+            echo "opencl: src/opencl/$room.c compiles without OpenCL"
+        else
+            failed=1
+            echo "FAILED opencl: src/opencl/$room.c is not free of OpenCL"
+        fi
+    done
+}
+
 gate() {
     if sh tools/opencl_gate.sh "$work/gate" > "$work/log" 2>&1; then
         grep 'skipped' "$work/log"
@@ -300,7 +314,7 @@ lane() {
 
 (lane first pocl_exact on_rusticl on_intel pocl_planted oclgrind_planted) &
 first=$!
-(JOBS=1 lane second gate pocl_groups pocl_cases oclgrind_clean absent)
+(JOBS=1 lane second rooms gate pocl_groups pocl_cases oclgrind_clean absent)
 status=$?
 wait "$first" || status=1
 exit "$status"

@@ -257,8 +257,13 @@ static void check_refusals(void)
     refuses(&small, &p, "the logits of a head exceed");
     p = shape_of(1, 2, 2, 100, 100, 64);
     p.score = same_logit;
-    refuses(&usual, &p, "score is a callback");
+    refuses(&usual, &p, "score is set, but a device does not take it");
     p.score = NULL;
+    p.part.keys = 1;
+    p.part.key_count = 100;
+    refuses(&usual, &p, "part.keys (1) is set, but a device does not take it");
+    p.part.keys = 0;
+    p.part.key_count = 0;
     p.num_heads_kv = 3;
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_ERR_ARG && !plan.runs, "3 heads for 2");
     CHECK(strstr(plan.why, "num_heads") != NULL, "it says \"%s\"", plan.why);

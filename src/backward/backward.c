@@ -120,15 +120,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
-}
-
 /* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)

@@ -3,21 +3,10 @@
  */
 #pragma once
 
-#include "../text.c"
 #include "loader.c"
+#include "plan.c"
 
-/* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
-enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
-
-typedef struct variant {
-    int part, exact;
-    int kv_type; /* an attn_dtype, or MIXED */
-    int rows;    /* of a tile: 16, 32, 64 */
-    int columns; /* of V: 64, 128, 256 */
-    int pairs;
-} variant;
-
-enum { MIXED = 3, TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+enum { TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
 #define VARIANTS (PART_COUNT * 2 * TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
@@ -227,6 +216,17 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
             walk->wanted && *walk->wanted && walk->devices ? "named " : "that can run the kernels");
         put(why, walk->wanted && walk->devices ? walk->wanted : "");
     }
+}
+
+static device_limits limits_of(const attn_opencl_info *info, int exact)
+{
+    device_limits limits;
+    limits.compute_units = info->compute_units;
+    limits.local_bytes = info->local_bytes;
+    limits.allocation_bytes = info->allocation_bytes;
+    limits.exact = exact;
+    limits.divide = 0;
+    return limits;
 }
 
 static void describe_device(attn_opencl *gpu)

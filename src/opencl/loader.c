@@ -5,10 +5,9 @@
  */
 #pragma once
 
+#include "../config.h"
 #include "../../attn_opencl.h"
-#include "../../kernels.cl" /* for its numbers: the kernels are left out */
 
-#include <string.h>
 #ifdef _WIN32
 #include <windows.h>
 #define CL_CALL __stdcall

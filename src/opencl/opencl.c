@@ -138,8 +138,8 @@ ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *ho
     backend.workspace_size = call_workspace;
     backend.run = run_call;
     backend.supports_gradients = supports_gradients;
-    backend.gradients_size = gradients_size;
-    backend.run_gradients = run_gradients;
+    backend.gradients_size = gradient_workspace;
+    backend.run_gradients = run_gradient_call;
     return backend;
 }
 
@@ -160,7 +160,7 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->part_keys = pl->parts > 1 ? pl->part_keys : 0;
     to->items = pl->items;
     to->groups = pl->groups;
-    to->local_bytes = (size_t)local_bytes_of(pl->forward.rows, pl->forward.columns);
+    to->local_bytes = (size_t)pl->local_bytes;
     to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
 }
 
@@ -171,7 +171,6 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     device_plan pl;
     attn_problem pr;
     attn_status status;
-    const char *fault;
     text why;
     if (!to)
         return ATTN_ERR_ARG;
@@ -185,11 +184,11 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     if (status)
         return status;
     limits = limits_of(info, info->exact);
-    pl = plan_device(&pr, &limits);
-    fault = refuse_plan(&pr, &limits, &pl);
-    put(&why, fault ? fault : "ok");
-    to->runs = fault == NULL;
-    if (to->runs)
-        show_plan(&pr, &pl, to);
+    pl = plan_device(&pr, &limits, 0);
+    if (refuse_plan(&pr, &limits, &pl, &why))
+        return ATTN_OK;
+    put(&why, "ok");
+    to->runs = 1;
+    show_plan(&pr, &pl, to);
     return ATTN_OK;
 }

@@ -4,12 +4,24 @@
 #pragma once
 
 #include "../seam.h"
-#include "../sizes.c"
-#include "device.c"
+#include "fields.c"
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
 #define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
 #define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
+
+/* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
+enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
+
+typedef struct variant {
+    int part, exact;
+    int kv_type; /* an attn_dtype, or MIXED */
+    int rows;    /* of a tile: 16, 32, 64 */
+    int columns; /* of V: 64, 128, 256 */
+    int pairs;
+} variant;
+
+enum { MIXED = 3 };
 
 /* What the plan depends on besides the problem. */
 typedef struct device_limits {
@@ -24,19 +36,10 @@ typedef struct device_plan {
     int64_t tiles, parts, slices, items, groups;
     int64_t chunk_keys, part_keys, levels;
     int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t statistics_bytes;           /* of rows, for gradients */
+    int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
-
-static device_limits limits_of(const attn_opencl_info *info, int exact)
-{
-    device_limits limits;
-    limits.compute_units = info->compute_units;
-    limits.local_bytes = info->local_bytes;
-    limits.allocation_bytes = info->allocation_bytes;
-    limits.exact = exact;
-    limits.divide = 0;
-    return limits;
-}
 
 /* Local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
@@ -100,12 +103,14 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     return n;
 }
 
-/* Whether something must be asked pair by pair; callbacks are refused before. */
+/* What must be asked pair by pair; callbacks are refused before. */
+#define F_BY_PAIR                                                                                  \
+    (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
+     F_ALIBI | F_DROPOUT)
+
 static int has_pairs(const attn_params *p)
 {
-    return p->block_mask.bitmap || p->block_mask.row_offsets || p->tree_parents || p->q_segments ||
-           p->bool_mask.data || p->bit_mask.data || p->softcap > 0 || p->bias.data ||
-           p->alibi_slopes || p->dropout_p > 0;
+    return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
 /* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
@@ -159,7 +164,7 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
-static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
+static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
@@ -188,7 +193,48 @@ static device_plan plan_device(const attn_problem *pr, const device_limits *limi
                                    : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
                                          (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
+    pl.local_bytes =
+        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
     return pl;
+}
+
+/* Rows of all heads, as in state_row. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* The kernels of gradients have no block_m and alpha in local memory, but dout_at. */
+static int64_t gradient_local_bytes(const device_plan *pl)
+{
+    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
+}
+
+/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
+{
+    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
+    device_plan pl;
+    memset(&pl, 0, sizeof pl);
+    pl.forward.part = PART_BACKWARD;
+    pl.forward.exact = limits->exact;
+    pl.forward.kv_type = MIXED;
+    pl.forward.pairs = has_pairs(&pr->p);
+    pl.forward.columns = columns <= 64 ? 64 : 128;
+    pl.forward.rows = 64;
+    if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
+        pl.forward.rows = 32;
+    pl.local_bytes = gradient_local_bytes(&pl);
+    pl.statistics_bytes = 12 * all_rows(&pr->p);
+    pl.programs = 1u << PART_BACKWARD;
+    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
+    return pl;
+}
+
+/* gradients: of attn_backward. */
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
+{
+    return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
 /* Of the textbook: the logits of a head, and a factor for each row. */
@@ -203,49 +249,33 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-static const char times_or_event[] =
-    "times are known when a call has ended: with event it returns before";
-static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
-static const char too_many_keys[] = "a sequence has more than 2^30 keys";
-static const char too_little_local[] = "its work-groups have too little local memory for a tile";
-static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
-
-/* Bytes of the largest array that the device has. */
-static int64_t most_memory(const device_limits *limits)
+/* Whether one applies; *why is then the first. */
+static int refuse(const refusal *refusals, int count, text *why)
 {
-    return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
+    int i = 0;
+    while (i < count && !refusals[i].applies)
+        i++;
+    put(why, i < count ? refusals[i].why : "");
+    return i < count;
 }
 
-/* The first that applies, or NULL. */
-static const char *first_refusal(const refusal *refusals, int count)
+/* Whether no device of these limits can run the call; *why then says why. */
+static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
+                       text *why)
 {
-    int i;
-    for (i = 0; i < count; i++)
-        if (refusals[i].applies)
-            return refusals[i].why;
-    return NULL;
-}
-
-/* Why no device of these limits can run the call, or NULL. */
-static const char *refuse_plan(const attn_problem *pr, const device_limits *limits,
-                               const device_plan *pl)
-{
-    const attn_params *p = &pr->p;
-    const int naive = runs(pl, PART_NAIVE);
-    const int64_t most = most_memory(limits);
+    const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
+    const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
     const refusal refusals[] = {
-        { p->part.rows || p->part.keys, "a part of a call" },
-        { p->score != NULL, "score is a callback" },
-        { p->mask != NULL, "mask is a callback" },
-        { naive && p->partial, "naive on a device has no raw states" },
+        { naive && gradients, "naive gradients are the CPU's" },
+        { naive && pr->p.partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { !naive &&
-              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
-          too_little_local },
+        { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },
+        { pr->max_q_len > MOST_KEYS / pr->group, "a sequence has more than 2^30 rows of a group" },
+        { pl->local_bytes > (int64_t)limits->local_bytes,
+          "its work-groups have too little local memory for a tile" },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
+        { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
 }

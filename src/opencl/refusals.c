@@ -20,135 +20,121 @@ static double call_flops(const attn_problem *pr)
            (p->causal && pr->max_q_len > 1 ? 2 : 1);
 }
 
-/* Of a function that says whether a call is supported; fault NULL = it is. bound: to the device,
- * the CPU cannot take it. */
-static int answer(const char *fault, int bound, char *why, size_t why_bytes)
+static const char times_or_event[] =
+    "times are known when a call has ended: with event it returns before";
+static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
+
+/* Whether the CPU cannot take the call: the caller waits for the device's event, or has arrays
+ * there. g: NULL for attn_forward. */
+static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
 {
-    text t = text_in(why, why_bytes);
-    put(&t, fault ? fault : "");
-    if (fault && bound)
-        put(&t, "; the CPU cannot take what waits for the device or lies there");
-    return !fault ? 1 : bound ? -1 : 0;
+    const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
+    field_walk walks[2];
+    int found = how->event != NULL, i;
+    walks[0] = walk_fields(p);
+    walks[1] = g ? walk_gradient_fields(&g->g) : walks[0];
+    for (i = 0; i < 2; i++) {
+        field_walk *w = &walks[i];
+        found |= sums[i] && named_buffer(how, sums[i]);
+        while (next_field(w)) {
+            const int there = w->row && w->row->array && !w->row->shared;
+            const void *data = there ? field_data(w->f, w->base) : NULL;
+            found |= data && named_buffer(how, data);
+        }
+    }
+    return found;
 }
 
-static const char not_open[] = "no device is open";
-
-static int any_named(const attn_opencl_call *how, const void *const *data, size_t count)
+/* Whether the host would have to fetch an array that the call writes; *why then says which. */
+static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
+                           int gradients, text *why)
 {
-    size_t i;
-    for (i = 0; i < count; i++)
-        if (data[i] && named_buffer(how, data[i]))
+    while (next_field(&w)) {
+        const int which = w.row ? array_in_call(w.row->array, p, gradients) : NO_ARRAY;
+        const void *data = which >= OUT_O ? field_data(w.f, w.base) : NULL;
+        if (data && !named_buffer(how, data)) {
+            put(why, w.f->name);
+            put(why, " is not in call.buffers");
             return 1;
+        }
+    }
     return 0;
 }
 
-/* Whether the caller waits for the device's event, or has arrays there. */
-static int is_bound(const attn_opencl_call *how, const attn_params *p)
+/* Likewise of sums over pairs. */
+static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
+                       text *why)
 {
-    const void *const data[] = { p->q.data,     p->k.data,      p->v.data,         p->o.data,
-                                 p->lse.data,   p->bias.data,   p->bool_mask.data, p->bit_mask.data,
-                                 p->q_segments, p->kv_segments, p->state.m,        p->state.l,
-                                 p->state.o,    p->logits.data };
-    return how->event || any_named(how, data, COUNT_OF(data));
+    if (!sum->data || named_buffer(how, sum->data))
+        return 0;
+    put(why, name);
+    put(why, " is not in call.buffers");
+    return 1;
 }
 
-static int is_gradient_bound(const attn_opencl_call *how, const attn_params *p,
-                             const attn_gradients *g)
-{
-    const void *const data[] = { g->dout.data, g->dlse.data,  g->dq.data, g->dk.data,
-                                 g->dv.data,   g->dbias.data, g->dsinks,  g->dslopes };
-    return is_bound(how, p) || any_named(how, data, COUNT_OF(data));
-}
-
-/* What of the call, the object or its options stands against it, or NULL. */
-static const char *refuse_call(const attn_opencl_call *how, const attn_problem *pr,
-                               const device_plan *pl)
+/* Whether anything of the call but its plan, of the object or its options stands against it. */
+static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
+                       const attn_gradient_call *g, text *why)
 {
     const attn_opencl *gpu = how->gpu;
-    const attn_params *resolved = &pr->p;
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
+    const double flops = (g ? 2.5 : 1) * call_flops(pr);
+    const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
+    const refusal others[] = {
         { how->event != NULL && how->times != NULL, times_or_event },
-        { !runs(pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
     };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    if (refuse(exact, COUNT_OF(exact), why))
+        return 1;
+    if (how->event && has_host_output(how, &pr->p, walk_fields(&pr->p), g != NULL, why))
+        return 1;
+    if (how->event && g &&
+        (has_host_output(how, &pr->p, walk_gradient_fields(&g->g), 1, why) ||
+         is_host_sum(how, &g->bias, "dbias", why) || is_host_sum(how, &g->slopes, "dslopes", why)))
+        return 1;
+    return refuse(others, COUNT_OF(others), why);
+}
+
+/* Whether the device takes the call: *why, maybe empty, says why not. */
+static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
+                 text *why)
+{
+    attn_opencl *gpu = how->gpu;
+    device_limits limits;
+    device_plan pl;
+    const char *fault;
+    if (!gpu || !gpu->queue) {
+        put(why, "no device is open");
+        return 0;
+    }
+    limits = limits_of(&gpu->info, gpu->exact);
+    pl = plan_device(pr, &limits, g != NULL);
+    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
+        return 0;
+    fault = distrust(gpu, &pl, g != NULL);
+    put(why, fault ? fault : "");
+    return fault == NULL;
+}
+
+/* As backends answer: see attn_backend. */
+static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
+                  text why)
+{
+    if (takes(how, pr, g, &why))
+        return 1;
+    if (!is_bound(how, &pr->p, g))
+        return 0;
+    put(&why, "; the CPU cannot take what waits for the device or lies there");
+    return -1;
 }
 
 static int supports_call(const attn_backend *self, const attn_problem *pr, char *why,
                          size_t why_bytes)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    device_limits limits;
-    device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue)
-        return answer(not_open, is_bound(how, &pr->p), why, why_bytes);
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_device(pr, &limits);
-    fault = refuse_call(how, pr, &pl);
-    if (!fault)
-        fault = refuse_plan(pr, &limits, &pl);
-    if (!fault)
-        fault = distrust(gpu, &pl, 0);
-    return answer(fault, is_bound(how, &pr->p), why, why_bytes);
-}
-
-/* The first gradient that the host would have to fetch, or NULL. */
-static const char *host_gradient(const attn_opencl_call *how, const attn_gradients *g)
-{
-    const named_output outputs[] = {
-        { "dq is not in call.buffers", g->dq.data },
-        { "dk is not in call.buffers", g->dk.data },
-        { "dv is not in call.buffers", g->dv.data },
-        { "dsinks is not in call.buffers", g->dsinks },
-        { "dbias is not in call.buffers", g->dbias.data },
-        { "dslopes is not in call.buffers", g->dslopes },
-    };
-    return first_on_host(how, outputs, sizeof outputs / sizeof *outputs);
-}
-
-/* Likewise of gradients. */
-static const char *refuse_gradients(const attn_opencl_call *how, const attn_problem *pr,
-                                    const attn_gradients *g, const device_limits *limits,
-                                    const device_plan *pl)
-{
-    const attn_opencl *gpu = how->gpu;
-    const attn_params *resolved = &pr->p;
-    const int64_t most = most_memory(limits);
-    const char *fetched = how->event ? host_gradient(how, g) : NULL;
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { fetched != NULL, fetched },
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { resolved->score != NULL, "score is a callback" },
-        { resolved->mask != NULL, "mask is a callback" },
-        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
-        { 2.5 * call_flops(pr) < gpu->least_flops, too_few_flops },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { 12 * all_rows(resolved) > most, "statistics of rows exceed an array of the device" },
-        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
-    };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    return answer((const attn_opencl_call *)self->user, pr, NULL, text_in(why, why_bytes));
 }
 
 static int supports_gradients(const attn_backend *self, const attn_problem *pr,
                               const attn_gradient_call *g, char *why, size_t why_bytes)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    const int bound = is_gradient_bound(how, &pr->p, &g->g);
-    device_limits limits;
-    device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue)
-        return answer(not_open, bound, why, why_bytes);
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_gradients(pr, &limits);
-    fault = refuse_gradients(how, pr, &g->g, &limits, &pl);
-    if (!fault)
-        fault = distrust(gpu, &pl, 1);
-    return answer(fault, bound, why, why_bytes);
+    return answer((const attn_opencl_call *)self->user, pr, g, text_in(why, why_bytes));
 }

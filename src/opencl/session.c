@@ -5,77 +5,22 @@
  */
 #pragma once
 
+#include "describe.c"
 #include "programs.c"
-#include "plan.c"
 
-/* Arrays that kernels read, in the order of their arguments: INPUTS in kernels.cl. */
-enum input {
-    IN_Q,
-    IN_K,
-    IN_V,
-    IN_TABLE,
-    IN_BIAS,
-    IN_BOOL,
-    IN_BIT,
-    IN_BITMAP,
-    IN_OFFSETS,
-    IN_COLUMNS,
-    IN_Q_SEGMENTS,
-    IN_KV_SEGMENTS,
-    IN_TREE,
-    IN_SLOPES,
-    IN_SINKS,
-    KERNEL_INPUTS,
-    IN_O = KERNEL_INPUTS,
-    IN_LSE,
-    IN_DOUT,
-    IN_DLSE,
-    INPUT_COUNT /* of gradients only */
-};
+enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
-/* Arrays that they write. */
-enum output {
-    OUT_O,
-    OUT_LSE,
-    OUT_M,
-    OUT_L,
-    OUT_STATE_O,
-    OUT_LOGITS,
-    OUT_DQ,
-    OUT_DK,
-    OUT_DV,
-    OUT_DSINKS,
-    OUT_DBIAS,
-    OUT_DSLOPES,
-    OUTPUT_COUNT
-};
+/* Where an array lies: in the caller's buffer, in the host's memory, in a copy. */
+enum place { NAMED, IN_PLACE, COPIED };
 
-enum { MOST_BUFFERS = INPUT_COUNT + OUTPUT_COUNT + 8 };
-
-/* An array as it lies in memory, of the host or of a device: four axes, strides in elements, 0 =
- * broadcast. Elements have 1, 8, 16 or 32 bits. */
-typedef struct array {
-    const void *data;
-    int bits;
-    int64_t count[4], stride[4];
-} array;
-
-typedef struct session session;
-typedef struct written written;
-
-/* Brings what a call writes of an output from its copy to the host. */
-typedef void (*scatter_fn)(const session *s, const written *w, const char *from);
-
-struct written {
+/* An array of the call on the device. */
+typedef struct bound {
     array host;
-    cl_handle memory;
+    cl_handle memory;  /* NULL = it is not there */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
-    int how;           /* enum place */
-    scatter_fn scatter;
-};
-
-enum place { NAMED, IN_PLACE, COPIED }; /* the caller's buffer; the host's memory; a copy */
+    int place;         /* enum place */
+} bound;
 
 /* Where time goes: from the start of one command to the end of another, or the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
@@ -91,7 +36,7 @@ typedef struct shared_array {
     cl_handle memory;
 } shared_array;
 
-struct session {
+typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
     const attn_problem *pr;
@@ -101,14 +46,13 @@ struct session {
     const char *failed; /* what the error happened in */
     int buffer_count, shared_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[INPUT_COUNT + OUTPUT_COUNT];
+    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
-    cl_handle input[INPUT_COUNT];
-    written output[OUTPUT_COUNT];
+    bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
     int timed_count;
     timed timed[MOST_TIMED]; /* commands whose times nobody has read yet */
-};
+} session;
 
 static int has_failed(session *s, cl_int error, const char *what)
 {
@@ -261,8 +205,8 @@ static launch open_launch(session *s, const variant *v, const char *name)
         return l;
     add_memory(&l, s->numbers_buffer);
     add_memory(&l, s->sequences);
-    for (i = 0; i < KERNEL_INPUTS; i++)
-        add_memory(&l, s->input[i]);
+    for (i = IN_Q; i <= IN_SINKS; i++)
+        add_memory(&l, s->array[i].memory);
     return l;
 }
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "check.c"
-#include "gradients.c"
+#include "call.c"
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
@@ -44,10 +44,10 @@ typedef struct trial_arrays {
 typedef struct trial {
     attn_opencl_call how;
     attn_opencl_buffer named;
-    attn_backend backend;
     device_limits limits;
     attn_params p;
-    int gradients; /* nonzero: a trial of attn_backward */
+    attn_problem pr; /* p as the device gets it */
+    int gradients;   /* nonzero: a trial of attn_backward */
     attn_gradients g;
     int64_t key_base;
     trial_arrays arrays;
@@ -141,52 +141,6 @@ static void fill_gradients(trial *t, const variant *v)
     g->dslopes = a->out.dslopes;
 }
 
-static int trial_supports(const attn_backend *self, const attn_problem *pr, char *why,
-                          size_t why_bytes)
-{
-    (void)self;
-    (void)pr;
-    (void)why;
-    (void)why_bytes;
-    return 1;
-}
-
-static attn_status trial_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
-{
-    (void)self;
-    (void)pr;
-    *bytes = TRIAL_WORKSPACE;
-    return ATTN_OK;
-}
-
-static attn_status trial_run(const attn_backend *self, const attn_problem *pr, void *workspace,
-                             size_t bytes)
-{
-    const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, pr, workspace, bytes);
-}
-
-static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
-                                    const attn_gradient_call *g, char *why, size_t why_bytes)
-{
-    (void)g;
-    return trial_supports(self, pr, why, why_bytes);
-}
-
-static attn_status trial_gradients_size(const attn_backend *self, const attn_problem *pr,
-                                        const attn_gradient_call *g, size_t *bytes)
-{
-    (void)g;
-    return trial_workspace(self, pr, bytes);
-}
-
-static attn_status trial_run_gradients(const attn_backend *self, const attn_problem *pr,
-                                       const attn_gradient_call *g, void *workspace, size_t bytes)
-{
-    const trial *t = (const trial *)self->user;
-    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
-}
-
 /* All but the problem. */
 static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
 {
@@ -198,15 +152,6 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->named.address = &t->arrays;
     t->named.bytes = sizeof t->arrays;
     t->limits = limits_of(&gpu->info, gpu->exact);
-    t->backend.abi = ATTN_KERNEL_ABI;
-    t->backend.name = "opencl";
-    t->backend.user = t;
-    t->backend.supports = trial_supports;
-    t->backend.workspace_size = trial_workspace;
-    t->backend.run = trial_run;
-    t->backend.supports_gradients = trial_supports_gradients;
-    t->backend.gradients_size = trial_gradients_size;
-    t->backend.run_gradients = trial_run_gradients;
 }
 
 /* Whether the device's results will do; by how much they are off at most. */
@@ -227,10 +172,24 @@ static int is_near(const trial *t, float *off)
     return near;
 }
 
-static attn_status call_trial(trial *t)
+static attn_status call_cpu(trial *t, int gradients)
 {
-    return t->gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
-                        : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+    return gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
+                     : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+}
+
+static attn_status call_device(trial *t)
+{
+    text nobody = text_in(NULL, 0);
+    attn_gradient_call g;
+    attn_status status = attn_problem_of(&t->p, &t->pr, NULL, 0);
+    if (!status && t->gradients)
+        status = resolve_gradients(&t->pr.p, &t->g, &nobody);
+    if (status)
+        return status;
+    g = gradient_call(&t->pr.p, &t->g);
+    return run_within(&t->limits, &t->how, &t->pr, t->gradients ? &g : NULL, t + 1,
+                      TRIAL_WORKSPACE);
 }
 
 /* The problem on the CPU and on the device; why not, if not. */
@@ -241,7 +200,7 @@ static int run_trial(trial *t, text *why)
     attn_status status = ATTN_OK;
     float off = 0;
     if (t->gradients)
-        status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE); /* they read o and lse */
+        status = call_cpu(t, 0); /* they read o and lse */
     t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
                                           sizeof t->arrays, &t->arrays, &error);
     if (error) {
@@ -249,10 +208,9 @@ static int run_trial(trial *t, text *why)
         return 0;
     }
     if (!status)
-        status = call_trial(t);
-    t->p.backend = &t->backend;
+        status = call_cpu(t, t->gradients);
     if (!status)
-        status = call_trial(t);
+        status = call_device(t);
     if (!status)
         error =
             gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1, offsetof(trial_arrays, out),

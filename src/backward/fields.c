@@ -1,0 +1,122 @@
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../api/backward.h"
+#include "../fields.c"
+
+/* These bits name the gradients, or parts of them, that some work is about. */
+enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
+#define WANT_KEYS (WANT_DK | WANT_DV)
+#define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
+
+static int wanted(const attn_gradients *g)
+{
+    return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
+           (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
+           (g->dsinks ? WANT_SINKS : 0);
+}
+
+/* longest counts the rows and keys of the longest sequence that may come. */
+static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+{
+    int64_t b;
+    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
+    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
+    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
+        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
+    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
+        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+}
+
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
+static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
+{
+    int64_t packed = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        a->stride[axis] = 0;
+        if (!a->kept[axis])
+            a->count[axis] = 1;
+        else
+            a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
+        packed = times(packed, a->count[axis]);
+    }
+}
+
+static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
+{
+    const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
+    attn_sum_axes a;
+    a.data = d->data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
+    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
+    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
+    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
+    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    pack_axes(&a, given);
+    return a;
+}
+
+static int keeps_all(const attn_sum_axes *a)
+{
+    return a->kept[ATTN_AXIS_BATCH] && a->kept[ATTN_AXIS_HEAD] && a->kept[ATTN_AXIS_ROW] &&
+           a->kept[ATTN_AXIS_KEY];
+}
+
+static attn_sum_axes slope_axes(const attn_params *p, float *data)
+{
+    const ptrdiff_t given[4] = { 0, 0, 0, 0 };
+    attn_sum_axes a;
+    a.data = data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
+    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
+    a.kept[ATTN_AXIS_HEAD] = 1;
+    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    pack_axes(&a, given);
+    return a;
+}
+
+#define AT(member) offsetof(attn_gradients, member)
+
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+};
+#undef AT
+
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}

@@ -1,0 +1,165 @@
+/* src/opencl/bind.c - where the arrays of a call lie on the device, and how they come there and back.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "session.c"
+
+/* The caller's buffer that has the array, or NULL. */
+static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const void *data)
+{
+    int i;
+    for (i = 0; how->buffers && i < how->num_buffers; i++) {
+        const attn_opencl_buffer *b = &how->buffers[i];
+        if ((uintptr_t)data >= (uintptr_t)b->address &&
+            (uintptr_t)data - (uintptr_t)b->address < b->bytes)
+            return b;
+    }
+    return NULL;
+}
+
+/* The caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer with
+ * CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its arrays. */
+static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
+{
+    shared_array *found = s->shared;
+    size_t bytes = 0;
+    int i;
+    if (!named->svm)
+        return named->mem;
+    while (found < s->shared + s->shared_count && found->of != named->mem)
+        found++;
+    if (found == s->shared + s->shared_count) {
+        for (i = 0; i < s->call->num_buffers; i++) {
+            const attn_opencl_buffer *b = &s->call->buffers[i];
+            if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
+                bytes = b->offset + b->bytes;
+        }
+        found->of = named->mem;
+        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
+                                   named->mem, "using SVM");
+        s->shared_count++;
+    }
+    return found->memory;
+}
+
+/* Bytes from the caller's address to the array's element 0. */
+static int64_t bytes_into(const attn_opencl_buffer *named, const array *a)
+{
+    return (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
+}
+
+/* Whether the array lies where the caller's buffer says, and that is in its memory. */
+static int fits_named(session *s, const attn_opencl_buffer *named, const array *a,
+                      const array_bytes *all)
+{
+    const int64_t start = bytes_into(named, a), before = all->offset;
+    const int64_t element = a->bits < 8 ? 1 : a->bits / 8;
+    size_t room = named->offset + named->bytes;
+    const char *fault = NULL;
+    if (!named->mem)
+        fault = "call.buffers: mem is NULL";
+    else if (start - before < 0 || start - before + all->bytes > (int64_t)named->bytes)
+        fault = "call.buffers: an array exceeds the bytes of its buffer";
+    else if (((int64_t)named->offset + start) % element)
+        fault = "call.buffers: offset is no multiple of an array's element";
+    else if (!named->svm &&
+             s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
+        fault = "call.buffers: mem is no cl_mem";
+    else if (room < named->offset || room - named->offset < named->bytes)
+        fault = "call.buffers: offset + bytes exceed the cl_mem";
+    return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
+}
+
+/* Brings what the call reads of an array to its copy, or what it has written back. */
+static void move_copy(session *s, const bound *b, int64_t bytes, int back)
+{
+    array_copy c;
+    c.host = &b->host;
+    c.stride = b->stride;
+    c.back = back;
+    c.at = (char *)map_buffer(s, b->memory, back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
+                              bytes);
+    if (c.at && b->place == COPIED)
+        copy_array(s->pr, &c);
+    unmap_buffer(s, b->memory, c.at);
+}
+
+/* The array becomes an argument of kernels. number: where its offset goes, and its strides behind,
+ * as many as it has there. */
+static void bind_array(session *s, int which, const array *a, int number, int strides)
+{
+    const attn_opencl_buffer *named = named_buffer(s->call, a->data);
+    const int written = which >= OUT_O;
+    const cl_flags flags = written ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
+    bound *b = &s->array[which];
+    array_bytes all;
+    int axis;
+    if (s->error || !a->data)
+        return;
+    all = bytes_of_array(a);
+    if (all.elements == 0 || (named && !fits_named(s, named, a, &all)))
+        return;
+    b->host = *a;
+    memcpy(b->stride, a->stride, sizeof b->stride);
+    if (named) {
+        b->place = NAMED;
+        b->memory = memory_of(s, named);
+        b->offset = (int64_t)named->offset + bytes_into(named, a);
+    } else if (s->gpu->info.shares_memory && (written ? all.between == 0 : all.between <= 0)) {
+        b->place = IN_PLACE;
+        b->memory = new_buffer(s, flags | CL_MEM_USE_HOST_PTR, all.bytes, all.first,
+                               "using an array in place");
+        b->offset = all.offset;
+    } else {
+        const int64_t bytes = pack_strides(a, b->stride);
+        b->place = COPIED;
+        b->memory = new_buffer(s, flags, bytes, NULL, "memory for an array");
+        if (!written)
+            move_copy(s, b, bytes, 0);
+    }
+    s->numbers[number] = b->offset;
+    for (axis = 0; axis < strides; axis++)
+        s->numbers[number + 1 + axis] = b->stride[axis];
+}
+
+/* Waits for the device and brings what it has written to the host. */
+static void fetch_array(session *s, const bound *b)
+{
+    int64_t packed[4];
+    if (!s->error && b->memory && b->place != NAMED)
+        move_copy(s, b,
+                  b->place == COPIED ? pack_strides(&b->host, packed)
+                                     : bytes_of_array(&b->host).bytes,
+                  1);
+}
+
+static void bind_fields(session *s, field_walk w, const asked *all, int gradients)
+{
+    while (next_field(&w)) {
+        const int which = w.row ? array_in_call(w.row->array, &s->pr->p, gradients) : NO_ARRAY;
+        array a;
+        int strides = 0;
+        if (which == NO_ARRAY || !field_data(w.f, w.base))
+            continue;
+        a = array_of(w.f, w.base, all, w.row->reach);
+        while (strides < 4 && w.f->stride[strides])
+            strides++;
+        bind_array(s, which, &a, w.row->number, strides);
+    }
+}
+
+/* g: NULL for attn_forward. */
+static void bind_arrays(session *s, const attn_gradient_call *g)
+{
+    const asked all = asked_of(s->pr);
+    const array columns = columns_array(&s->pr->p, &all);
+    bind_fields(s, walk_fields(&s->pr->p), &all, g != NULL);
+    bind_array(s, IN_COLUMNS, &columns, N_COLUMNS, 0);
+    if (g) {
+        const array bias = sums_array(&g->bias), slopes = sums_array(&g->slopes);
+        bind_fields(s, walk_gradient_fields(&g->g), &all, 1);
+        bind_array(s, OUT_DBIAS, &bias, N_DBIAS, 4);
+        bind_array(s, OUT_DSLOPES, &slopes, N_DSLOPES, 4);
+    }
+}

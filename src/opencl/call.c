@@ -1,0 +1,164 @@
+/* src/opencl/call.c - one call on the device, from its arrays to its end.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "gradients.c"
+
+/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
+static int64_t *sequences_of(session *s)
+{
+    return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
+}
+
+static int32_t *tiles_of(session *s)
+{
+    return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
+}
+
+static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
+{
+    return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
+           pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
+           pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
+}
+
+static void describe_call(session *s)
+{
+    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
+    describe_sequences(s->pr, s->numbers, sequences_of(s));
+    if (s->pl.tiles)
+        describe_tiles(s->pr, &s->pl, tiles_of(s));
+    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
+    s->sequences =
+        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
+    if (s->pl.tiles)
+        s->tiles =
+            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+}
+
+/* What the call waits for, and what is waited for at its end. */
+static void await_inputs(session *s)
+{
+    if (s->call->num_wait > 0 && !s->call->wait)
+        has_failed(s, INVALID_VALUE, "call.wait is NULL");
+    if (!s->error && s->call->num_wait > 0)
+        has_failed(s,
+                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
+                                                           s->call->wait, NULL),
+                   "waiting for the caller's events");
+}
+
+static void finish_session(session *s)
+{
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
+        fetch_array(s, &s->array[out]);
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+                   "the event of the end");
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+    else
+        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+    if (s->call->times)
+        read_times(s);
+    while (s->buffer_count > 0)
+        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+}
+
+static attn_status report(const session *s)
+{
+    char sentence[200];
+    text t = text_in(sentence, sizeof sentence);
+    if (!s->error)
+        return ATTN_OK;
+    explain_error(&t, s->failed, s->error);
+    say(s->gpu, ATTN_LOG_WARNING, sentence);
+    if (s->pr->p.log)
+        s->pr->p.log(s->pr->p.log_user, ATTN_LOG_WARNING, sentence);
+    return ATTN_ERR_CALLBACK;
+}
+
+/* A session at the start of the workspace, or NULL: it is too small. */
+static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
+                             const device_plan *pl, void *workspace, size_t bytes)
+{
+    session *s;
+    if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
+        return NULL;
+    s = (session *)(void *)align_memory(workspace);
+    memset(s, 0, sizeof *s);
+    s->gpu = how->gpu;
+    s->call = how;
+    s->pr = pr;
+    s->pl = *pl;
+    s->queue = how->queue ? how->queue : how->gpu->queue;
+    if (how->times)
+        memset(how->times, 0, sizeof *how->times);
+    if (how->queue && !is_in_order(s->gpu, s->queue))
+        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
+    fill_numbers(pr, pl, s->numbers);
+    return s;
+}
+
+/* g: NULL for attn_forward. */
+static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
+                              const attn_problem *pr, const attn_gradient_call *g, void *workspace,
+                              size_t bytes)
+{
+    const device_plan pl = plan_device(pr, limits, g != NULL);
+    session *s = open_session(how, pr, &pl, workspace, bytes);
+    if (!s)
+        return ATTN_ERR_WORKSPACE;
+    if (g)
+        fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
+    bind_arrays(s,
+                g); /* before waiting for the caller's events: copies of the host's are not held */
+    describe_call(s);
+    await_inputs(s);
+    if (g)
+        run_gradients(s, g);
+    else
+        run_forward(s);
+    finish_session(s);
+    return report(s);
+}
+
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
+                            size_t bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    return run_within(&limits, how, pr, NULL, workspace, bytes);
+}
+
+static attn_status run_gradient_call(const attn_backend *self, const attn_problem *pr,
+                                     const attn_gradient_call *g, void *workspace, size_t bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    return run_within(&limits, how, pr, g, workspace, bytes);
+}
+
+static attn_status workspace_of(const attn_backend *self, const attn_problem *pr, int gradients,
+                                size_t *bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    const device_plan pl = plan_device(pr, &limits, gradients);
+    *bytes = (size_t)session_bytes(pr, &pl);
+    return ATTN_OK;
+}
+
+static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
+{
+    return workspace_of(self, pr, 0, bytes);
+}
+
+static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
+                                      const attn_gradient_call *g, size_t *bytes)
+{
+    (void)g;
+    return workspace_of(self, pr, 1, bytes);
+}

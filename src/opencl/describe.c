@@ -1,0 +1,82 @@
+/* src/opencl/describe.c - what kernels are told besides arrays: numbers, sequences, tiles.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "arrays.c"
+
+static int64_t float_number(float x)
+{
+    return (int64_t)bits_of(x);
+}
+
+/* Those of the problem and the plan; fields have told theirs. */
+static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
+{
+    const attn_params *p = &pr->p;
+    copy_numbers(walk_fields(p), n);
+    n[N_FLAGS] = flags_of(walk_fields(p)) | (p->force_redo ? F_REDO : 0);
+    n[N_ITEMS] = pl->items;
+    n[N_PARTS] = pl->parts;
+    n[N_SLICES] = pl->slices;
+    n[N_TILE_ROWS] = pl->forward.rows;
+    n[N_CHUNK_KEYS] = pl->chunk_keys;
+    n[N_PART_KEYS] = pl->part_keys;
+    n[N_LEVELS] = pl->levels;
+    n[N_GROUP] = pr->group;
+    n[N_FACTOR] = float_number(pr->factor);
+    n[N_CAP2] = float_number(pr->cap2);
+    n[N_ICAP2] = float_number(pr->icap2);
+    n[N_KEEP] = float_number(pr->keep_factor);
+    n[N_DROP_BELOW] = pr->drop_below;
+    n[N_SEED_LOW] = (int64_t)(p->dropout_seed & 0xffffffffu);
+    n[N_SEED_HIGH] = (int64_t)(p->dropout_seed >> 32);
+    n[N_DIM_V] = writes_values(p) ? p->head_dim_v : 0;
+    n[N_BOOL_TYPE] = p->bool_mask.invert != 0;
+    n[N_BIT_TYPE] = p->bit_mask.invert != 0;
+    n[N_ALL_ROWS] = all_rows(p);
+}
+
+static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
+                                  const device_plan *pl, int64_t *n)
+{
+    const int columns = pl->forward.columns;
+    copy_numbers(walk_gradient_fields(g), n);
+    n[N_FLAGS] |= flags_of(walk_gradient_fields(g));
+    n[N_KEY_SLICES] = g->dk.data ? ceil_div(p->head_dim, columns) : 0;
+    n[N_VALUE_SLICES] = g->dv.data ? ceil_div(p->head_dim_v, columns) : 0;
+}
+
+/* numbers: with the strides of arrays. */
+static void describe_sequences(const attn_problem *pr, const int64_t *numbers, int64_t *to)
+{
+    const attn_params *p = &pr->p;
+    int64_t b;
+    for (b = 0; b < p->batch; b++, to += S_COUNT) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        to[S_Q_ROW] = s.q_row;
+        to[S_Q_LEN] = s.q_len;
+        to[S_KV_ROW] = s.kv_row;
+        to[S_KV_LEN] = s.kv_len;
+        to[S_COLUMN] = s.column;
+        to[S_OFFSET] = s.offset;
+        to[S_KEY_BASE] = s.key_base;
+        to[S_PREFIX] = s.prefix;
+        to[S_KV_SEGMENT] =
+            s.column + entry32(p->cu_seqlens_kv, b, b * numbers[N_KV_SEGMENTS_BATCH]);
+    }
+}
+
+/* The last rows of a sequence first: with a causal mask they have most to do. */
+static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_t *to)
+{
+    const int64_t rows = pl->forward.rows;
+    int64_t b, first;
+    for (b = 0; b < pr->p.batch; b++) {
+        const int64_t all = attn_sequence_of(pr, b).q_len * pr->group;
+        for (first = round_up(all, rows) - rows; first >= 0; first -= rows, to += TILE_COUNT) {
+            to[TILE_SEQUENCE] = (int32_t)b;
+            to[TILE_FIRST] = (int32_t)first;
+        }
+    }
+}
