@@ -593,6 +593,20 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+static inline int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
+}
+
+/* tree_levels counts the levels of a binary tree above so many leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
 /* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -2000,7 +2014,8 @@ typedef struct device_limits {
 typedef struct device_plan {
     variant forward;
     int64_t tiles, parts, slices, items, groups;
-    int64_t chunk_keys, part_keys, levels;
+    int64_t chunk_keys, part_keys;
+    int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
@@ -2015,11 +2030,6 @@ static int64_t local_bytes_of(int rows, int columns)
     const int64_t blocks = CL_BN / CL_BLOCK;
     return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
            8 * (rows + 2 * CL_BN);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 static int64_t most_of(const attn_problem *pr,
@@ -2064,7 +2074,7 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     int64_t b, n = 0;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        n += round_up(s.q_len * pr->group, rows) / rows;
+        n += ceil_div(s.q_len * pr->group, rows);
     }
     return n;
 }
@@ -2099,16 +2109,6 @@ static void divide_keys(const attn_problem *pr, const device_limits *limits, dev
     pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
 }
 
-/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
- * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
-static int64_t levels_for(int64_t chunks)
-{
-    int64_t levels = 0;
-    for (; chunks > 1; chunks = (chunks + 1) / 2)
-        levels++;
-    return levels;
-}
-
 static int writes_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -2135,6 +2135,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    int64_t chunks;
     device_plan pl;
     memset(&pl, 0, sizeof pl);
     pl.forward.part = PART_FORWARD;
@@ -2147,11 +2148,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
            local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
         pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
-    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels =
-        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    pl.levels = limits->exact ? tree_levels(chunks) : 0;
     pl.groups =
         pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
@@ -2928,168 +2929,97 @@ static inline uint16_t bf16_from_f32(float x)
     return (uint16_t)(u >> 16);
 }
 
-/* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
  *
- * IEEE 754 and OpenCL promise most of them; compilers that fuse or drivers that flush do not keep
- * it.
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
  */
 
-static uint32_t mixed(uint32_t x)
+static float load_f32(const void *data, int64_t at)
 {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
+    return ((const float *)data)[at];
 }
 
-/* A number with a random significand, 2^low <= |x| < 2^high; sometimes with all bits set. */
-static float check_number(uint32_t seed, int low, int high)
+static float load_f16(const void *data, int64_t at)
 {
-    const uint32_t u = mixed(seed), exponent = (uint32_t)(127 + low) + u % (uint32_t)(high - low);
-    const uint32_t bits = u % 7 == 0 ? 0x7fffffu : mixed(u) & 0x7fffffu;
-    return float_of((u & 0x80000000u) | exponent << 23 | bits);
+    return f16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static void fill_checks(check_data *d)
+static float load_bf16(const void *data, int64_t at)
 {
-    uint32_t i;
-    for (i = 0; i < CL_CHECKS; i++) {
-        float *x = &d->in[3 * i];
-        x[0] = check_number(3 * i, -12, 12);
-        x[1] = check_number(3 * i + 1, -4, 4);
-        x[2] = check_number(3 * i + 2, -12, 12);
-        switch (i % CHECK_KINDS) {
-        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
-            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
-            break;
-        case CHECK_EXP2:
-            x[0] = check_number(3 * i, -6, 7);
-            x[0] = x[0] > 0 ? -x[0] : x[0];
-            break;
-        case CHECK_LOG2:
-            x[0] = x[0] < 0 ? -x[0] : x[0];
-            break;
-        case CHECK_TANH:
-            x[0] = check_number(3 * i, -12, 5);
-            break;
-        case CHECK_LOAD_F16:
-        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
-            x[0] = float_of(mixed(i) & 0xbbffu);
-            break;
-        case CHECK_STORE_F16:
-            x[0] = check_number(3 * i, -26, 16);
-            break;
-        default:
-            break;
-        }
-    }
+    return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static float product_sum(float x, float y, float z)
+static void store_f32(void *data, int64_t at, float x)
 {
-    float r = x * y;
-    r = r + z;
-    return r;
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
 }
 
-/* What operation i must give, in bits. */
-static uint32_t right_answer(const check_data *d, int i)
+static void store_f16(void *data, int64_t at, float x)
 {
-    const float *x = &d->in[3 * i];
-    const uint32_t low = bits_of(x[0]) & 0xffffu;
-    uint32_t half;
-    switch (i % CHECK_KINDS) {
-    case CHECK_PRODUCT_SUM:
-        return bits_of(product_sum(x[0], x[1], x[2]));
-    case CHECK_FMA:
-        return bits_of(fma32(FMA_BASE, x[0], x[1], x[2]));
-    case CHECK_RECIPROCAL:
-        return bits_of(1.0f / x[0]);
-    case CHECK_EXP2:
-        return bits_of(exp2_canon(x[0]));
-    case CHECK_LOG2:
-        return bits_of(log2_canon(x[0]));
-    case CHECK_TANH:
-        return bits_of(tanh_with(FMA_BASE, x[0]));
-    case CHECK_LOAD_F16:
-        return bits_of(f16_to_f32((uint16_t)low));
-    case CHECK_LOAD_BF16:
-        return bits_of(bf16_to_f32((uint16_t)low));
-    case CHECK_STORE_F16:
-        half = f16_from_f32(x[0]);
-        return half == 0x8000u ? 0 : half;
-    default:
-        return bf16_from_f32(x[0]);
-    }
+    ((uint16_t *)data)[at] = f16_from_f32(x);
 }
 
-static void compare_checks(attn_opencl *gpu, const check_data *d)
+static void store_bf16(void *data, int64_t at, float x)
 {
-    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
-                                                    "fma is not rounded once",
-                                                    "1 / x is not correctly rounded",
-                                                    "2^x",
-                                                    "log2",
-                                                    "tanh",
-                                                    "f16 is not read exactly",
-                                                    "bf16 is not read exactly",
-                                                    "f16 is not rounded to nearest even",
-                                                    "bf16 is not rounded to nearest even" };
-    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
-    int i;
-    gpu->info.exact = 1;
-    for (i = 0; i < CL_CHECKS && gpu->info.exact; i++)
-        if (bits_of(d->out[i]) != right_answer(d, i)) {
-            gpu->info.exact = 0;
-            put(&why, "the device's arithmetic differs from the CPU's: ");
-            put(&why, names[i % CHECK_KINDS]);
-            put(&why, ", at ");
-            put_float(&why, d->in[3 * i]);
-        }
+    ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
-/* Fills in info.exact. */
-static void check_device(attn_opencl *gpu)
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
-    check_data *d = &gpu->check;
-    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
-    const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
-    cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
-    cl_int error = CL_SUCCESS;
-    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
-    fill_checks(d);
-    program = find_program(gpu, &v, &error);
-    if (!error)
-        queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
-    if (!error)
-        kernel = gpu->cl.clCreateKernel(program, "check", &error);
-    if (!error)
-        in = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR,
-                                    sizeof d->in, d->in, &error);
-    if (!error)
-        out = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE, sizeof d->out, NULL, &error);
-    if (!error)
-        error = gpu->cl.clSetKernelArg(kernel, 0, sizeof in, &in);
-    if (!error)
-        error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
-    if (!error)
-        error =
-            gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
-    if (!error)
-        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL, NULL);
-    if (error)
-        explain_error(&why, "the check of the device's arithmetic did not run", error);
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
+typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
+    float (*load)(const void *data, int64_t at);
+    void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+} storage;
+
+/* By attn_dtype. Runs of f32 are copied. */
+static const storage storages[] = {
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+};
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
     else
-        compare_checks(gpu, d);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
-    if (kernel)
-        gpu->cl.clReleaseKernel(kernel);
-    if (in)
-        gpu->cl.clReleaseMemObject(in);
-    if (out)
-        gpu->cl.clReleaseMemObject(out);
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
 }
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
@@ -4368,6 +4298,170 @@ static attn_status gradient_workspace(const attn_backend *self, const attn_probl
     return workspace_of(self, pr, 1, bytes);
 }
 
+/* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
+ *
+ * IEEE 754 and OpenCL promise most of them; compilers that fuse or drivers that flush do not keep
+ * it.
+ */
+
+static uint32_t mixed(uint32_t x)
+{
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* A number with a random significand, 2^low <= |x| < 2^high; sometimes with all bits set. */
+static float check_number(uint32_t seed, int low, int high)
+{
+    const uint32_t u = mixed(seed), exponent = (uint32_t)(127 + low) + u % (uint32_t)(high - low);
+    const uint32_t bits = u % 7 == 0 ? 0x7fffffu : mixed(u) & 0x7fffffu;
+    return float_of((u & 0x80000000u) | exponent << 23 | bits);
+}
+
+static void fill_checks(check_data *d)
+{
+    uint32_t i;
+    for (i = 0; i < CL_CHECKS; i++) {
+        float *x = &d->in[3 * i];
+        x[0] = check_number(3 * i, -12, 12);
+        x[1] = check_number(3 * i + 1, -4, 4);
+        x[2] = check_number(3 * i + 2, -12, 12);
+        switch (i % CHECK_KINDS) {
+        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
+            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
+            break;
+        case CHECK_EXP2:
+            x[0] = check_number(3 * i, -6, 7);
+            x[0] = x[0] > 0 ? -x[0] : x[0];
+            break;
+        case CHECK_LOG2:
+            x[0] = x[0] < 0 ? -x[0] : x[0];
+            break;
+        case CHECK_TANH:
+            x[0] = check_number(3 * i, -12, 5);
+            break;
+        case CHECK_LOAD_F16:
+        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
+            x[0] = float_of(mixed(i) & 0xbbffu);
+            break;
+        case CHECK_STORE_F16:
+            x[0] = check_number(3 * i, -26, 16);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static float product_sum(float x, float y, float z)
+{
+    float r = x * y;
+    r = r + z;
+    return r;
+}
+
+/* What operation i must give, in bits. */
+static uint32_t right_answer(const check_data *d, int i)
+{
+    const float *x = &d->in[3 * i];
+    const uint32_t low = bits_of(x[0]) & 0xffffu;
+    uint32_t half;
+    switch (i % CHECK_KINDS) {
+    case CHECK_PRODUCT_SUM:
+        return bits_of(product_sum(x[0], x[1], x[2]));
+    case CHECK_FMA:
+        return bits_of(fma32(FMA_BASE, x[0], x[1], x[2]));
+    case CHECK_RECIPROCAL:
+        return bits_of(1.0f / x[0]);
+    case CHECK_EXP2:
+        return bits_of(exp2_canon(x[0]));
+    case CHECK_LOG2:
+        return bits_of(log2_canon(x[0]));
+    case CHECK_TANH:
+        return bits_of(tanh_with(FMA_BASE, x[0]));
+    case CHECK_LOAD_F16:
+        return bits_of(f16_to_f32((uint16_t)low));
+    case CHECK_LOAD_BF16:
+        return bits_of(bf16_to_f32((uint16_t)low));
+    case CHECK_STORE_F16:
+        half = f16_from_f32(x[0]);
+        return half == 0x8000u ? 0 : half;
+    default:
+        return bf16_from_f32(x[0]);
+    }
+}
+
+static void compare_checks(attn_opencl *gpu, const check_data *d)
+{
+    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
+                                                    "fma is not rounded once",
+                                                    "1 / x is not correctly rounded",
+                                                    "2^x",
+                                                    "log2",
+                                                    "tanh",
+                                                    "f16 is not read exactly",
+                                                    "bf16 is not read exactly",
+                                                    "f16 is not rounded to nearest even",
+                                                    "bf16 is not rounded to nearest even" };
+    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
+    int i;
+    gpu->info.exact = 1;
+    for (i = 0; i < CL_CHECKS && gpu->info.exact; i++)
+        if (bits_of(d->out[i]) != right_answer(d, i)) {
+            gpu->info.exact = 0;
+            put(&why, "the device's arithmetic differs from the CPU's: ");
+            put(&why, names[i % CHECK_KINDS]);
+            put(&why, ", at ");
+            put_float(&why, d->in[3 * i]);
+        }
+}
+
+/* Fills in info.exact. */
+static void check_device(attn_opencl *gpu)
+{
+    check_data *d = &gpu->check;
+    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
+    const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
+    cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
+    cl_int error = CL_SUCCESS;
+    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
+    fill_checks(d);
+    program = find_program(gpu, &v, &error);
+    if (!error)
+        queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
+    if (!error)
+        kernel = gpu->cl.clCreateKernel(program, "check", &error);
+    if (!error)
+        in = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR,
+                                    sizeof d->in, d->in, &error);
+    if (!error)
+        out = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE, sizeof d->out, NULL, &error);
+    if (!error)
+        error = gpu->cl.clSetKernelArg(kernel, 0, sizeof in, &in);
+    if (!error)
+        error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
+    if (!error)
+        error =
+            gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
+    if (!error)
+        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL, NULL);
+    if (error)
+        explain_error(&why, "the check of the device's arithmetic did not run", error);
+    else
+        compare_checks(gpu, d);
+    if (queue)
+        gpu->cl.clReleaseCommandQueue(queue);
+    if (kernel)
+        gpu->cl.clReleaseKernel(kernel);
+    if (in)
+        gpu->cl.clReleaseMemObject(in);
+    if (out)
+        gpu->cl.clReleaseMemObject(out);
+}
+
 /* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
  *
  * Where the results differ, because of a compiler's or a driver's bug, no call uses the program. The
@@ -4425,10 +4519,7 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     int64_t i;
     for (i = 0; i < n; i++) {
         const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else
-            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+        storages[dtype].store(to, i, x);
     }
 }
 

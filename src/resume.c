@@ -29,10 +29,7 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
 /* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
-    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
-    for (; chunks > 1; chunks = ceil_div(chunks, 2))
-        slots++;
-    return slots;
+    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
 }
 
 /* p: resolved. */

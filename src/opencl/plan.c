@@ -34,7 +34,8 @@ typedef struct device_limits {
 typedef struct device_plan {
     variant forward;
     int64_t tiles, parts, slices, items, groups;
-    int64_t chunk_keys, part_keys, levels;
+    int64_t chunk_keys, part_keys;
+    int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
@@ -49,11 +50,6 @@ static int64_t local_bytes_of(int rows, int columns)
     const int64_t blocks = CL_BN / CL_BLOCK;
     return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
            8 * (rows + 2 * CL_BN);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 static int64_t most_of(const attn_problem *pr,
@@ -98,7 +94,7 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     int64_t b, n = 0;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        n += round_up(s.q_len * pr->group, rows) / rows;
+        n += ceil_div(s.q_len * pr->group, rows);
     }
     return n;
 }
@@ -133,16 +129,6 @@ static void divide_keys(const attn_problem *pr, const device_limits *limits, dev
     pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
 }
 
-/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
- * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
-static int64_t levels_for(int64_t chunks)
-{
-    int64_t levels = 0;
-    for (; chunks > 1; chunks = (chunks + 1) / 2)
-        levels++;
-    return levels;
-}
-
 static int writes_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -169,6 +155,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    int64_t chunks;
     device_plan pl;
     memset(&pl, 0, sizeof pl);
     pl.forward.part = PART_FORWARD;
@@ -181,11 +168,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
            local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
         pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
-    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels =
-        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    pl.levels = limits->exact ? tree_levels(chunks) : 0;
     pl.groups =
         pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);

@@ -6,8 +6,9 @@
  */
 #pragma once
 
-#include "check.c"
+#include "../storage.c"
 #include "call.c"
+#include "check.c"
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
@@ -60,10 +61,7 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     int64_t i;
     for (i = 0; i < n; i++) {
         const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else
-            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+        storages[dtype].store(to, i, x);
     }
 }
 
