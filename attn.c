@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+/* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -30,8 +30,8 @@
 #endif
 
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
+#define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -45,7 +45,7 @@
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -69,13 +69,12 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same
- * value. */
+/* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
@@ -113,14 +112,14 @@ static inline int is_finite(float x)
     return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
 }
 
-/* ATTN_DEAD. */
+/* is_dead tells whether x is ATTN_DEAD. */
 static inline int is_dead(float x)
 {
     return bits_of(x) == 0x80000000u;
@@ -172,7 +171,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
  * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -269,7 +268,7 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
-/* For scalar code outside the kernels. */
+/* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
     return exp2_with(FMA_BASE, x);
@@ -364,7 +363,8 @@ static inline float f16_to_f32(uint16_t h)
         return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
         return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -373,16 +373,17 @@ static inline uint16_t f16_from_f32(float x)
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
     if (a > 0x7f800000u)
         return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
         return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
         a -= 112u << 23;
         a += 0xfffu + (a >> 13 & 1);
         return (uint16_t)(sign | a >> 13);
     }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
         return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
     a = (a & 0x7fffffu) | 0x800000u;
     half = 1u << (shift - 1);
     a += half - 1 + (a >> shift & 1);
@@ -669,7 +670,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
 static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
 {
     int64_t sum = 1;
@@ -688,14 +690,15 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
 
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The first aligned byte of a caller's memory. */
+/* align_memory gives the first aligned byte of a caller's memory. */
 static inline char *align_memory(const void *memory)
 {
     const uintptr_t at = (uintptr_t)memory;
@@ -721,7 +724,7 @@ static inline int tree_levels(int64_t leaves)
     return levels;
 }
 
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
     const int64_t offset = *at;
@@ -731,27 +734,28 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
-/* Floats of whole cache lines. */
+/* whole_lines counts the floats of whole cache lines. */
 static inline int64_t whole_lines(int64_t floats)
 {
     return times(ceil_div(floats, LINE), LINE);
 }
 
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
 static inline int64_t pitch_of(int64_t dim)
 {
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
-/* A stride as it was given, with what 0 and "broadcast" mean. */
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
 static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                                    int64_t dim)
 {
@@ -909,7 +913,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
 
 typedef struct text {
     char *at;
-    size_t left; /* bytes that still fit, with the terminator */
+    size_t left; /* left counts bytes that still fit, with the terminator. */
 } text;
 
 static inline text text_in(char *buffer, size_t bytes)
@@ -947,7 +951,8 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
+ * value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -964,7 +969,7 @@ static inline void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
         millionths = 1000000;
         exponent++;
     }
@@ -982,7 +987,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* "name (value)" */
+/* put_field says "name (value)". */
 static inline void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
@@ -1001,7 +1006,7 @@ static inline void put_word(text *t, const char *word, size_t length)
     }
 }
 
-/* Whether the string a is the b_length letters at b. */
+/* same_word tells whether the string a is the b_length letters at b. */
 static inline int same_word(const char *a, const char *b, size_t b_length)
 {
     size_t i;
@@ -1029,7 +1034,7 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* "name (value) rest" */
+/* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
 {
@@ -1037,7 +1042,7 @@ static inline attn_status bad_field(text *why, attn_status status, const char *n
     return bad(why, status, rest);
 }
 
-/* "name[index] (value) rest" */
+/* bad_entry says "name[index] (value) rest". */
 static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
                                     const char *rest)
 {
@@ -1078,7 +1083,7 @@ static inline attn_status bad_range(text *why, const char *name, int64_t least, 
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;
@@ -1608,7 +1613,8 @@ static call_axes axes_of_call(const attn_params *p)
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {
@@ -2101,7 +2107,7 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 
-#define CPU_KNOWN 1u /* the word has been written */
+#define CPU_KNOWN 1u /* This bit says that the word has been written. */
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -2122,7 +2128,8 @@ static void cpuid(unsigned leaf, unsigned out[4])
  * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
+    /* The bits are FMA, OSXSAVE, AVX and F16C. */
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
@@ -2131,7 +2138,8 @@ static unsigned detect_cpu(void)
     cpuid(1, r);
     if ((r[2] & basis) != basis)
         return found;
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    /* This is xgetbv. */
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
     cpuid(7, r);
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
@@ -2146,7 +2154,7 @@ static unsigned detect_cpu(void)
 }
 #endif
 
-static unsigned cpu_features; /* the only writable word of the library */
+static unsigned cpu_features; /* This is the only writable word of the library. */
 
 ATTN_API unsigned attn_cpu_features(void)
 {
@@ -2170,11 +2178,11 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* of the set before it, for few rows */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
@@ -2205,7 +2213,8 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
+ * form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -2224,7 +2233,7 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* Sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;
@@ -2261,147 +2270,164 @@ typedef struct tuning {
     int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
 } tuning;
 
-/* The names that this library uses for what backends get, too. */
+/* These are the names that this library uses for what backends get, too. */
 typedef attn_problem problem;
 typedef attn_sequence sequence;
 
-/* Element offset of row i of head h in a tensor. */
+/* ROW_AT gives the element offset of row i of head h in a tensor. */
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
-/* A row of a tile: one lane. */
+/* A lane is one row of a tile. */
 typedef struct lane {
-    int used;        /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i; /* query head and row */
-    int64_t choice;  /* number of the row among those chosen */
-    int64_t pos;     /* i + offset */
-    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
+    int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
+    int64_t head, i; /* They are the query head and the row. */
+    int64_t choice;  /* choice is the number of the row among those chosen. */
+    int64_t pos;     /* pos is i + offset. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1. */
 } lane;
 
-/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+/* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
- * heads. */
+/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
+ * of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
-    const int32_t *list; /* NULL = row number c is c */
+    const int32_t *list; /* NULL means that row number c is c. */
 } row_choice;
 
-/* How the keys of each row tile are divided among workers: section 12. */
+/* A split says how the keys of each row tile are divided among workers (src/split.c). */
 typedef struct split {
-    int parts; /* nodes of 2^level chunks each; 0 = not divided */
+    /* parts counts nodes of 2^level chunks each; 0 means that the keys are not divided. */
+    int parts;
     int level;
-    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
-    int tiles;               /* into tiles of keys, */
-    int64_t columns, slices; /* and V into slices of so many columns */
-    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
-    int64_t states_bytes, bytes; /* of shared memory for a row tile */
-    /* offsets into the memory of a chunk that is divided */
+    /* The last `inside` parts are single chunks and are divided themselves. */
+    int inside;
+    int tiles;                   /* Such a chunk has this number of tiles of keys. */
+    int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
+    int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
+    int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
+    /* These are offsets into the memory of a chunk that is divided. */
     int64_t s, alpha, high, blocks, counts, chunk_bytes;
 } split;
 
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* TILED or NAIVE */
-    int rows, keys;       /* of a tile */
-    int small;            /* little memory before speed */
-    int64_t worker_bytes; /* that a worker's row tiles may share */
-    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;        /* first list: o, lse, states */
-    int64_t logits_tiles, logits_items; /* second list: logits */
+    int impl;             /* impl is TILED or NAIVE. */
+    int rows, keys;       /* These are the sizes of a tile. */
+    int small;            /* Nonzero puts little memory before speed. */
+    int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
+    /* An item of the first list has this number of row tiles, which share K and V tiles. */
+    int item_tiles;
+    int state_slots; /* The merge tree may hold this number of (m, l, o) states at once. */
+    /* tiles counts items per kv head: per batch entry, or in all with varlen. */
+    int64_t tiles;
+    int64_t items;                      /* items counts those of the first list: o, lse, states. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
     split split;
-    int64_t matrix_floats; /* naive: logits, m and l of one head */
-    int64_t state_floats;  /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
-    /* offsets into a slot, in bytes */
+    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
+    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
+     * copied. */
+    int64_t pitch[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
+    int in_place[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
-    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
+    /* All rows of the batch take this number of keys together first; 0 means none. */
+    int64_t prefix_keys;
     int64_t prefix_items;
-    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    /* prefix_why says why shared_keys changes nothing; NULL means that it does, or is 0. */
+    const char *prefix_why;
     int workers;
-    int modified; /* a modifier of logits is on */
-    int by_pair;  /* so is a mask that may hide whole tiles between others */
-    int ahead;    /* products ask for what the next ones read */
+    int modified; /* Nonzero means that a modifier of logits is on. */
+    int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
+    int ahead;    /* Nonzero means that products ask for what the next ones read. */
 } plan;
 
 enum { KEYS, VALUES };
 #define MAX_LEVELS 64
 
-/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+/* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {
     int64_t j0;
     int n;
-    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
+    /* The first copied_from rows of K and of V are not copied, and those behind them are. */
+    int copied_from[2];
     float *copy[2];
-    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
+    /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
+    int64_t item;
+    /* asked is a key: the row tile that comes to it first asks for what comes after. */
+    int64_t asked;
 } key_tile;
 
-/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+/* A block is a canonical block of keys inside a tile, cut short by the tile's ends. */
 typedef struct block {
     int end;
-    attn_lanes lanes; /* none of the others sees a key of it */
-    int raised;       /* o *= alpha before it enters */
+    attn_lanes lanes; /* No other lane sees a key of it. */
+    int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
-/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+/* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
     const problem *pr;
     const plan *pl;
     key_tile *keys;
-    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    const float **row_in; /* [rows] queries */
-    float **row_out;      /* [rows] results */
-    float *s_tile;        /* [keys][rows] logits, then probabilities */
-    float *x_tile;        /* [keys][rows] bias or distances */
+    /* stage is [rows][head_dim or head_dim_v], row-major: queries come in, results go out. */
+    float *stage;
+    const float **row_in; /* row_in[rows] points to queries. */
+    float **row_out;      /* row_out[rows] points to results. */
+    float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
+    float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_keys; /* [2][rows] clip: begin and end */
-    float *alpha;   /* [block][rows] */
+    int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
+    float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;  /* naive: this head's logits */
-    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
+    /* alive is [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair. */
+    uint8_t *alive;
+    float *matrix;                           /* The naive path has this head's logits here. */
+    const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
-    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
+    /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
+    int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* of the used lanes */
-    int used;                 /* how many lanes are used */
-    attn_lanes span;          /* first to last of them */
-    int64_t lo, hi;           /* union of the lanes' ranges */
-    int64_t all_from, all_to; /* and their intersection */
+    hull hull;                /* hull is that of the used lanes. */
+    int used;                 /* used counts the used lanes. */
+    attn_lanes span;          /* span goes from the first of them to the last. */
+    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
-    int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
+    int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
+    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
+     * counts. */
+    int by_pair;
     int block_count;
-    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;    /* [head_dim][rows] */
-    float *state; /* of the current chunk; NULL until a key of it is visible */
+    float *qt;    /* qt is [head_dim][rows]. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
- * `failed`. */
+/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
+ * it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;
     float *shared;
     char *slots;
     int slot_count;
-    int64_t items; /* of the list that runs */
+    int64_t items; /* items counts those of the list that runs. */
     void (*item)(const struct call *c, char *slot, int64_t index);
     unsigned failed;
 } call;
@@ -2411,9 +2437,9 @@ typedef struct call {
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
-    size_t offset; /* of an int64_t */
+    size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* of two only */
+    int powers; /* Nonzero allows powers of two only. */
     const char *rest;
 } tuning_values[] = {
     { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
@@ -2435,8 +2461,8 @@ static void usual_tuning(tuning *t)
         memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
 }
 
-/* The words of a tuning text, without its comments; what is no printing ASCII separates them as a
- * space does, up to 32, or is shown as '?'. */
+/* A reader reads the words of a tuning text, without its comments. What is no printing ASCII
+ * separates them as a space does, up to 32, or is shown as '?'. */
 typedef struct reader {
     const char *at;
     int line;
@@ -2446,7 +2472,7 @@ static size_t next_word(reader *r, const char **word)
 {
     for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
-        if (*r->at == '#') /* comments are most of a file */
+        if (*r->at == '#') /* Comments are most of a file. */
             while (r->at[1] && r->at[1] != '\n')
                 r->at++;
     }
@@ -2456,7 +2482,7 @@ static size_t next_word(reader *r, const char **word)
     return (size_t)(r->at - *word);
 }
 
-/* A word as it may stand in a sentence: a damaged text can hold anything. */
+/* put_strange shows a word as it may stand in a sentence, as a damaged text can hold anything. */
 static void put_strange(text *t, const char *word, size_t length)
 {
     size_t i;
@@ -2486,8 +2512,8 @@ static void put_unknown(text *t, const reader *r, const char *word, size_t lengt
     put(t, ", or 'end'");
 }
 
-/* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
- * Returns 0 with a sentence if it is not such. */
+/* read_value reads "[SET.]NAME VALUE", the word `key` and the one that follows, and enters it in *t
+ * if it is meant for `set`. It returns 0 with a sentence if the words are something else. */
 static int read_value(reader *r, const char *key, size_t length, const char *set, tuning *t,
                       text *why)
 {
@@ -2522,7 +2548,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
     return 0;
 }
 
-/* All of a tuning text; see attn.h, p.tuning. */
+/* read_values reads all of a tuning text, which attn.h describes in "How to compute". */
 static int read_values(reader *r, const char *set, tuning *t, text *why)
 {
     const char *word;
@@ -2545,8 +2571,8 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
     return 1;
 }
 
-/* What the text says about a kernel set; the usual values without a text. A damaged one counts as
- * none: then returns 0, and why holds a sentence. */
+/* read_tuning reads what the text says about a kernel set, and takes the usual values without a
+ * text. A damaged text is ignored: it returns 0, and why holds a sentence. */
 static int read_tuning(const char *string, const char *set, tuning *t, text *why)
 {
     reader r;
@@ -2559,7 +2585,7 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     return 0;
 }
 
-/* The sizes of a kernel set in a call. */
+/* tuning_of gives the sizes of a kernel set in a call. */
 static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
 {
     tuning t;
@@ -2568,7 +2594,7 @@ static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
     return t;
 }
 
-/* What p.tuning says that is not usual, or what is wrong with it. */
+/* put_tuning says what p.tuning has that is not usual, or what is wrong with it. */
 static void put_tuning(const problem *pr, const plan *pl, text *why)
 {
     tuning t;
@@ -2617,8 +2643,8 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+ * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
@@ -2633,7 +2659,7 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
-/* Narrows *from..*to-1 to `count` from `begin` on. */
+/* take_part_of narrows *from..*to-1 to `count` from `begin` on. */
 static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
 {
     *from = max64(*from, min64(begin, *to));
@@ -2671,7 +2697,8 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+ * loses of log2 e. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -2696,7 +2723,8 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
+ * to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -2713,7 +2741,8 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* Whether sequences differ in length or position; else the first stands for all. */
+/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
+ * for all. */
 static int has_batch_arrays(const attn_params *p)
 {
     return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
@@ -2727,7 +2756,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
+ * what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -2737,11 +2767,11 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
-        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+        return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
 }
 
-/* The kernel set and the sizes that the caller leaves open. */
+/* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -2777,7 +2807,7 @@ static void resolve_numbers(problem *pr)
     resolve_kernels(pr);
 }
 
-/* What has to be computed. */
+/* These tell what has to be computed. */
 static int wants_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -2793,7 +2823,8 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
+ * the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
@@ -2801,16 +2832,17 @@ static int begins_inside(const attn_params *p)
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -2853,7 +2885,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
@@ -3046,7 +3078,7 @@ static attn_status check_values_of_fields(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Rows or keys of a part: its three fields and the one that bounds them. */
+/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
 typedef struct part_rule {
     const char *flag, *begin_name, *count_name, *whole_name;
     int on;
@@ -3093,7 +3125,8 @@ static attn_status check_part(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
+ * rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -3157,7 +3190,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
     return status;
 }
 
-/* The pages that hold the keys in use of one sequence are there. */
+/* check_table wants the pages that hold the keys in use of one sequence to be there. */
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3175,7 +3208,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* The rows of one sequence lie inside the ring and in pages that exist. */
+/* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
 static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3280,7 +3313,7 @@ static attn_status check_csr(const attn_params *p, text *why)
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
@@ -3304,7 +3337,8 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
+ * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;
@@ -3373,16 +3407,16 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
- * left, of which there is one a level at most; log2 of the number of chunks, one more where the
- * first key lies inside the tree. */
+/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
     return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
-/* Rows of one item of the first list. */
+/* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
     return (int64_t)pl->rows * pl->item_tiles;
@@ -3393,14 +3427,15 @@ static void plan_items(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     const int varlen = p->cu_seqlens_q != NULL;
     const int64_t group = pr->group;
-    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+    /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
+    if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
@@ -3416,15 +3451,15 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
- * cache, which costs up to 20 % of the speed. */
+/* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
+ * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
     return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
- * the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+ * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
@@ -3457,8 +3492,9 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
-    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
+    /* There is one more where a tile begins inside a block. */
+    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* At worst each key is a run. */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -3467,7 +3503,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
+    /* They hold factors, mu, and the sums of split items. */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -3481,9 +3518,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
- * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
- * worth ITEM_TILES of them. */
+/* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
+ * 96 rows (item_rows) keep K and V in L2: tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it,
+ * and wider ones nothing. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -3491,8 +3528,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
-/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
- * 2^20 keys; but where copies want many row tiles, the actual ones. */
+/* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
+ * not depend on the length up to there, but the actual ones where copies want many row tiles. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
     const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
@@ -3501,16 +3538,19 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
-#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
-#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
-#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
+/* Each worker has this number of bytes of shared memory, at any length. */
+#define SPLIT_BYTES ((int64_t)1 << 18)
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
+/* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
+#define LARGE_STATE ((int64_t)80 << 10)
+/* A worker has at least this number of items, so that none waits for long. */
+#define SPLIT_ITEMS 4
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
-/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
- * elements of K and V, 2048 keys of 128, two workers with a pool of their own took longer than one
- * (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+/* wants_split tells whether row tiles alone leave workers idle, with work in each that is worth
+ * dividing. Below 2^19 elements of K and V, 2048 keys of 128, two workers with a pool of their own
+ * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3522,7 +3562,7 @@ static int wants_split(const problem *pr, const plan *pl)
            !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
 }
 
-/* The memory of a chunk that is divided. */
+/* plan_chunk lays out the memory of a chunk that is divided. */
 static void plan_chunk(plan *pl)
 {
     split *sp = &pl->split;
@@ -3535,14 +3575,15 @@ static void plan_chunk(plan *pl)
     sp->chunk_bytes = at;
 }
 
-/* Row tiles in all. */
+/* split_rows counts the row tiles in all. */
 static int64_t split_rows(const plan *pl)
 {
     return pl->items * pl->item_tiles;
 }
 
-/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
- * the last one if it is cut short. 0 where they need more than so many bytes. */
+/* chunks_inside tells how many of the last chunks to divide, so that the others make whole rounds
+ * of all workers; the last chunk is among them if it is cut short. It gives 0 where they need more
+ * than `bytes` bytes. */
 static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
 {
     const int64_t workers = pr->p.num_workers;
@@ -3552,7 +3593,8 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
+ * workers. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3565,9 +3607,10 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
- * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
- * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+/* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
+ * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
+ * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
+ * without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
@@ -3578,7 +3621,8 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
+/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
+ * nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3595,11 +3639,11 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
-    pl->shared_bytes = bytes; /* so that shorter calls find it, too */
+    pl->shared_bytes = bytes; /* Shorter calls find it, too. */
     sp->parts = (int)parts;
     sp->states_bytes = times(parts, state);
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
@@ -3608,15 +3652,15 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
-/* Of the longest list of a call that divides keys. */
+/* split_items counts the longest list of a call that divides keys. */
 static int64_t split_items(const plan *pl)
 {
     const split *sp = &pl->split;
     return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
- * each of several workers, if need be by dividing their keys. */
+/* plan_sharing gives an item as many row tiles as fit into item_bytes, the L2 cache, and leave
+ * SPLIT_ITEMS items to each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
@@ -3635,9 +3679,9 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-/* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
- * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
- * rows). Else it costs 1 to 2 %. */
+/* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
+ * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
+ * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3647,7 +3691,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
-/* What does not depend on how rows and keys are divided. */
+/* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
@@ -3662,7 +3706,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
+ * division of keys. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3732,14 +3777,16 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 typedef struct mask_rule {
     const char *name;
     int (*active)(const attn_params *p);
-    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
     void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
-    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
+     * PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
+     * means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -3883,7 +3930,8 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
+/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
+ * bytes at once. */
 static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
@@ -3899,7 +3947,7 @@ static int csr_active(const attn_params *p)
     return p->block_mask.row_offsets != NULL;
 }
 
-/* The same by a binary search in the row's ascending columns. */
+/* csr_first finds it by a binary search in the row's ascending columns. */
 static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
                          int64_t end)
 {
@@ -3920,7 +3968,7 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
 typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end);
 
-/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+/* cells_row serves both forms of the block-sparse mask, with one look-up a cell and not a key. */
 static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
                       int64_t j0, int n, uint8_t *alive, int step)
 {
@@ -4031,7 +4079,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
     { "causal", causal_active, causal_range, NULL, NULL, NULL },
     { "window", window_active, window_range, NULL, NULL, NULL },
@@ -4101,7 +4149,7 @@ static double visible_pairs(const attn_params *p)
  * that a GQA group fills the lanes also when there is one query (decode).
  */
 
-/* What the row tiles of a slot share. */
+/* set_scratch points to what the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
 {
     const plan *pl = t->pl;
@@ -4128,7 +4176,7 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
-/* A row tile at `own`. */
+/* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
     const plan *pl = &c->pl;
@@ -4146,19 +4194,19 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     return t;
 }
 
-/* Row tile number `index` of a slot. */
+/* open_tile begins row tile number `index` of a slot. */
 static tile *open_tile(const call *c, char *slot, int index)
 {
     return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
 }
 
-/* The lane of row c and head number `head` of the choice. */
+/* set_lane sets the lane of row c and head number `head` of the choice. */
 static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+    if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
         t->s = sequence_of(p, c / t->entry_rows);
@@ -4201,7 +4249,7 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* Query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
@@ -4211,7 +4259,7 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return space;
 }
 
-/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
@@ -4219,7 +4267,7 @@ static int set_rows(tile *t, const row_choice *choice)
     const float **q = t->row_in;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
-    if (head < 0) { /* rounded towards 0 */
+    if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
@@ -4258,7 +4306,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
 }
 
-/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+/* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
 static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
     return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
@@ -4269,7 +4317,7 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* That row of K or of the columns of V. */
+/* row_of gives that row of K or of the columns of V. */
 static const char *row_of(const tile *t, int which, const key_place *at)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4278,13 +4326,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
 }
 
-/* Elements of such a row. */
+/* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
+ * already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4307,7 +4356,7 @@ static void copy_rows(tile *t, int which, int64_t j)
     keys->copied_from[which] = from < end ? from : end;
 }
 
-/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+/* copy_key_tile makes keys j0 to j0+n-1 the open tile, with all of K and V copied. */
 static void copy_key_tile(tile *t, int64_t j0, int n)
 {
     open_keys(t, j0, n);
@@ -4315,9 +4364,10 @@ static void copy_key_tile(tile *t, int64_t j0, int n)
     copy_rows(t, VALUES, j0);
 }
 
-/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
- * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
- * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
+/* key_rows gives rows j to j+n-1 of K or V, which lie in the open tile, as f32, *stride floats
+ * apart: in place if they lie in this way. Few lanes read V row after row, which compete for
+ * nothing, so that rows that alias need no copy (16 to 20 % of the time of a step of decoding with
+ * interleaved heads). */
 static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
                              ptrdiff_t *stride)
 {
@@ -4332,8 +4382,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
- * page: the last page of a ring may be short. */
+/* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
+ * the last is not a whole page, as the last page of a ring may be short. */
 static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
                      attn_runs *runs)
 {
@@ -4346,7 +4396,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
     runs->run = list;
     runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -4358,8 +4408,8 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     return even;
 }
 
-/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
- * those that key_rows would have to copy. */
+/* few_runs tells whether kernels for few lanes take rows j to j+n-1 of K or V as they lie, which
+ * *runs then lists: the rows that key_rows would have to copy. */
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
@@ -4375,8 +4425,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
 }
 
-/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
- * call for this slot. */
+/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
+ * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     attn_ahead a;
@@ -4396,7 +4446,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 
 /* src/visibility.c - which pairs of a tile are visible, and which lanes of its blocks. */
 
-/* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
+/* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
     return t->all_from <= j0 && t->all_to >= j0 + n;
@@ -4417,7 +4467,8 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* The keys of j0..j0+n-1 that the ranges leave to lane r, counted from j0; none if it is unused. */
+/* lane_range gives the keys of j0 to j0+n-1 that the ranges leave to lane r, counted from j0; it
+ * gives none if the lane is unused. */
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
@@ -4425,7 +4476,7 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive[key][lane] from the ranges alone; of unused lanes 0. */
+/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
@@ -4439,8 +4490,9 @@ static void fill_ranges(tile *t, int64_t j0, int n)
     }
 }
 
-/* What `alive`, a part of t->alive, has for lanes r..r+3 of n keys, a byte a lane: in *any 1 if one
- * of the keys is alive, in *all if every one is. Tiles have a multiple of 4 lanes. */
+/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
+ * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
+ * multiple of 4 lanes. */
 static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
                        uint32_t *all)
 {
@@ -4488,7 +4540,8 @@ static int has_pair_rule(const attn_params *p)
     return any;
 }
 
-/* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
+ * t->alive. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -4512,7 +4565,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     return t->by_pair ? count_class(t, n) : class_so_far;
 }
 
-/* The lanes to whom the ranges leave a key of j0..j0+n-1. */
+/* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
 static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 {
     attn_lanes lanes = { 0, 0 };
@@ -4525,7 +4578,7 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
+/* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
@@ -4543,7 +4596,8 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* Cuts the tile of keys j0..j0+n-1, of which tile_class has told, into its canonical blocks. */
+/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
+ * blocks. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -4638,7 +4692,7 @@ static int alibi_active(const attn_params *p)
 
 typedef struct modifier {
     const char *name;
-    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
@@ -4685,9 +4739,10 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
- * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
- * comes after the masks, because it need not see masked pairs. */
+/* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
+ * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
+ * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
+ * not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
@@ -4715,7 +4770,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+    if (class != ATTN_TILE_FULL) /* Unused lanes, which hold +0 where K is finite, are harmless. */
         hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
@@ -4781,9 +4836,9 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
- * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
- * of one higher level, and what is left is the tree above.) */
+/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
+ * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
+ * i may also be nodes of one higher level; what is left is then the tree above. */
 static void end_chunk(tile *t, int64_t i)
 {
     float *state = t->state;
@@ -4803,8 +4858,8 @@ static void end_chunk(tile *t, int64_t i)
     t->pending[level] = state;
 }
 
-/* The root: keys and chunks that never came are empty, so the state of the current chunk and the
- * pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
+ * chunk and the pending ones fold upwards. */
 static float *take_root(tile *t)
 {
     float *root = t->state;
@@ -4823,16 +4878,18 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
+/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
+ * +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
     return t->pr->p.force_redo ||
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
+           /* These are l, then o. */
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
 }
 
-/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
- * factor on o, which scale_values applies. */
+/* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l
+ * and returns the factor on o, which scale_values applies. */
 static float merge_sink(float sink, float *m, float *l)
 {
     const float sink2 = sink * LOG2E_HI;
@@ -4842,7 +4899,7 @@ static float merge_sink(float sink, float *m, float *l)
     w_sink = exp2_canon(w_sink);
     *m = top;
     *l = *l * w;
-    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    *l = w_sink + *l; /* This is fma(1, w_sink, l). */
     return w;
 }
 
@@ -4851,11 +4908,12 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     int64_t d;
     for (d = 0; d < n; d++) {
         o[d * step] = o[d * step] * w;
-        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+        o[d * step] = o[d * step] + 0.0f; /* This is fma(0, w_sink, o). */
     }
 }
 
-/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
+ * is left and copied. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -4867,7 +4925,8 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
+/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
+ * not wanted. */
 static void finish_lanes(tile *t, float *state, float *lse)
 {
     const int rows = t->pl->rows;
@@ -4885,7 +4944,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     }
 }
 
-/* The chunk that part.continued goes on with, as write_partial left it. */
+/* continue_state loads the chunk that part.continued goes on with, as write_partial left it. */
 static void continue_state(tile *t)
 {
     const attn_params *p = &t->pr->p;
@@ -4925,8 +4984,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
- * once where they belong, others by way of t->stage. */
+/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
+ * output: f32 goes at once where it belongs, other types go by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -4948,7 +5007,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* The root state of a tile becomes rows of the outputs. */
+/* write_rows makes the root state of a tile rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
@@ -4975,7 +5034,7 @@ static void write_rows(tile *t, float *state)
  * chunks of 1024 keys that a binary tree merges.
  */
 
-/* p of n keys times V into o. */
+/* add_products adds p of n keys times V to o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
                          attn_lanes lanes, attn_ahead *ahead)
 {
@@ -4999,7 +5058,7 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv(&p);
 }
 
-/* Where the keys of block i begin in the tile. */
+/* block_begin tells where the keys of block i begin in the tile. */
 static int block_begin(const tile *t, int i)
 {
     return i ? t->blocks[i - 1].end : 0;
@@ -5010,8 +5069,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
- * ones that have the same ones, so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
+ * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
+ * order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -5024,14 +5084,15 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
+ * first. */
 typedef struct key_step {
-    int first, next; /* blocks */
-    int begin, end;  /* their keys, counted in the tile */
+    int first, next; /* These are blocks. */
+    int begin, end;  /* These are their keys, counted in the tile. */
     attn_lanes lanes;
 } key_step;
 
-/* The next step that has lanes; 0 = there is none. */
+/* take_step goes to the next step that has lanes, and returns 0 after the last. */
 static int take_step(const tile *t, key_step *st)
 {
     do {
@@ -5046,8 +5107,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
- * to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are there. It returns the
+ * exponentials that are then to be computed, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -5065,8 +5126,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
- * this one: its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
+ * block is done, becomes this one, as its exponentials are to be computed. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -5076,7 +5137,7 @@ static void enter_block(tile *t, int i, attn_exp *ready)
     }
 }
 
-/* The exponentials that *ready is about, if any. */
+/* finish_ready computes the exponentials that *ready is about, if any. */
 static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 {
     if (ready->n)
@@ -5084,8 +5145,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
- * exponentials of the last block of a step run beside the logits of the next step. */
+/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
+ * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
+ * next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -5107,8 +5169,8 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     finish_ready(kernels, &ready);
 }
 
-/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
- * between them in one step. */
+/* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes
+ * and without a rescale between them go in one step. */
 static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
@@ -5130,9 +5192,9 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
     }
 }
 
-/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
- * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
- * memory never rests, and what is asked for fits into L2. */
+/* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
+ * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
+ * that. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
@@ -5156,7 +5218,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
-/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
     int g;
@@ -5168,7 +5230,7 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* The first of keys j..end-1 that a row tile may see, or end. */
+/* first_key finds the first of keys j to end-1 that a row tile may see, or end. */
 static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
 {
     int g, m;
@@ -5185,8 +5247,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
- * its end for each tile of the others. */
+/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
+ * not looked through to its end for each tile of the others. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -5200,8 +5262,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
- * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
+/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
+ * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
+ * t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
@@ -5230,7 +5293,8 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
+/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
+ * is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -5244,7 +5308,8 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
+ * come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
@@ -5255,7 +5320,8 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     choice.heads = pr->group;
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
+         * beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -5277,7 +5343,7 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
-/* Row tile number g of item `index`, its rows chosen and packed. */
+/* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
     tile *t = open_tile(c, slot, g);
@@ -5290,7 +5356,7 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     return t;
 }
 
-/* Opens the row tiles of item `index` and returns how many have rows. */
+/* open_item opens the row tiles of item `index` and returns how many have rows. */
 static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
 {
     int count = 0, g;
@@ -5301,7 +5367,8 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* The keys from key `from` on enter the states of an item's row tiles, which are then written. */
+/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
+ * these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;
@@ -5335,7 +5402,8 @@ static void tiled_item(const call *c, char *slot, int64_t index)
  * Every element sees the operations of a tiled item in their order.
  */
 
-/* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
+/* split_tile gives row tile `row` of all. A slot keeps the row tiles of an item until it is asked
+ * for another's. */
 static tile *split_tile(const call *c, char *slot, int64_t row)
 {
     const int64_t item = row / c->pl.item_tiles;
@@ -5352,7 +5420,7 @@ static tile *split_tile(const call *c, char *slot, int64_t row)
     return t;
 }
 
-/* Where a part's state lies. */
+/* part_state tells where a part's state lies. */
 static float *part_state(const call *c, int64_t row, int part)
 {
     const split *sp = &c->pl.split;
@@ -5360,7 +5428,8 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* The node that a part is, and those of its keys that a row tile sees; 0 if it sees none. */
+/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
+ * 0 if it sees none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -5371,14 +5440,15 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
     return *from < *to;
 }
 
-/* A tile of keys of a divided chunk. */
+/* A cut is a tile of keys of a divided chunk. */
 typedef struct cut {
-    int64_t from, to; /* those of its keys that the row tile sees */
-    int *count;       /* of its blocks */
-    float *high;      /* [block][rows] maxima */
+    int64_t from, to; /* The row tile sees these of its keys. */
+    int *count;       /* count is that of its blocks. */
+    float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
+/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
+ * the chunk. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -5428,15 +5498,16 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
-/* Which of `owners` index `index` of a list belongs to, so many to each, and its number there. A
- * worker stays with an owner as long as it can. Owner 0, which may have fewer rows, comes last. */
+/* list_owner tells which of `owners` index `index` of a list belongs to, if each has `each`, and
+ * its number there. A worker stays with an owner as long as it can. Owner 0, which may have fewer
+ * rows, comes last. */
 static int64_t list_owner(int64_t index, int64_t owners, int64_t each, int *number)
 {
     *number = (int)(index % each);
     return (index / each + 1) % owners;
 }
 
-/* A part of the keys of an item's row tiles. */
+/* score_part takes a part of the keys of an item's row tiles. */
 static void score_part(const call *c, char *slot, int64_t item, int part)
 {
     tile *tiles[ITEM_TILES];
@@ -5460,7 +5531,7 @@ static void score_part(const call *c, char *slot, int64_t item, int part)
     }
 }
 
-/* List "scores": whole parts first, as they take longer. */
+/* List "scores" begins with whole parts, as they take longer. */
 static void score_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5479,8 +5550,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks:
- * m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
+/* decide_blocks decides again about the maximum in an earlier tile of keys, from the maxima of its
+ * blocks. m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -5491,8 +5562,8 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
- * "values" adds in order. */
+/* weigh_blocks decides about the maximum in the open tile of keys, and computes its exponentials.
+ * The sums l go nowhere, as list "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
     int i;
@@ -5505,7 +5576,7 @@ static void weigh_blocks(tile *t, float *m, float *l)
     }
 }
 
-/* List "weights". The last tile of a chunk knows its final maximum. */
+/* In list "weights" the last tile of a chunk knows its final maximum. */
 static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5532,7 +5603,7 @@ static void weight_item(const call *c, char *slot, int64_t index)
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
 
-/* The sums of a tile's probabilities: as P V with one column of ones. */
+/* add_sums adds up a tile's probabilities, as P V does with one column of ones. */
 static void add_sums(const tile *t, float *l)
 {
     static const float one = 1.0f;
@@ -5555,7 +5626,7 @@ static void add_sums(const tile *t, float *l)
     }
 }
 
-/* List "values": a slice of the columns of V, or the sums. */
+/* An item of list "values" is a slice of the columns of V, or the sums. */
 static void value_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5565,7 +5636,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
     float *state = part_state(c, row, sp->parts - sp->inside + x), *o = state_o(t, state);
-    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* that asks for no other */
+    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* The last tile asks for no other. */
     cut at;
     if (!sums) {
         t->column = slice * sp->columns;
@@ -5574,7 +5645,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next;
-        if (t->block_count == 0) /* it may lie before key 0 */
+        if (t->block_count == 0) /* It may lie before key 0. */
             continue;
         next = rows_ahead(t, VALUES, at.to, end);
         open_keys(t, at.from, (int)(at.to - at.from));
@@ -5613,14 +5684,18 @@ static void combine_item(const call *c, char *slot, int64_t index)
  *     shared = | call of the first list | row tile 0 | row tile 1 | ...
  */
 
-#define PREFIX_LEAST 64 /* keys; 64 of 600, batch 8, 4 rows each: 9 % faster */
-#define PREFIX_ROWS 64  /* of an entry and kv head; batch 4, 4096 keys: 48 rows 9 % faster, 96 0 */
+/* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
+#define PREFIX_LEAST 64
+/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
+ * 96 0 %. */
+#define PREFIX_ROWS 64
 
-/* What a call asks for that keeps its rows from sharing; NULL = nothing. */
+/* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
 static const char *never_shared(const problem *pr)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len); /* at least, in a query */
+    /* In a query this is the least number. */
+    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len);
     const struct {
         int holds;
         const char *why;
@@ -5644,7 +5719,8 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* Whether entry 0 has these keys and every row of the batch sees all of them; else why not. */
+/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
+ * else why not. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
@@ -5666,8 +5742,8 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
-/* The keys to share, up to a canonical block's end, or 0 and why. A size query reserves what any
- * shorter call may want. */
+/* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
+ * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
@@ -5681,14 +5757,15 @@ static int64_t prefix_of(const problem *pr, const char **why)
     return *why ? 0 : keys;
 }
 
-/* Rows of each batch entry and query head in the first list. */
+/* entry_rows counts the rows of each batch entry and query head in the first list. */
 static int64_t entry_rows(const problem *pr)
 {
     const int64_t most = max64(1, PREFIX_ROWS / pr->group);
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* The plan of the first list. Its row tiles are shared by as few items as give each worker one. */
+/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
+ * worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -5707,8 +5784,8 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* Adds the first list to a plan with prefix_keys, or returns why not. `items` could run at once
- * without it. */
+/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
+ * at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -5727,13 +5804,13 @@ OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t it
     return NULL;
 }
 
-/* The first list of a call whose plan has one. */
+/* prefix_list gives the first list of a call whose plan has one. */
 static call *prefix_list(const call *c)
 {
     return (call *)(void *)c->shared;
 }
 
-/* Row tile number `index` of a kv head in the first list. */
+/* prefix_tile gives row tile number `index` of a kv head in the first list. */
 static char *prefix_tile(const call *list, int64_t kv_head, int64_t index)
 {
     return (char *)list->shared + (kv_head * list->pl.tiles + index) * list->pl.row_tile_bytes;
@@ -5765,8 +5842,8 @@ static void prefix_item(const call *list, char *slot, int64_t index)
         tiled_pass(tiles, count, 0, INT64_MAX, wants_values(&list->pr.p));
 }
 
-/* Lanes r..r+n-1 of the state `to` (NULL = to be begun) become lanes at..at+n-1 of a state of
- * `rows` lanes; without that, `to` stays. */
+/* copy_lanes makes lanes r to r+n-1 of the state `to` (NULL means that it has to be begun) lanes at
+ * to at+n-1 of a state of `rows` lanes; without that state `to` stays. */
 static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows, int at, int n)
 {
     int64_t k;
@@ -5774,14 +5851,14 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* m, l and the rows of o */
+    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }
 
-/* A row tile of the second list gets its rows' states at the end of the prefix. Both lists number
- * the rows of an entry alike, so that lanes next to each other come from lanes next to each
- * other. */
+/* take_prefix gives a row tile of the second list its rows' states at the end of the prefix. Both
+ * lists number the rows of an entry alike, so that lanes next to each other come from lanes next to
+ * each other. */
 static void take_prefix(const call *c, tile *t)
 {
     const call *list = prefix_list(c);
@@ -5802,7 +5879,7 @@ static void take_prefix(const call *c, tile *t)
     }
 }
 
-/* An item of the second list. */
+/* suffix_item is an item of the second list. */
 static void suffix_item(const call *c, char *slot, int64_t index)
 {
     tile *tiles[ITEM_TILES];
@@ -5939,7 +6016,8 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
+ * sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -5962,7 +6040,7 @@ static float *logits_row(const tile *t, const lane *at)
     return p->logits.data + row * p->seq_len_kv;
 }
 
-/* Columns outside the sequence. */
+/* fill_outside fills columns outside the sequence. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
@@ -5972,7 +6050,8 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -6043,7 +6122,8 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's: OpenMP's threads where it is compiled in, else this one. */
+/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
+ * otherwise this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -6089,7 +6169,7 @@ static attn_status run_items(call *c, int64_t items,
     return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
-/* Runs the first list, if the plan has one. */
+/* run_prefix runs the first list, if the plan has one. */
 static attn_status run_prefix(const call *c)
 {
     call *list = prefix_list(c);
@@ -6102,7 +6182,7 @@ static attn_status run_prefix(const call *c)
     return run_items(list, list->pl.items, prefix_item);
 }
 
-/* What runs an item of the main list. */
+/* item_of gives what runs an item of the main list. */
 static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
 {
     if (pl->impl == ATTN_IMPL_NAIVE)
@@ -6110,7 +6190,7 @@ static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
     return pl->prefix_keys ? suffix_item : tiled_item;
 }
 
-/* The lists of a call, one after the other; empty ones cost nothing. */
+/* run_lists runs the lists of a call one after the other; empty ones cost nothing. */
 static attn_status run_lists(call *c)
 {
     const plan *pl = &c->pl;
@@ -6150,7 +6230,8 @@ ATTN_API size_t attn_params_size(void)
 
 ATTN_API const char *attn_impl_name(int impl)
 {
-    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    /* The names are in the order of attn_impl. */
+    static const char *const names[] = { "default", "tiled", "naive", "auto" };
     return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
 }
 
@@ -6169,7 +6250,8 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* Bytes for so many workers; 0 when there is nothing to do. */
+/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
+ * do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -6177,7 +6259,8 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
+/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
+ * possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
@@ -6199,7 +6282,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     }
 }
 
-/* How many of the plan's workers fit. */
+/* workers_within tells how many of the plan's workers fit. */
 static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 {
     const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
@@ -6210,11 +6293,11 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* The plan that lets most workers run: the best one; the same with what there is for each worker,
- * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
- * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
- * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
- * small. */
+/* plan_within takes the plan that lets most workers run, and returns how many run, or 0 if the
+ * workspace is too small. The candidates are the best plan; that plan with what there is for each
+ * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
+ * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
+ * a small plan, so the workspace of a call holds any shorter one. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -6236,13 +6319,13 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    if (most > 0 && last != best) /* else the small plan tells how much is needed */
+    if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
     return most;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
- * gets the backend's reason. */
+/* ask_backend returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can. *why (may be NULL) then gets the backend's reason. */
 static int ask_backend(const problem *pr, text *why)
 {
     const attn_backend *backend = pr->p.backend;
@@ -6271,7 +6354,7 @@ static attn_status too_small(int64_t least, size_t bytes, text *why)
     return ATTN_ERR_WORKSPACE;
 }
 
-/* A backend has one size, and no plan of the CPU. */
+/* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
     size_t need = 0;
@@ -6369,8 +6452,8 @@ ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
     return sequence_of(&pr->p, b);
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not, and take
- * another kernel set, whose tiles have more keys. */
+/* leave_one_row makes the problem one with one query row, which may divide its keys where more rows
+ * do not, and take another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
@@ -6381,8 +6464,8 @@ static void leave_one_row(const attn_params *asked, problem *pr)
     resolve_kernels(pr);
 }
 
-/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
- * prefix will be shared or not, and for one row. *pr becomes another. */
+/* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
+ * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -6424,14 +6507,14 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     return size_of_call(p, &pr, &why, bytes);
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
 {
     char sentence[256];
     text why = text_in(sentence, sizeof sentence);
     problem pr;
-    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    validate(p, &pr, 1, &why); /* It cannot fail, as check_call has passed. */
     if (ask_backend(&pr, &why) > 0) {
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
@@ -6519,7 +6602,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put_missing_kernels(why);
 }
 
-/* Of the keys of a row tile: what different workers may take. */
+/* key_parts counts the parts of the keys of a row tile that different workers may take. */
 static int key_parts(const plan *pl)
 {
     const split *sp = &pl->split;
@@ -6546,7 +6629,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
-    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
@@ -6573,7 +6656,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->bytes = call_bytes(p);
 }
 
-/* All but workspace_bytes. */
+/* explain_plan fills in all but workspace_bytes. */
 OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
 {
     text why = text_in(info->reasons, sizeof info->reasons);
@@ -6687,7 +6770,7 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
     return 0;
 }
 
-/* One "key=value" of `length` characters. */
+/* set_option takes one "key=value" of `length` characters. */
 static int set_option(attn_params *p, const char *word, size_t length)
 {
     size_t key = 0;
@@ -6735,7 +6818,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string,
 
 /* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
-/* One row of attn_state_finish, in pieces that fit on the stack. */
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
 {
@@ -6802,7 +6885,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
-        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
@@ -6812,7 +6895,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
 
 /* ---- finished results */
 
-/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+/* lse_weight gives 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
 static float lse_weight(float x, float top)
 {
     float w = x - top;
@@ -6849,7 +6932,7 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
-        if (only_a || only_b) { /* an empty part is the identity */
+        if (only_a || only_b) { /* An empty part changes nothing. */
             memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
             lse_out[row] = only_a ? lse_a[row] : lse_b[row];
             continue;
@@ -6882,13 +6965,13 @@ static uint64_t high_of_halves(uint64_t a, uint64_t b)
 }
 #endif
 
-/* whole + part / 2^64 */
+/* The number is whole + part / 2^64. */
 typedef struct rope_fixed {
     int64_t whole;
     uint64_t part;
 } rope_fixed;
 
-/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+/* fixed_over divides x >= 0 by d, which is from 1 to 2^31, and rounds down. */
 static rope_fixed fixed_over(rope_fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
@@ -6900,7 +6983,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     return y;
 }
 
-/* n x for n < 2^31 and x >= 0 below 2^32 / n */
+/* fixed_times gives n x for n < 2^31 and x >= 0 below 2^32 / n. */
 static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
@@ -6918,7 +7001,7 @@ static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
     return x;
 }
 
-/* x > 0 is the result, of 24 bits, times 2^*scale. */
+/* mantissa splits x > 0 into the result, which has 24 bits, times 2^*scale. */
 static uint64_t mantissa(float x, int *scale)
 {
     const uint32_t u = bits_of(x), exponent = u >> 23;
@@ -6926,9 +7009,9 @@ static uint64_t mantissa(float x, int *scale)
     return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
 }
 
-/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
- * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
- * before: all together 2^-62. */
+/* log2_of gives log2 of v 2^scale for v > 0. A square has twice the logarithm, so each squaring of
+ * a number in [1, 2) gives one more binary digit. An error of a square counts half as much as one
+ * of the square before, so all together they stay below 2^-62. */
 static rope_fixed log2_of(uint64_t v, int scale)
 {
     rope_fixed y = { 0, 0 };
@@ -6951,7 +7034,7 @@ static rope_fixed log2_of_float(float x)
     return log2_of(v << 40, scale - 40);
 }
 
-/* c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
+/* alternating evaluates c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
 static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
 {
     uint64_t y = c[count - 1];
@@ -6961,8 +7044,8 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
     return y;
 }
 
-/* 2^64 2^-x for x in [0, 1) in units of 2^-64: 1 - x g(x), g of degree 12, Remez, worst error
- * 2^-69. */
+/* power_of_two gives 2^64 2^-x for x in [0, 1) in units of 2^-64. It is 1 - x g(x) with g of degree
+ * 12 by Remez, and its worst error is 2^-69. */
 static uint64_t power_of_two(uint64_t x)
 {
     static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
@@ -6976,7 +7059,8 @@ static uint64_t power_of_two(uint64_t x)
     return ~ROPE_HIGH64(x, y);
 }
 
-/* x / d for d > 0: the result times 2^-*shift, which is added to. */
+/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to
+ * *shift. */
 static uint64_t over_float(uint64_t x, float d, int *shift)
 {
     int scale;
@@ -6987,7 +7071,7 @@ static uint64_t over_float(uint64_t x, float d, int *shift)
     return (x / by << 23) + (x % by << 23) / by;
 }
 
-/* x 2^-shift to the nearest, modulo 2^64 */
+/* shifted gives x 2^-shift to the nearest, modulo 2^64. */
 static uint64_t shifted(uint64_t x, int shift)
 {
     if (shift <= 0)
@@ -7003,17 +7087,20 @@ static uint64_t shifted(uint64_t x, int shift)
  * take a difference of two: their frequencies are below a turn, see ROPE_LEAST_COMPARED.
  */
 
-#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* It is in units of 2^-30. */
 
-/* What attn_rope says about angles, with every default resolved. */
+/* A rope_ladder is what attn_rope says about angles, with every default resolved. */
 typedef struct rope_ladder {
-    rope_fixed step; /* log2 of a frequency over that of the next pair */
+    rope_fixed step; /* step is log2 of a frequency over that of the next pair. */
     int scaling;
     float factor, attention;
     const float *freq_factors;
-    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
-    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
-    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    /* With YARN, pairs up to low keep their frequency, and those from high do not. */
+    int64_t low, high;
+    /* With LLAMA3, frequencies up to slow are scaled, and those from fast are not. */
+    uint64_t slow, fast;
+    /* With LLAMA3 it is 2^125 / width, where width = (fast - slow) << width_shift. */
+    uint64_t per_width;
     int width_shift;
 } rope_ladder;
 
@@ -7022,7 +7109,8 @@ static float or_default(float x, float otherwise)
     return x == 0 ? otherwise : x;
 }
 
-/* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
+/* frequency_over gives the frequency of pair i, base^(-2i/dim), over the pair's own factor, over
+ * `factor`. */
 static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
 {
     const rope_fixed x = fixed_times(l->step, i);
@@ -7032,7 +7120,7 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
         return 0;
     shift = (int)x.whole + 2;
     y = power_of_two(x.part);
-    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* The constant is 2^66 / (2 pi). */
     if (l->freq_factors)
         y = over_float(y, l->freq_factors[i], &shift);
     if (factor != 1.0f)
@@ -7040,15 +7128,15 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d <= 2^32 */
+/* fraction_of gives floor(x n / d) for n <= d <= 2^32. */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
     return x / by * times_n + x % by * times_n / by;
 }
 
-/* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
- * length is one of 0.001. */
+/* on_the_way tells how far pair i has come from low to high, as a part of *whole. As in
+ * transformers, a way of no length counts as one of 0.001. */
 static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
 {
     const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
@@ -7072,7 +7160,8 @@ static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
         return kept;
     if (kept <= l->slow)
         return slowed;
-    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    /* The result is in units of 2^-61. */
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width);
     return slowed + ROPE_HIGH64(kept - slowed, part << 3);
 }
 
@@ -7085,14 +7174,14 @@ static uint64_t frequency(const rope_ladder *l, int64_t i)
     return frequency_over(l, i, l->scaling == ATTN_ROPE_LINEAR ? l->factor : 1.0f);
 }
 
-/* In units of 2^-30. */
+/* coarse gives x in units of 2^-30. */
 static int64_t coarse(rope_fixed x)
 {
     return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
 }
 
-/* dim log2(length / (2 pi turns)) / (2 log2 base): the pair that turns so often over that length;
- * rounded down, or up. */
+/* pair_of_turns gives the pair that makes `turns` turns over that length, dim log2(length / (2 pi
+ * turns)) / (2 log2 base), rounded down or up. */
 static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
 {
     const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
@@ -7105,10 +7194,10 @@ static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int u
     return q;
 }
 
-/* 0.1 ln(factor) + 1 */
+/* yarn_attention gives 0.1 ln(factor) + 1. */
 static float yarn_attention(float factor)
 {
-    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
+    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* This is 0.1 ln 2 in units of 2^-58. */
     const rope_fixed x = log2_of_float(factor);
     const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
     return (float)(int64_t)y * 0x1p-58f;
@@ -7117,20 +7206,21 @@ static float yarn_attention(float factor)
 static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    /* Both numbers can be 2^51. The bounds dim and -1 change no part of a way but keep it below
+     * 2^32. */
     l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
     l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
 
-/* turns / length, below a turn */
+/* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
     int scale;
     const uint64_t v = mantissa(turns, &scale);
     rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
+    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
     x.part = v << (64 + scale);
     x = fixed_over(x, length);
     return x.whole ? UINT64_MAX : x.part;
@@ -7147,7 +7237,7 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
     width = l->fast - l->slow;
     for (l->width_shift = 0; width && !(width >> 62); l->width_shift++)
         width <<= 1;
-    for (digit = 0; width && digit < 64; digit++) { /* long division */
+    for (digit = 0; width && digit < 64; digit++) { /* This is long division. */
         const int one = rest >= width;
         l->per_width = l->per_width << 1 | (uint64_t)one;
         rest = (rest - (one ? width : 0)) << 1;
@@ -7174,19 +7264,20 @@ static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 
 /* ---- Cosine and sine */
 
-/* x, up to 2^63 in units of 2^-63, as a float: the two bits less that make it a signed number stay
- * in the last one, so that it is rounded once. */
+/* signed_float gives x, up to 2^63 in units of 2^-63, as a float. A signed number has two bits
+ * less; they stay in the last bit, so that x is rounded once. */
 static float signed_float(uint64_t x, int negative)
 {
     const int64_t v = (int64_t)(x >> 2 | ((x & 3) != 0));
     return (float)(negative ? -v : v) * 0x1p-61f;
 }
 
-/* w = distance to the nearest quarter turn, in quarter turns, at most 1/2; u = w^2;
- * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
+/* cos_sin takes w, the distance to the nearest quarter turn in quarter turns, which is at most 1/2,
+ * and u = w^2. Then sin = w S(u) and cos = 1 - u C(u), with S and C by Remez in u on [0, 1/4]. The
+ * worst error of S is 2^-57, and that of u C is 2^-52. */
 static void cos_sin(uint64_t angle, float *c, float *s)
 {
-    /* in units of 2^-63, signs alternating */
+    /* Both arrays are in units of 2^-63, with alternating signs. */
     static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
                                      UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
                                      UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),
@@ -7208,9 +7299,10 @@ static void cos_sin(uint64_t angle, float *c, float *s)
 
 /* src/rope/turn.c - turning pairs of numbers in f32: built once plainly and once for FMA. */
 
-#define ROPE_PAIRS 16 /* turned by one vector loop */
+#define ROPE_PAIRS 16 /* One vector loop turns this number of pairs. */
 
-/* x, but +0 for -0 and the one NaN, as in every output of the library. */
+/* finished gives x, but +0 for -0 and the one NaN for every NaN, as every output of the library has
+ * it. */
 KERNEL float finished(float x)
 {
     uint32_t nan;
@@ -7219,7 +7311,8 @@ KERNEL float finished(float x)
     return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
 }
 
-/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+/* turn_pairs turns ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) into the places of y that x has,
+ * with y_apart for apart. */
 KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
                        const float *c, const float *s)
 {
@@ -7235,8 +7328,9 @@ KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_
     }
 }
 
-/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
- * are first an array of their own, so that compilers need not fear that y is x + 1. */
+/* turn_split_body turns n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of
+ * ROPE_PAIRS. Results first go to an array of their own, so that compilers need not fear that y is
+ * x + 1. */
 KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
                             const float *s, int n)
 {
@@ -7257,7 +7351,7 @@ KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, con
     }
 }
 
-/* n pairs (x[2k], x[2k + 1]) */
+/* turn_interleaved_body turns n pairs (x[2k], x[2k + 1]). */
 KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
                                   int n)
 {
@@ -7275,11 +7369,11 @@ KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float 
     }
 }
 
-/* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
+/* y may be x. apart lies between the two numbers of a pair; 1 means interleaved. */
 typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
                              const float *s, int n);
 
-/* Each body in a function of its own: at -O0 one frame for both would take 1.3 KiB. */
+/* Each body is a function of its own, as at -O0 one frame for both would take 1.3 KiB. */
 #define ROPE_TURN(NAME, TARGET, HW)                                                                \
     TARGET static void NAME##_interleaved(float *y, const float *x, const float *c,                \
                                           const float *s, int n)                                   \
@@ -7321,20 +7415,21 @@ static rope_turn_fn best_turn(void)
  * heads.
  */
 
-#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+/* A block has 1 KiB of frequencies, cosines and sines, which serve a head of up to 128 at once. */
+#define ROPE_BLOCK 64
 
 typedef struct rope_block {
-    int64_t first; /* pair */
+    int64_t first; /* first is a pair. */
     int n;
     uint64_t frequencies[ROPE_BLOCK];
     float c[ROPE_BLOCK], s[ROPE_BLOCK];
 } rope_block;
 
-/* Where angles come from: computed, or from the table. */
+/* A rope_source is where angles come from: they are computed, or taken from the table. */
 typedef struct rope_source {
     int64_t pairs;
     rope_ladder angles;
-    const float *cos, *sin; /* NULL = computed */
+    const float *cos, *sin; /* NULL means that they are computed. */
     int64_t table_stride;
 } rope_source;
 
@@ -7383,7 +7478,7 @@ static void set_angles(rope_block *k, const rope_source *from, int64_t position)
 
 typedef struct rope_job {
     const attn_rope *rope;
-    attn_rope_rows rows; /* strides resolved */
+    attn_rope_rows rows; /* Strides of rows are resolved. */
     int64_t dim;
     const attn_kernels *kernels;
     rope_turn_fn turn;
@@ -7404,7 +7499,8 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
         store_run(j->kernels, dtype, to, 0, from, n);
 }
 
-/* One head's row of a block through f32, both halves read before one is written. */
+/* turn_through turns one head's row of a block through f32, and reads both halves before it writes
+ * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7434,7 +7530,7 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
         turn_through(j, k, y, x);
 }
 
-/* The elements that do not turn. */
+/* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -7462,7 +7558,7 @@ static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
     return (r->first ? r->first[b] : 0) + i;
 }
 
-/* k = NULL: what does not turn. */
+/* As a special case, k = NULL copies what does not turn. */
 static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
 {
     const attn_tensor *from = &j->rows.x;
@@ -7529,13 +7625,15 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     return ATTN_OK;
 }
 
-/* Numbers of *r: where they are allowed other than 0, and from where to where. */
+/* A rope_number_rule says with which scalings a number of attn_rope may be other than 0, and in
+ * what range. */
 typedef struct rope_number_rule {
     const char *name;
-    size_t offset;     /* of a float */
-    unsigned scalings; /* bits: those with which it means something */
+    size_t offset; /* offset is that of a float. */
+    /* scalings has a bit for each scaling with which the number means something. */
+    unsigned scalings;
     float least;
-    int above; /* nonzero: least itself is too small */
+    int above; /* Nonzero means that least itself is too small. */
     float most;
     const char *rest;
 } rope_number_rule;
@@ -7578,8 +7676,9 @@ static attn_status check_rope_number(const attn_rope *r, const rope_number_rule 
     return ATTN_OK;
 }
 
-/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
- * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+/* YARN and LLAMA3 compare frequencies, which are up to 1 / (2 pi) turns before freq_factors divide
+ * them, so those must keep them below a turn. The other scalings only need a factor that numbers of
+ * 64 bits can be divided by. */
 #define ROPE_LEAST_COMPARED 0.16f
 #define ROPE_LEAST_DIVISOR 1e-6f
 
@@ -7606,7 +7705,7 @@ static attn_status bad_order(text *why, const char *low_name, float low, const c
     return bad_number(why, high_name, high, "");
 }
 
-/* What only YARN and LLAMA3 need. */
+/* check_rope_order checks what only YARN and LLAMA3 need. */
 static attn_status check_rope_order(const attn_rope *r, text *why)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
@@ -7667,7 +7766,8 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     return check_rope_computed(r, head_dim / 2, why);
 }
 
-/* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
+/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
+ * before a complaint. */
 static attn_status check_rope_side(const char *name, int dtype, const void *data,
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
@@ -7694,7 +7794,8 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* Strides of *r are resolved; y's as given are in *given. */
+/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
+ * *given. */
 static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
@@ -7715,7 +7816,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     return status;
 }
 
-/* "batch b, row i: position (p) rest" */
+/* bad_position says "batch b, row i: position (p) rest". */
 static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
 {
     put(why, "batch ");
@@ -7738,16 +7839,17 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Batch entries that may have positions of their own: one where all share them. */
+/* positioned_entries counts the batch entries that may have positions of their own: one where all
+ * share them. */
 static int64_t positioned_entries(const attn_rope_rows *r)
 {
     const int shared = r->positions ? r->positions_stride == 0 : !r->first;
     return shared ? min64(r->batch, 1) : r->batch;
 }
 
-/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
- * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
- * position that is refused. */
+/* check_rope_positions also looks where there are no heads to turn, as nothing but positions bounds
+ * batch and seq_len then. Without an array it is enough to look at the first and last row of a
+ * batch entry; of 2^32 + 2 rows one has a position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
     const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
@@ -7765,7 +7867,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
@@ -7776,7 +7878,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
     if (!status)
-        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
+        /* This comes before packed strides, which are products of the sizes. */
+        status = check_rope_sizes(rows, why);
     if (status)
         return status;
     j->rope = rope;
@@ -7897,7 +8000,7 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
-/* One layer of K or V: [entry, head, row, dim]. */
+/* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = *storage_of(c, side);
@@ -7906,17 +8009,18 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
-typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
 
-/* Bytes from the first element of a tensor or output to a row. */
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
 #define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
       (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
+ * type it keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
                          int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
 {
@@ -7934,7 +8038,7 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
     }
 }
 
-/* All heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
@@ -7948,12 +8052,12 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 2  Shape
+ * Shape
  * --------------------------------------------------------------------------------------------- */
 
 #define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
 
-/* numbers of sequences, pages and rows are int32_t */
+/* Numbers of sequences, pages and rows have to fit int32_t. */
 static const size_rule cache_counts[] = {
     { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
     { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
@@ -7968,7 +8072,8 @@ static const size_rule cache_enums[] = {
     { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
-/* As given: rows of storage that is written must not share elements. */
+/* check_given_strides looks at strides as given: rows of storage that is written must not share
+ * elements. */
 static attn_status check_given_strides(const attn_cache *c, text *why)
 {
     attn_status status = check_output_strides("k", &c->k, why);
@@ -8013,7 +8118,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
-/* Fills in every default. */
+/* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
     c->num_layers = max64(c->num_layers, 1);
@@ -8026,7 +8131,7 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
 }
 
-typedef struct storage_axes { /* layers, entries, heads, rows */
+typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
     int64_t count[4];
     ptrdiff_t stride[4];
     int64_t dim;
@@ -8053,8 +8158,9 @@ static int64_t distance(ptrdiff_t stride)
     return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
 }
 
-/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
- * stride to the largest, has to step over all that the ones before it cover. */
+/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
+ * axis, from the smallest stride to the largest, has to step over all that the axes before it
+ * cover. */
 static int64_t span_of(const storage_axes *a)
 {
     int64_t span = a->dim;
@@ -8089,7 +8195,7 @@ static void put_storage(const attn_cache *c, int side, text *why)
     }
 }
 
-/* Strides are resolved. */
+/* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const attn_output *o = storage_of(c, side);
@@ -8111,10 +8217,11 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
 }
 
-/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
+ * on. */
 typedef struct cache_memory {
     int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* of all, at any address */
+    int64_t bytes; /* bytes is enough for all, at any address. */
 } cache_memory;
 
 static cache_memory place_cache(const attn_cache *c)
@@ -8137,14 +8244,14 @@ static cache_memory place_cache(const attn_cache *c)
     return m;
 }
 
-/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
                                text *why)
 {
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
-    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+    if (c->begin) /* Its k.data and v.data would count as storage of the caller's own. */
         return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
     status = check_fields(c, why);
     if (status)
@@ -8226,7 +8333,7 @@ static void empty_cache(attn_cache *c)
     c->num_free = c->page_size ? c->num_pages : 0;
     for (i = 0; i < c->num_free; i++) {
         c->uses[i] = 0;
-        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* Page 0 is taken first. */
     }
 }
 
@@ -8260,7 +8367,8 @@ static int32_t *table_of(const attn_cache *c, int64_t q)
     return c->table + q * c->pages_per_sequence;
 }
 
-/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+/* A cache_run is numbers that lie one after the other in an entry; rows = 0 means that it stands
+ * before the first of them. */
 typedef struct cache_run {
     int64_t number, rows;
     cache_place at;
@@ -8274,7 +8382,8 @@ static cache_run run_before(int64_t number)
     return run;
 }
 
-/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
+ * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
 {
     int64_t row;
@@ -8288,12 +8397,12 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
-/* Places of a table, which go on from the last to the first. */
+/* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
 } page_range;
 
-/* Those of numbers first .. first+count-1, count at most c->rows. */
+/* pages_of gives the places of numbers first to first+count-1; count is at most c->rows. */
 static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
 {
     const int64_t row = first % c->rows;
@@ -8315,7 +8424,8 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
     return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
 }
 
-/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+/* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
+ * missed either. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -8339,7 +8449,7 @@ static void leave_page(attn_cache *c, int32_t page)
         c->free_pages[c->num_free++] = page;
 }
 
-/* These rows of all layers. */
+/* copy_entry copies these rows in all layers. */
 static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
 {
     cache_place target = from;
@@ -8354,7 +8464,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         }
 }
 
-/* Pages without a key of begin .. end-1 are given back. */
+/* drop_pages gives back pages without a key of begin to end-1. */
 static void drop_pages(attn_cache *c, int64_t q)
 {
     const page_range kept = pages_of(c, c->begin[q], c->length[q]);
@@ -8369,13 +8479,13 @@ static void drop_pages(attn_cache *c, int64_t q)
 
 /* src/cache/steps.c - a step of a cache: every rule about new keys and its sentence. */
 
-/* What one batch entry of a step brings. */
+/* A cache_part is what one batch entry of a step brings. */
 typedef struct cache_part {
     int64_t sequence, count;
-    cache_place from; /* of k and v, where its rows begin */
+    cache_place from; /* from is where its rows begin in k and v. */
 } cache_part;
 
-/* Rows of k and v that are entry b's, in use or not. */
+/* rows_given counts the rows of k and v that are entry b's, in use or not. */
 static int64_t rows_given(const attn_cache_step *s, int64_t b)
 {
     return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
@@ -8400,7 +8510,7 @@ static attn_status check_cache(const attn_cache *c, text *why)
     return ATTN_OK;
 }
 
-/* "name (value) must be from 0 to `most`" */
+/* check_index says "name (value) must be from 0 to `most`". */
 static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
 {
     if (value >= 0 && value <= most)
@@ -8440,7 +8550,8 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
+ * compare. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
     int64_t b, i, top = -1;
@@ -8504,8 +8615,8 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     return bad(why, ATTN_ERR_FULL, " in one step");
 }
 
-/* Whether all other sequences that have this page are earlier entries of the step and write to it,
- * too: then they will have taken copies, and the page is left to entry b. */
+/* is_last_user tells whether all other sequences that have this page are earlier entries of the
+ * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
 static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
                         int32_t page)
 {
@@ -8518,7 +8629,8 @@ static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b
     return others == 0;
 }
 
-/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
+ * of shared pages. */
 static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
 {
     const cache_part part = part_of(s, b);
@@ -8532,7 +8644,7 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
     return needed;
 }
 
-/* Whether the step fits, all of it. */
+/* check_fits tells whether the whole step fits. */
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
@@ -8553,7 +8665,7 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
     return bad(why, ATTN_ERR_FULL, " pages");
 }
 
-/* k or v of a step with its strides resolved. */
+/* input_of gives k or v of a step with its strides resolved. */
 static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
 {
     attn_tensor t = side == CACHE_K ? s->k : s->v;
@@ -8561,7 +8673,7 @@ static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int s
     return t;
 }
 
-/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
 static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
 {
     if (dtype == ATTN_F32 || dtype == stored)
@@ -8590,7 +8702,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
                         s->seq_len, dim_of(c, side), stride, why);
 }
 
-/* First of a part's positions; NULL = its keys' numbers. */
+/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
 static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
 {
     return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
@@ -8607,7 +8719,8 @@ static attn_status check_positions_given(const attn_cache_step *s, text *why)
                         1, stride, why);
 }
 
-/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
+ * and turns nothing. */
 static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
 {
     attn_rope_rows rows;
@@ -8619,8 +8732,8 @@ static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
     return rows;
 }
 
-/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
- * named only before a complaint. */
+/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
+ * the sequence is named only before a complaint. */
 static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
                                       const cache_part *part, int64_t first, text why)
 {
@@ -8664,7 +8777,7 @@ static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, i
 
 /* src/cache/write.c - extending a cache and writing keys into it. */
 
-/* A page of its own for each place that new keys go to. */
+/* own_pages takes a page of its own for each place that new keys go to. */
 static void own_pages(attn_cache *c, const cache_part *part)
 {
     const page_range r = pages_of(c, c->end[part->sequence], part->count);
@@ -8684,8 +8797,8 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
- * them that were present are overwritten, not what the caller had forgotten before. */
+/* advance lets numbers below end - rows make room, as their rows are those of the new keys. Only
+ * numbers that were present count as overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
@@ -8715,11 +8828,12 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     return done(ATTN_OK, &why);
 }
 
-/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+/* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
+ * numbers. */
 static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
 {
     cache_place from = part->from;
@@ -8727,7 +8841,8 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
+ * it would mean packed. */
 static ptrdiff_t as_field(ptrdiff_t stride)
 {
     return stride ? stride : ATTN_STRIDE_BROADCAST;
@@ -8747,7 +8862,7 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     rows.positions = positions_of(s, from);
     rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
@@ -8782,7 +8897,8 @@ static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step 
     }
 }
 
-/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+/* is_shared tells whether other sequences have pages of a part's last keys, after a fork before the
+ * keys were written. */
 static int is_shared(const attn_cache *c, const cache_part *part)
 {
     page_range r;
@@ -8850,14 +8966,15 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     write_all(c, 0, s);
     return done(ATTN_OK, &why);
 }
 
 /* src/cache/cache.c - trimming, forking, viewing and reading a cache. */
 
-/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+/* check_present refuses numbers first to end-1 that are not present; first must be present, too,
+ * unless it is the end. */
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
@@ -8875,8 +8992,9 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
     return ATTN_ERR_ARG;
 }
 
-/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
- * begin beyond what it has overwritten says that all before it is forgotten. */
+/* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
+ * from end - window_left on, would miss some. A begin beyond what the ring has overwritten says
+ * that all before it is forgotten. */
 static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
@@ -8962,10 +9080,10 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Views and reading
+ * Views and reading
  * --------------------------------------------------------------------------------------------- */
 
-/* Offsets of a view's arrays in the caller's memory. */
+/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
 typedef struct view_memory {
     int64_t key_base, kv_len, begin, table, bytes;
 } view_memory;
@@ -9011,7 +9129,7 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     return done(status, &why);
 }
 
-/* What does not depend on which sequences are chosen. */
+/* view_storage sets what does not depend on which sequences are chosen. */
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -9037,7 +9155,7 @@ static void view_all(const attn_cache *c, attn_params *p)
     p->kv_rows.num_pages = c->num_pages;
 }
 
-/* Of a cache that is not paged, each sequence is a page of its own. */
+/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
 static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                         attn_params *p, char *at)
 {
@@ -9064,7 +9182,8 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.num_pages = cache_entries(c);
 }
 
-/* Keys that all sequences of the view have in the same pages from the same number on. */
+/* count_shared counts the first keys of the view that all its sequences have in one set of pages
+ * and with one set of numbers. */
 static int64_t count_shared(const attn_cache *c, const attn_params *p)
 {
     const int64_t pages = c->pages_per_sequence;
@@ -9090,7 +9209,7 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
 }
 
-/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+/* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
 static void view_window(const attn_cache *c, attn_params *p)
 {
     if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
@@ -9140,7 +9259,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     return done(ATTN_OK, &why);
 }
 
-/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
 static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
                               text *why)
 {
@@ -9386,7 +9505,8 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
     return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {
@@ -9411,80 +9531,88 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
  * keys pass by.
  */
 
-/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
+ * KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
 #define MOST_GROUP 8
 
-/* A tile of rows of one head. */
+/* A grad_tile is a tile of rows of one head. */
 typedef struct grad_tile {
-    tile t;                 /* first: attn.c fills it in */
-    float *dout_t;          /* [head_dim_v][rows] */
-    float *q, *dout;        /* [rows][pitch] */
-    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
-    float *lse2, *delta;    /* [rows] */
-    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
-    int entered;            /* something has entered dq or sum since they last were +0 */
+    tile t;          /* It comes first, as the functions of tiles fill it in. */
+    float *dout_t;   /* dout_t is [head_dim_v][rows]. */
+    float *q, *dout; /* Both are [rows][pitch]. */
+    /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
+    float *dq, *dq_total;
+    float *lse2, *delta;    /* Both are [rows]. */
+    float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
+    /* Nonzero means that something has entered dq or sum since they last were +0. */
+    int entered;
 } grad_tile;
 
 typedef struct layout {
     int want;
-    int gemms;                /* 5 or 7; of the naive path 5 */
-    int keys, rows;           /* of a pair tile */
-    int panel;                /* row tiles that are packed at once */
-    int group;                /* row tiles that enter dK and dV at once */
-    int64_t pair_floats;      /* of a pair tile */
-    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
-    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;         /* that a sweep adds dK and dV for */
-    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
-    /* offsets into a slot, in bytes */
+    int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
+    int keys, rows;      /* These are the sizes of a pair tile. */
+    int panel;           /* panel counts the row tiles that are packed at once. */
+    int group;           /* group counts the row tiles that enter dK and dV at once. */
+    int64_t pair_floats; /* pair_floats is the size of a pair tile. */
+    /* dq_floats is the size of the sums of a row tile, in whole cache lines. */
+    int64_t dq_floats;
+    /* An item that takes a part of the rows, or of the keys, takes this number of them. */
+    int item_rows, item_keys;
+    int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
+    /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
+    int bias_beside;
+    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
+    int64_t pitch[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* offsets into a row tile */
+    /* These are offsets into a row tile. */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
 } layout;
 
 typedef struct backward {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_gradients g;
     layout lay;
     attn_sum_axes bias, slopes;
-    float *lse2, *delta, *sink_terms; /* by state_row */
+    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
-/* Row tiles that enter dK and dV together. */
+/* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
 
-/* At the start of a worker's slot. */
+/* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo; /* dead pairs are left out of every product by selection */
+    int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
-    float *s, *dp; /* of the pair tile at work */
+    float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const attn_sum_axes *axes; /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* axes are those of the sum that is wanted. */
     sequence seq;
-    int64_t kv_head, head; /* of keys; of the rows in the panel */
-    int finite;            /* all results so far are */
+    /* kv_head is that of the keys, and head that of the rows in the panel. */
+    int64_t kv_head, head;
+    int finite; /* Nonzero means that all results so far are finite. */
     char *slot;
-    int row_tiles; /* in use */
+    int row_tiles; /* row_tiles counts those in use. */
     row_group group;
 } desk;
 
@@ -9496,17 +9624,18 @@ static const backward *backward_of(const call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Plan
+ * Plan
  * --------------------------------------------------------------------------------------------- */
 
-/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+/* items_by counts the items of a list that takes `count` rows or keys of every (batch entry, head)
+ * by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
 {
     return times(times(p->batch, heads), ceil_div(count, each));
 }
 
-/* Whether five products let the workers end first: the last round of items may not be full, while
- * parts of rows and keys always divide evenly. */
+/* choose_gemms takes five products if they let the workers end first: the last round of items may
+ * not be full, while parts of rows and keys always divide evenly. */
 static int choose_gemms(const problem *pr, const attn_gradients *g)
 {
     const int64_t workers = pr->p.num_workers;
@@ -9516,7 +9645,7 @@ static int choose_gemms(const problem *pr, const attn_gradients *g)
     return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
 }
 
-/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+/* divide halves *each, a multiple of `unit`, until there are four items for each worker. */
 static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
 {
     const int64_t least = 4 * (int64_t)pr->p.num_workers;
@@ -9574,7 +9703,7 @@ static void plan_grad_tile(const problem *pr, layout *lay)
     lay->row_tile_bytes = at;
 }
 
-/* Returns the bytes of a slot. */
+/* plan_desk returns the bytes of a slot. */
 static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9607,13 +9736,13 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     return plus(at, times(lay->panel, lay->row_tile_bytes));
 }
 
-/* Rows of all heads, as state_row numbers them. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
-/* Items of the longest list. */
+/* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -9622,7 +9751,7 @@ static int64_t most_items(const problem *pr, const layout *lay)
     return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
 }
 
-/* *lay and what items and the functions of attn.c need of a plan. */
+/* plan_backward fills in *lay and what items and tiles need of a plan. */
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
@@ -9654,7 +9783,7 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -9668,8 +9797,8 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     w->kernels->qk(&p);
 }
 
-/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
- * tile_class, not EMPTY. */
+/* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
+ * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
@@ -9687,7 +9816,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -9696,7 +9825,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* dP = dout V^T in w->dp; a dropped key has +0. */
+/* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
@@ -9710,7 +9839,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
     }
 }
 
-/* dS passes the derivative of the score callback. */
+/* pass_score passes dS through the derivative of the score callback. */
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
@@ -9725,8 +9854,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
- * w->dp; none if nobody does. */
+/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
+ * is then in w->s, and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -9745,7 +9874,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     return lanes;
 }
 
-/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+/* A product finds dead pairs by -0, so mark_live makes a live dS of -0 +0. */
 static void mark_live(const desk *w, int n)
 {
     int k;
@@ -9754,7 +9883,8 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* p of pairs that are kept takes dropout's factor, the others become dead. */
+/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
+ * dead. */
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
@@ -9764,7 +9894,7 @@ static void drop_probabilities(const desk *w, int n)
     }
 }
 
-/* The last steps before the products. */
+/* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
     if (w->pr->p.softcap > 0)
@@ -9807,13 +9937,13 @@ static desk *open_desk(const call *c, char *slot)
     return w;
 }
 
-/* Where row tile number g of the panel is. */
+/* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* A row tile without rows. */
+/* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
@@ -9847,8 +9977,8 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     return row;
 }
 
-/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
- * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+/* load_rows puts the used lanes' rows of `from`, an output or input of `dim` elements, at `to` as
+ * f32, `pitch` floats apart and filled up with +0. The rows of other lanes are +0. */
 static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9864,7 +9994,7 @@ static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t
     }
 }
 
-/* to[d][row] from rows `pitch` floats apart. */
+/* turn_rows makes to[d][row] from rows `pitch` floats apart. */
 static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
 {
     int r;
@@ -9873,7 +10003,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
 }
 
-/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+/* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
@@ -9898,7 +10028,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     return row;
 }
 
-/* What the first list left of each row. */
+/* load_statistics loads what the first list left of each row. */
 static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
@@ -9916,7 +10046,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to
+ * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
@@ -9931,7 +10062,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+/* load_keys loads keys j0 to j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
     copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);
@@ -9963,7 +10094,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the elements of its pairs. */
+/* add_to_elements adds dS to the elements of its pairs. */
 static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
 {
     const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
@@ -9975,7 +10106,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     }
 }
 
-/* dS enters the sums of its keys, in part[KEYS]. */
+/* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
     float *sums = w->part[KEYS] + (j0 - w->keys->j0);
@@ -9988,7 +10119,7 @@ static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
     }
 }
 
-/* dS enters the sums of its rows. */
+/* add_to_rows adds dS to the sums of its rows. */
 static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
@@ -10011,7 +10142,7 @@ static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_l
         add_to_keys(w, j0, n, lanes);
 }
 
-/* What a chunk of rows adds to keys j0..j0+n-1. */
+/* write_key_sums writes what a chunk of rows adds to keys j0 to j0+n-1. */
 static void write_key_sums(const desk *w, int64_t j0, int n)
 {
     int j;
@@ -10021,7 +10152,7 @@ static void write_key_sums(const desk *w, int64_t j0, int n)
     }
 }
 
-/* The rows' sums over all keys. */
+/* write_row_sums writes the rows' sums over all keys. */
 static void write_row_sums(const desk *w)
 {
     float chunk = 0.0f;
@@ -10041,7 +10172,8 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+/* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
+ * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
                            int first)
 {
@@ -10058,8 +10190,8 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
-/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
- * and dS then are in w->s and w->dp. */
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
@@ -10085,7 +10217,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+/* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
     const int rows = w->lay->rows;
@@ -10096,7 +10228,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
         x[k] = ATTN_DEAD;
 }
 
-/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+/* add_grad_tile takes a row tile against the n open keys; what it has for dK and dV joins the
+ * group. */
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
@@ -10153,7 +10286,8 @@ static void add_group(const desk *w, int n)
         add_terms(w, VALUES, g->dv, n);
 }
 
-/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+/* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
+ * compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
     float sum[16], more[16];
@@ -10169,7 +10303,7 @@ static void flush(float *total, float *x, int64_t n)
     clear(x, n);
 }
 
-/* A chunk of keys is done. */
+/* end_chunk_of_keys ends a chunk of keys. */
 static void end_chunk_of_keys(const desk *w)
 {
     int g;
@@ -10183,7 +10317,7 @@ static void end_chunk_of_keys(const desk *w)
     }
 }
 
-/* All row tiles of the panel against keys j0..end-1. */
+/* sweep_keys takes all row tiles of the panel against keys j0 to end-1. */
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
@@ -10204,7 +10338,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         write_key_sums(w, j0, n);
 }
 
-/* dQ of a row tile, scaled. */
+/* write_dq writes dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
@@ -10212,8 +10346,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
- * they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
+ * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->lay->keys;
@@ -10241,7 +10375,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {
@@ -10263,20 +10397,20 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
  * infinity that a mask hides may have met a factor of +0.
  */
 
-/* Heads, rows and keys of a sequence. */
+/* A region is heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+    int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+/* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
     float x[16];
     int64_t d;
     int i;
-    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+    for (d = 0; d < dim; d += 16) { /* The rest of the last line is +0. */
         memcpy(x, total + d, sizeof x);
         for (i = 0; i < 16; i++) {
             x[i] = x[i] * factor;
@@ -10289,7 +10423,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* dK and dV of keys from..to-1. */
+/* write_keys writes dK and dV of keys from to to-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -10308,7 +10442,8 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
-/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+/* store_bias visits dBias of a part, where nothing is summed: it sets +0 first, and makes NaN
+ * canonical at the end. */
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
@@ -10318,7 +10453,7 @@ static void store_bias(const desk *w, const region *a, int first)
     store_elements(bias, from, to, first);
 }
 
-/* The gradients `want` of a part. */
+/* take_part computes the gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
@@ -10346,7 +10481,7 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
-/* All of a kv head: five products. */
+/* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10364,7 +10499,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
-/* dQ of some rows of a head: three products. Heavy causal parts first. */
+/* rows_item takes dQ of some rows of a head, in three products. Heavy causal parts come first. */
 static void rows_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10385,7 +10520,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
-/* dK and dV of some keys of a head: four products. */
+/* keys_item takes dK and dV of some keys of a head, in four products. */
 static void keys_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -10431,7 +10566,7 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
-/* delta = rowsum(dout * o) of all rows of a head. */
+/* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
 static void statistics_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
@@ -10455,7 +10590,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
 
 /* ---- sums */
 
-/* dSink of a head. */
+/* sinks_item computes dSink of a head. */
 static void sinks_item(const call *c, char *slot, int64_t head)
 {
     const backward *back = backward_of(c);
@@ -10475,8 +10610,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
- * one that is kept so many. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
+ * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -10501,7 +10636,8 @@ static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
     return items;
 }
 
-/* Elements number `index` of a sum: heads and batch entries one after the other. */
+/* sum_item takes the elements of item `index` of a sum; heads and batch entries come one after the
+ * other. */
 static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
@@ -10517,7 +10653,7 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = sequence_of(p, b);
-        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
         sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
               j1);
@@ -10541,10 +10677,10 @@ static void slopes_item(const call *c, char *slot, int64_t index)
  * line of the forward that it repeats or differentiates.
  */
 
-/* A tile of rows and where its part of the matrices is. */
+/* A textbook_rows is a tile of rows and where its part of the matrices is. */
 typedef struct textbook_rows {
     grad_tile *row;
-    float *p, *ds; /* [kv_len][rows] */
+    float *p, *ds; /* Both are [kv_len][rows]. */
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -10558,8 +10694,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     return n;
 }
 
-/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
- * them are dead. */
+/* textbook_logits computes s = softcap(scale q.k) + bias + ALiBi, callback and masks of the open
+ * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10574,7 +10710,7 @@ static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int coun
     return visible != ATTN_TILE_EMPTY;
 }
 
-/* Calls `pass` for all keys of a row tile, tile by tile. */
+/* each_keys calls `pass` for all keys of a row tile, tile by tile. */
 static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
@@ -10583,7 +10719,7 @@ static void each_keys(desk *w, const textbook_rows *n,
         pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
 }
 
-/* 1. S = the logits */
+/* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
@@ -10600,7 +10736,8 @@ static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
     w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
-/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+/* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
+ * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows;
@@ -10620,7 +10757,7 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10628,7 +10765,8 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     }
 }
 
-/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+/* Pass 3 differentiates O = P V: dP = dout V^T. With dropout that is the gradient by P' V, P' = P
+ * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10637,7 +10775,8 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
-/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+/* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
+ * dlse. */
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
@@ -10664,7 +10803,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     }
 }
 
-/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+/* Pass 5 differentiates the sink in the softmax: dSink = -P_sink (sum of P dP - dlse). */
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
@@ -10692,7 +10831,8 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
         }
 }
 
-/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+/* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
+ * in. */
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
@@ -10711,7 +10851,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(ds, w->dp, bytes);
 }
 
-/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+/* Pass 7 differentiates O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale
+ * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -10777,7 +10918,7 @@ static void textbook_head(desk *w)
     }
 }
 
-/* All heads of a kv head of w->seq. */
+/* textbook_group takes all heads of a kv head of w->seq. */
 static void textbook_group(desk *w)
 {
     int64_t head;
@@ -10806,7 +10947,8 @@ static void textbook_item(const call *c, char *slot, int64_t index)
     textbook_group(w);
 }
 
-/* Everything in one item: heads and batch entries add to the same sums. */
+/* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
+ * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };
@@ -10835,7 +10977,7 @@ typedef struct grad_list {
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* List number i of a call; 0 = there are no more. */
+/* take_list gives list number i of a call, and returns 0 after the last. */
 OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
@@ -10863,7 +11005,7 @@ OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
     return 1;
 }
 
-/* The lists, one after the other. */
+/* run_backward runs the lists one after the other. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
@@ -10876,7 +11018,7 @@ static attn_status run_backward(backward *back)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 #define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))
@@ -10886,7 +11028,7 @@ static int64_t backward_bytes(const plan *pl, int workers)
     return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* How many workers fit. */
+/* workers_in tells how many workers fit. */
 static int workers_in(const plan *pl, size_t bytes)
 {
     const int64_t one = backward_bytes(pl, 1);
@@ -10897,14 +11039,15 @@ static int workers_in(const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+/* validate_backward turns *p and *g into *pr and *resolved, or says what is wrong. */
 static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
                                      problem *pr, attn_gradients *resolved, text *why)
 {
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    /* If this fails, nothing that is set helps. */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -10919,8 +11062,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
- * nothing without a backend. */
+/* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can, and *reason then says why. Without a backend it says nothing. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;
@@ -10942,7 +11085,7 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-/* What changes in *info if a backend takes the call. */
+/* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)
 {
@@ -10965,7 +11108,7 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
                : ATTN_OK;
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
                                  size_t bytes, attn_status *status)
 {
@@ -10974,7 +11117,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     attn_gradients resolved;
     attn_gradient_call made;
     problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
     made = gradient_call(&pr.p, &resolved);
     if (ask_gradients(&pr, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
@@ -10985,7 +11128,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     return 0;
 }
 
-/* All of *info but flops, of which it has those of a pair. */
+/* describe fills in all of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
 {
@@ -11003,7 +11146,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
 }
 
-/* Whether the plan can be, and fits into `have` bytes. */
+/* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
@@ -11020,7 +11163,8 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+/* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
+ * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
                                             int need_data, int64_t have, attn_backward_info *info,
                                             text *why)
@@ -11055,7 +11199,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* A call that has passed its checks, in its workspace. */
+/* open_backward sets up a call that has passed its checks, in its workspace. */
 OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
                                          void *workspace, size_t bytes)
 {
@@ -11066,7 +11210,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     int i;
     base = align_memory(base);
     back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
@@ -11154,7 +11298,7 @@ static int64_t least_bytes(const problem *pr, const attn_gradients *g, const att
 #define MOST_TILE_KEYS 128
 #define USUAL_TILE_BYTES ((int64_t)1 << 18)
 
-/* Offsets into the memory, from its first aligned byte on. */
+/* A resume_layout holds offsets into the memory, from its first aligned byte on. */
 typedef struct resume_layout {
     int64_t tile_keys, entry_rows, rows, slots;
     int64_t q_len, m, l, o, pending, k, v, workspace;
@@ -11167,13 +11311,14 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
+ * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
     return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
 }
 
-/* p: resolved. */
+/* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
     int64_t at = 0;
@@ -11227,8 +11372,8 @@ static void place_tile(attn_params *one, const resume_layout *lay, char *base)
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
+/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
+ * arrays lie in `base`, or nowhere if that is NULL. */
 static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
                            char *base)
 {
@@ -11242,7 +11387,7 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
         place_tile(one, lay, base);
 }
 
-/* Bytes before the workspace of attn_forward. */
+/* fixed_bytes counts the bytes before the workspace of attn_forward. */
 static int64_t fixed_bytes(const resume_layout *lay)
 {
     return plus(ALIGNMENT - 1, lay->workspace);
@@ -11253,7 +11398,8 @@ static void share_keys(attn_tensor *x)
     x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+/* prepare fills in *lay, and *one as open_tile_call leaves it; without `base` no data need be
+ * there. */
 OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
                                      resume_layout *lay, attn_params *one, text *why)
 {
@@ -11262,7 +11408,7 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (status)
         return status;
     *one = *p;
-    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->k); /* All of the keys need not fit into the address space. */
     share_keys(&one->v);
     status = validate(one, &pr, 0, why);
     if (status)
@@ -11277,12 +11423,12 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
     shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
-    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
     return ATTN_OK;
 }
 
-/* What the caller's o and lse must be: attn_forward never sees them. */
+/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
@@ -11319,7 +11465,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 
 /* ---- states */
 
-/* State number `slot` of the entry under way. */
+/* pending_state gives state number `slot` of the entry under way. */
 static attn_state pending_state(const attn_resumable *r, int slot)
 {
     attn_state s;
@@ -11331,7 +11477,7 @@ static attn_state pending_state(const attn_resumable *r, int slot)
     return s;
 }
 
-/* The states of the chunk under way. */
+/* entry_state gives the states of the chunk under way. */
 static attn_state entry_state(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
@@ -11356,7 +11502,8 @@ static void move_state(const attn_state *to, const attn_state *from)
     memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
 }
 
-/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
+ * under way. */
 static void merge_level(attn_resumable *r, int level)
 {
     attn_state now = entry_state(r), lower;
@@ -11378,8 +11525,8 @@ static int free_slot(const attn_resumable *r)
     return slot;
 }
 
-/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
- * levels at which a lower half waits. */
+/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
+ * the levels at which a lower half waits. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
     const attn_state now = entry_state(r);
@@ -11394,7 +11541,7 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
     r->slot_of[level] = (unsigned char)(slot + 1);
 }
 
-/* The root of the entry under way: keys that never came are empty. */
+/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
 static void end_of_entry(attn_resumable *r)
 {
     int level;
@@ -11404,7 +11551,7 @@ static void end_of_entry(attn_resumable *r)
 
 /* ---- tiles */
 
-/* Keys that some row of an entry sees. */
+/* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
     int64_t i, lo, hi;
@@ -11419,7 +11566,7 @@ static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t 
     }
 }
 
-/* Where the tile of key j ends. */
+/* tile_end tells where the tile of key j ends. */
 static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
 {
     const int64_t n = s->key_base + j;
@@ -11438,7 +11585,7 @@ static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
     return tiles;
 }
 
-/* Only entry b has rows for the call of a tile. */
+/* choose_entry gives rows to entry b alone for the call of a tile. */
 static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 {
     int64_t i;
@@ -11446,7 +11593,7 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
         r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
 }
 
-/* The next entry with keys begins. */
+/* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
     for (;;) {
@@ -11478,8 +11625,8 @@ static int fetch_tile(attn_resumable *r)
     return 1;
 }
 
-/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
- * failed. */
+/* want_tile fetches the next tile and sets up the call that takes it in, and changes nothing else.
+ * It returns 0 if the fetch failed. */
 OWN_FRAME static int want_tile(attn_resumable *r)
 {
     sequence s;
@@ -11494,7 +11641,7 @@ OWN_FRAME static int want_tile(attn_resumable *r)
     return fetch_tile(r);
 }
 
-/* The tile is in the states. */
+/* take_in_tile puts the tile into the states. */
 OWN_FRAME static void take_in_tile(attn_resumable *r)
 {
     const sequence s = sequence_of(&r->p, r->entry);
@@ -11506,7 +11653,8 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
         end_of_entry(r);
 }
 
-/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+/* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
+ * stack. */
 static attn_status take_tile(attn_resumable *r)
 {
     attn_status status;
@@ -11658,7 +11806,7 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
     return t;
 }
 
-/* A pattern with its sizes in cells. */
+/* A cell_grid is a pattern with its sizes in cells. */
 typedef struct cell_grid {
     attn_pattern t;
     int64_t rows, columns, heads;
@@ -11694,14 +11842,14 @@ static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
     return ATTN_OK;
 }
 
-/* A row of cells: its diagonal, and the columns it may see. */
+/* A cell_row is a row of cells: its diagonal, and the columns it may see. */
 typedef struct cell_row {
     int64_t head, row;
-    int64_t first, last; /* columns of the diagonal; they may lie before column 0 */
-    int64_t end;         /* columns below it */
+    int64_t first, last; /* These are the columns of the diagonal, which may lie before column 0. */
+    int64_t end;         /* The row may see columns below end. */
 } cell_row;
 
-/* The column of a position, which may be negative. */
+/* column_of gives the column of a position, which may be negative. */
 static int64_t column_of(const cell_grid *grid, int64_t position)
 {
     const int64_t size = grid->t.block_k;
@@ -11722,11 +11870,11 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     return at;
 }
 
-/* Whether a part other than `random` shows the cell. */
+/* shows tells whether a part other than `random` shows the cell. */
 static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
 {
     const int64_t before = at->first - column, after = column - at->last;
-    const int64_t away = max64(0, max64(before, after)); /* from the diagonal */
+    const int64_t away = max64(0, max64(before, after)); /* It is the distance from the diagonal. */
     if (t->local && before <= t->local_before && after <= t->local_after)
         return 1;
     if (column < t->global_columns || at->row < t->global_rows)
@@ -11734,7 +11882,8 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
+/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
+ * 2014) over each. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -11749,9 +11898,10 @@ static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
     return (uint32_t)(x >> 32);
 }
 
-/* Visible columns of a row, ascending, to `columns` unless that is NULL; returns how many. Random
- * ones by selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): each of `left` candidates is
- * taken with probability wanted / left, so that exactly as many are taken as are wanted. */
+/* cells_of_row writes the visible columns of a row, ascending, to `columns` unless that is NULL,
+ * and returns how many there are. It draws random ones by selection sampling (Knuth, TAOCP 2,
+ * algorithm 3.4.2 S): each of `left` candidates is taken with probability wanted / left, so that
+ * exactly `wanted` are taken. */
 static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *columns)
 {
     const attn_pattern *t = &grid->t;
@@ -11880,7 +12030,7 @@ typedef struct lattice {
     int64_t segment, dilation, first;
 } lattice;
 
-/* Of a branch for the head, in a sequence of so many positions. */
+/* lattice_of gives the lattice of a branch for the head, in a sequence of `positions` positions. */
 static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64_t positions)
 {
     lattice l;
@@ -11890,35 +12040,36 @@ static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64
     return l;
 }
 
-/* Positions from one that takes part to the next of its segment; where there is none, a number that
- * no stride overflows with. */
+/* step_of counts the positions from one that takes part to the next of its segment. If there is no
+ * next one, it is a number that no stride overflows with. */
 static int64_t step_of(const lattice *l)
 {
     return min64(l->dilation, l->segment);
 }
 
-/* How many of the first `length` positions of a segment take part. */
+/* taken counts how many of the first `length` positions of a segment take part. */
 static int64_t taken(const lattice *l, int64_t length)
 {
     return length > l->first ? (length - l->first - 1) / l->dilation + 1 : 0;
 }
 
-/* Those of `positions` positions. */
+/* taken_of_all counts how many of `positions` positions take part. */
 static int64_t taken_of_all(const lattice *l, int64_t positions)
 {
     return positions / l->segment * taken(l, l->segment) + taken(l, positions % l->segment);
 }
 
-/* Segments one after the other, whole ones or a part of one, in which some rows take part. */
+/* A segments is segments one after the other, whole ones or a part of one, in which some rows take
+ * part. */
 typedef struct segments {
     int64_t count;
-    int64_t first;      /* position of key 0 of the first one */
-    int64_t keys;       /* of each */
-    int64_t row0, rows; /* keys row0 .. row0 + rows-1 of each are rows */
+    int64_t first;      /* first is the position of key 0 of the first one. */
+    int64_t keys;       /* keys counts the keys of each. */
+    int64_t row0, rows; /* Keys row0 to row0 + rows-1 of each are rows. */
 } segments;
 
-/* Those from position `at` on, rows being positions below `end` of a sequence of `positions`;
- * returns the position behind them. */
+/* next_segments gives the segments from position `at` on, where rows are positions below `end` of a
+ * sequence of `positions`, and returns the position behind them. */
 static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t positions,
                              segments *s)
 {
@@ -11937,20 +12088,22 @@ static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t 
 
 /* ---- the index: positions of each lattice of each branch, one after the other */
 
-/* How many of `length` positions of a segment lie before `first` modulo the dilation. */
+/* taken_before counts how many of `length` positions of a segment lie before `first` modulo the
+ * dilation. */
 static int64_t taken_before(const lattice *l, int64_t length)
 {
     return length / l->dilation * l->first + min64(length % l->dilation, l->first);
 }
 
-/* Entries of one branch: all lattices, or the one of its offset. */
+/* index_of_branch counts the entries of one branch: those of all lattices, or of the one of its
+ * offset. */
 static int64_t index_of_branch(const attn_dilated_branch *branch, int64_t positions)
 {
     const lattice l = lattice_of(branch, 0, positions);
     return branch->rotate ? positions : taken_of_all(&l, positions);
 }
 
-/* Where the lattice's entries begin among those of its branch. */
+/* index_of_lattice tells where the lattice's entries begin among those of its branch. */
 static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice *l,
                                 int64_t positions)
 {
@@ -11960,7 +12113,7 @@ static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice
            taken_before(l, positions % l->segment);
 }
 
-/* Writes the lattice's entries and returns how many. */
+/* fill_index writes the lattice's entries and returns how many there are. */
 static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 {
     int64_t begin, at, count = 0;
@@ -11972,7 +12125,7 @@ static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 
 /* src/dilated/validate.c - dilated attention: every sentence about bad input. */
 
-/* "branches[n].field (value)" */
+/* put_branch says "branches[n].field (value)". */
 static void put_branch(text *why, int64_t n, const char *field, int64_t value)
 {
     put(why, "branches[");
@@ -12006,7 +12159,7 @@ static attn_status check_branch(const attn_dilated_branch *branch, int n, text *
     return bad(why, ATTN_ERR_ARG, ")");
 }
 
-/* Whatever the call. */
+/* check_branches checks what is wrong whatever the call. */
 static attn_status check_branches(const attn_dilated *d, text *why)
 {
     attn_status status = ATTN_OK;
@@ -12030,10 +12183,8 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* What means nothing here, or would mean something else. Looked at first: nothing else that is set
- * then helps. */
-
-/* Rows are positions, and branches are for heads that there are. */
+/* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
+ * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
     int64_t b;
@@ -12085,17 +12236,19 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
     return ATTN_OK;
 }
 
-/* What of a problem sizes depend on. */
+/* An outline is what of a problem sizes depend on. */
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
-    int64_t rows, positions; /* of the longest sequence */
+    int64_t rows, positions; /* These are those of the longest sequence. */
     int64_t workers;
-    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
-    int gathered;                /* calls see copies */
+    /* Without kernels that are asked for these are the best for the rows. */
+    const attn_kernels *kernels;
+    int gathered; /* Nonzero means that calls see copies. */
     int empty;
 } outline;
 
-/* Turns *p into *pr, or says what is wrong with *p or *d. need_data: tensors must be there. */
+/* validate_dilated turns *p into *pr, or says what is wrong with *p or *d; with need_data tensors
+ * must be there. */
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
@@ -12151,23 +12304,26 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
  * whole. Sums are the results of a block so far, a part is what one call adds.
  */
 
-#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
-#define BLOCK_MOST 8192 /* up to this */
-#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
-#define BLOCK_ITEMS 4                  /* of a worker */
+/* A block has at least this number of rows times the dilation of a branch, so that row tiles fill
+ * up. */
+#define BLOCK_LEAST 256
+#define BLOCK_MOST 8192                /* That product counts up to this number of rows. */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* The sums of a block take about this number of bytes. */
+#define BLOCK_ITEMS 4                  /* A worker gets about this number of items. */
 
 typedef struct dilated_layout {
-    int64_t block;  /* rows of an item; 0 = all */
-    int64_t blocks; /* of a kv head */
+    int64_t block;  /* block counts the rows of an item; 0 means all. */
+    int64_t blocks; /* blocks counts the blocks of a kv head. */
     int64_t items;
     int workers;
-    int64_t inner_bytes; /* workspace of a call */
-    /* offsets into a slot, in bytes */
+    int64_t inner_bytes; /* inner_bytes is the workspace of a call. */
+    /* These are offsets into a slot, in bytes. */
     int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
-    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+    int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
+ * equal positions. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
@@ -12197,7 +12353,8 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
     return rows;
 }
 
-/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+/* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
+ * size query and sets no data. */
 static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
 {
     const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
@@ -12252,7 +12409,7 @@ static void run_here_alone(attn_params *p)
     p->log = NULL;
 }
 
-/* Nothing of a call is left that only makes sense for the caller's own. */
+/* strip_call clears what only makes sense in the caller's own call. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -12267,7 +12424,7 @@ static void strip_call(attn_params *p)
     run_here_alone(p);
 }
 
-/* Bytes of workspace for the calls of branch n. */
+/* size_forward counts the bytes of workspace for the calls of branch n. */
 OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
                                           const outline *out, int64_t most, int n, size_t *bytes)
 {
@@ -12281,13 +12438,13 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* States of `rows` rows, or o and lse of them: one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
 }
 
-/* Everything of a slot up to the workspace of its calls. */
+/* plan_rows lays out everything of a slot up to the workspace of its calls. */
 static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
                       dilated_layout *lay)
 {
@@ -12322,7 +12479,8 @@ static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const
     return ATTN_OK;
 }
 
-/* Items of the forward call; a block more where rows do not begin with one. */
+/* plan_blocks counts the items of the forward call; there is one block more where rows do not begin
+ * with one. */
 static void plan_blocks(const outline *out, dilated_layout *lay)
 {
     lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;
@@ -12333,13 +12491,14 @@ static void plan_blocks(const outline *out, dilated_layout *lay)
 /* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them. */
 
 typedef struct dilated_run {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
     dilated_layout lay;
-    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    /* These are the kernels asked for, as each call has its own number of rows. */
+    const attn_kernels *kernels;
     int tile_keys;
-    attn_gradients g; /* backward: strides explicit */
-    int calls;        /* something but dsinks is asked for */
+    attn_gradients g; /* The backward call has them here with explicit strides. */
+    int calls;        /* Nonzero means that something but dsinks is asked for. */
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -12347,27 +12506,27 @@ static const dilated_run *run_of(const call *c)
     return (const dilated_run *)(const void *)c;
 }
 
-/* At the start of a worker's slot. */
+/* A dilated_slot stands at the start of a worker's slot. */
 typedef struct dilated_slot {
-    attn_params p; /* of a call */
+    attn_params p; /* p is the call under way. */
     attn_gradients g;
-    attn_status status; /* of the calls so far */
+    attn_status status; /* status is that of the calls so far. */
     const dilated_run *run;
-    const attn_params *asked; /* the problem's */
+    const attn_params *asked; /* asked is the problem's. */
     sequence s;
     int64_t kv_head;
-    int64_t from, to; /* positions of the rows of this item */
-    int64_t before;   /* position of row 0 */
-    /* of the call */
-    int n;                     /* branch */
-    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    int64_t from, to; /* The rows of this item are positions from to to-1. */
+    int64_t before;   /* before is the position of row 0. */
+    /* The fields up to offset belong to the call under way. */
+    int n;                     /* n is the branch. */
+    int64_t head, step, heads; /* Query heads are head, head + step, .... */
     lattice l;
     segments at;
     int32_t offset;
-    /* in the slot */
+    /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
-    attn_state sums, part; /* lse in m, where results are finished ones */
+    attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
 
@@ -12384,7 +12543,7 @@ static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
     return s;
 }
 
-/* For kv head `kv_head` of batch entry b. */
+/* open_slot begins kv head `kv_head` of batch entry b. */
 static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
@@ -12407,7 +12566,7 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* Number among the sums of row number i of segment e and head h of the call. */
+/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
 static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
 {
     const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
@@ -12415,8 +12574,8 @@ static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
     return head * rows_of_item(w) + position - w->from;
 }
 
-/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
- * the same positions. 0 = there are no more. */
+/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
+ * head that take equal positions. It returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
@@ -12433,7 +12592,7 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
-/* All calls of branch n: by classes of heads, then by segments. */
+/* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
@@ -12453,7 +12612,8 @@ static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
     return step ? step : ATTN_STRIDE_BROADCAST;
 }
 
-/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+/* view_of derives the strides of the call from those of the caller's tensor; segments become batch
+ * entries. */
 static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
 {
     attn_tensor view = *t;
@@ -12510,7 +12670,7 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* w->p becomes the call, but for where results go. */
+/* open_call makes w->p the call, except where results go. */
 static void open_call(dilated_slot *w)
 {
     attn_params *p = &w->p;
@@ -12526,7 +12686,7 @@ static void open_call(dilated_slot *w)
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;
-    w->offset = (int32_t)w->at.row0; /* one segment then */
+    w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
 }
@@ -12537,7 +12697,7 @@ static void run_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* Where a call's finished results go: f32, packed. */
+/* ask_results says where a call's finished results go: f32, packed. */
 static void ask_results(dilated_slot *w, int with_lse)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
@@ -12545,7 +12705,8 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+/* each_row calls `take` for each row of the call with its number in the sums and among the call's
+ * rows. */
 static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
 {
     int64_t e, h, i, row = 0;
@@ -12557,7 +12718,7 @@ static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum,
 
 /* src/dilated/results.c - the results of a block of rows, branch by branch. */
 
-/* Branches of a mean that query head h has. */
+/* branches_of_head counts the branches of a mean that query head h has. */
 static int branches_of_head(const attn_dilated *d, int64_t h)
 {
     int n, count = 0;
@@ -12590,7 +12751,7 @@ static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
         to[d] = to[d] + from[d];
 }
 
-/* Element offset of a row of the item, in an output of the caller's. */
+/* place_of gives the element offset of a row of the item in an output of the caller's. */
 static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
 {
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
@@ -12601,7 +12762,7 @@ static void *element_of_output(const attn_output *t, int64_t at)
     return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
-/* n results as they are stored: NaN canonical, never -0. */
+/* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
 static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
                           int64_t n)
 {
@@ -12611,7 +12772,7 @@ static void store_results(const dilated_slot *w, const attn_output *to, int64_t 
     store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
 }
 
-/* Stores o of row number `sum` of the sums, and lse. */
+/* store_sum stores o of row number `sum` of the sums, and lse. */
 static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
 {
     const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
@@ -12622,7 +12783,7 @@ static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t su
         store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
 }
 
-/* Calls `finish` for each row of the item, then stores it. */
+/* store_sums calls `finish` for each row of the item, then stores it. */
 static void store_sums(dilated_slot *w, void (*finish)(dilated_slot *w, int64_t head, int64_t sum))
 {
     const int64_t group = w->run->c.pr.group, rows = rows_of_item(w);
@@ -12670,7 +12831,7 @@ static void strided_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_state);
 }
 
-/* The sums of an item are states: sink and result. */
+/* The sums of an item are states, which finish_states turns into results with the sink. */
 static void finish_states(dilated_slot *w)
 {
     const int64_t head = w->kv_head * w->run->c.pr.group;
@@ -12717,7 +12878,7 @@ static void strided_item(const call *c, char *base, int64_t index)
  * and its results, scattered, merge by their LSE with the results so far.
  */
 
-/* The lattice's positions. */
+/* index_in_call points to the lattice's positions. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
@@ -12735,7 +12896,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
     return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
 }
 
-/* One row of an input, dim elements, to the place of row number `row` of copies. */
+/* copy_row copies one row of an input, dim elements, to row number `row` of copies. */
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
@@ -12744,7 +12905,7 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
     memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
 }
 
-/* Packed, as the call now has it. */
+/* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
     attn_tensor packed;
@@ -12802,7 +12963,7 @@ static void gathered_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_result);
 }
 
-/* A sink is a key without a value. */
+/* A sink merges as a key without a value. */
 static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 {
     const int64_t dim = w->asked->head_dim_v;
@@ -12832,7 +12993,7 @@ static int64_t dilated_bytes(const dilated_layout *lay, int workers)
     return plus(RUN_BYTES, times(workers, lay->slot_bytes));
 }
 
-/* Whether the plan fits into `have` bytes. */
+/* check_dilated_room tells whether the plan fits into `have` bytes. */
 static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
@@ -12866,7 +13027,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
+ * there is nothing to run. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, int *empty, text *why)
 {
@@ -12907,7 +13069,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     return status;
 }
 
-/* The run in its workspace, for a call that has passed its checks. */
+/* open_run sets up the run in its workspace, for a call that has passed its checks. */
 static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
                              void *workspace, size_t bytes)
 {
@@ -12941,7 +13103,7 @@ static attn_status run_list(dilated_run *run,
     return status;
 }
 
-/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+/* prepare_forward checks a call and makes *run ready, or NULL if there is nothing to run. */
 OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
                                              void *workspace, size_t bytes, dilated_run **run)
 {
@@ -13012,7 +13174,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " must be tiled for gradients of merged branches: naive reads no lse");
     if (g->dbias.data || g->dslopes)
@@ -13024,8 +13186,8 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     return ATTN_OK;
 }
 
-/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
- * little as the textbook does. */
+/* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
+ * them. A mean does not need o and lse, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -13061,7 +13223,8 @@ static int grad_wanted(const attn_gradients *g, int which)
     return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
 }
 
-/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+/* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
+ * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -13083,10 +13246,10 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     lay->inner = at;
 }
 
-/* A tensor or output packed, where strides do not matter. */
+/* PACK_STRIDES makes a tensor or output packed, where strides do not matter. */
 #define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
 
-/* What calls of a branch ask for, as far as sizes depend on it. */
+/* part_of_wanted sets what calls of a branch ask for, as far as sizes depend on it. */
 static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
 {
     *part = *g;
@@ -13098,7 +13261,8 @@ static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
     PACK_STRIDES(part->dv);
 }
 
-/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+/* size_backward counts the bytes of workspace for the calls of branch n. As a special case, n =
+ * num_branches means the call of dsinks. */
 OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
                                            const outline *out, const attn_gradients *g, int n,
                                            size_t *bytes)
@@ -13172,7 +13336,7 @@ static void run_backward_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* An output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
@@ -13184,7 +13348,8 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
+ * all packed and f32. */
 static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
 {
     const attn_tensor *dout = &w->run->g.dout;
@@ -13211,7 +13376,7 @@ static void prepare_mean(dilated_slot *w)
                 prepare_mean_row(w, e, h, i, row++);
 }
 
-/* n floats from part number `row` to sum number `sum`. */
+/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
 static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -13235,7 +13400,7 @@ static void add_keys_of(dilated_slot *w, int which, int64_t n)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
 }
 
-/* The call's gradients, of which o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -13256,7 +13421,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
     if (g->dv.data)
         w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
-    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
 }
 
 static void backward_call(dilated_slot *w)
@@ -13277,7 +13443,7 @@ static void backward_call(dilated_slot *w)
 
 /* ---- an item */
 
-/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
 static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
                         int64_t first_row, int64_t from, int64_t rows, int64_t n)
 {
@@ -13327,7 +13493,8 @@ static void backward_item(const call *c, char *base, int64_t index)
     store_item(w);
 }
 
-/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
+ * worker. */
 static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
 {
     dilated_slot *w = (dilated_slot *)(void *)run->c.slots;
@@ -13402,15 +13569,17 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 /* src/ring/layout.c - which rank holds which positions: every layout but CUSTOM deals runs of units to the ranks. */
 
 #define RING_MOST_RANKS 4096
-#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+/* Up to this length products of units and ranks fit into 64 bits. */
+#define RING_MOST_LENGTH ((int64_t)1 << 45)
 
 typedef struct ring_cut {
     const attn_ring *ring;
     int ranks;
-    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    /* Nonzero means that all cuts are between chunks, and states merge along the tree. */
+    int along_tree;
     int64_t length, unit, units, runs;
-    int64_t shift;  /* n of position x: x + shift, in every sequence */
-    int64_t chunks; /* that the root of the tree covers */
+    int64_t shift;  /* In every sequence n of position x is x + shift. */
+    int64_t chunks; /* The root of the tree covers this number of chunks. */
 } ring_cut;
 
 static int64_t run_begin(const ring_cut *c, int64_t run)
@@ -13426,7 +13595,8 @@ static int owner_of_run(const ring_cut *c, int64_t run)
     return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
 }
 
-/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+/* dealt_range gives range number `at` of a rank as the layout deals them, empty ones included, and
+ * returns 0 after the last. */
 static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
 {
     const attn_ring *ring = c->ring;
@@ -13446,7 +13616,8 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
+ * begins as 0. */
 static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
 {
     attn_ring_range more;
@@ -13460,7 +13631,8 @@ static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range 
     return 1;
 }
 
-/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
+ * where asked. */
 static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
 {
     attn_ring_range range;
@@ -13477,7 +13649,8 @@ static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *lo
     return sum;
 }
 
-/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+/* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
+ * owner, or -1 if none does. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
     int64_t i;
@@ -13488,8 +13661,8 @@ static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owne
     return -1;
 }
 
-/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
- * begins as 0, as *x does. */
+/* next_owner walks along the sequence: it tells who holds what lies from position *x on and up to
+ * where, and moves *x there. *run and *x begin as 0. */
 static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
 {
     int owner = 0;
@@ -13504,14 +13677,15 @@ static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
     return owner;
 }
 
-/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+/* shift_of gives n - position of the keys of a sequence, or -1 for a key_base that attn_forward
+ * refuses. */
 static int64_t shift_of(const attn_params *p, int64_t b)
 {
     const int64_t base = p->key_base ? p->key_base[b] : 0;
     return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
 }
 
-/* Whether every cut lies between two chunks of every sequence. */
+/* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
     attn_ring_range range;
@@ -13545,7 +13719,8 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
     return c;
 }
 
-/* Whether the bits are those of one process: also where one rank holds everything. */
+/* is_canonical tells whether the bits are those of one process, which they also are where one rank
+ * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
     attn_ring_range range;
@@ -13565,10 +13740,10 @@ static int is_canonical(const ring_cut *c)
 
 typedef struct ring_node {
     int level;
-    int64_t index, begin, end; /* begin, end: positions */
+    int64_t index, begin, end; /* begin and end are positions. */
 } ring_node;
 
-/* Chunks *from .. *to - 1 that a range fills. */
+/* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
 {
     const int64_t end = range->begin + range->count;
@@ -13576,8 +13751,8 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* The largest node from chunk *from on that ends at chunk `to` at the latest; *from moves behind
- * it. */
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
 static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
 {
     ring_node node;
@@ -13613,14 +13788,14 @@ static int64_t nodes_of_rank(const ring_cut *c, int rank)
     return count;
 }
 
-/* Whose keys a rank has after so many exchanges. */
+/* source_at tells whose keys a rank has after `step` exchanges. */
 static int source_at(const ring_cut *c, int rank, int step)
 {
     return (rank - step + 2 * c->ranks) % c->ranks;
 }
 
-/* States that wait when the keys of steps 0..step have come: the nodes that what has come is made
- * of. */
+/* waiting_after counts the states that wait when the keys of steps 0 to `step` have come: one for
+ * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
     int64_t x = 0, run = 0, from, to, count = 0;
@@ -13628,7 +13803,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     while (x < c->length) {
         const int64_t begin = x;
         const int owner = next_owner(c, &run, &x);
-        if (source_at(c, rank, owner) <= step) { /* rank - owner: the step at which it comes */
+        if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
             chunks_of(c, &come, &from, &to);
@@ -13641,7 +13816,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     return count + (come.count ? count_nodes(c, from, to) : 0);
 }
 
-/* Room for the states that wait and those of the keys that come next. */
+/* states_at_once makes room for the states that wait and those of the keys that come next. */
 static int64_t states_at_once(const ring_cut *c, int rank)
 {
     int64_t most = 1, waiting = 0;
@@ -13713,7 +13888,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
     return ATTN_OK;
 }
 
-/* Every position is in one range of a CUSTOM layout. */
+/* check_custom refuses a CUSTOM layout unless every position is in one range of it. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
     attn_status status = check_first_ranges(ring, ranks, why);
@@ -13737,7 +13912,7 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
     return ATTN_OK;
 }
 
-/* What a ring does not take. */
+/* check_ring_params refuses what a ring does not take. */
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
@@ -13759,7 +13934,7 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
-/* Parameters and layout for so many ranks; not the tensors. */
+/* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
 static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
 {
     attn_status status = ATTN_OK;
@@ -13807,20 +13982,20 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
-/* The call as one of this rank's tensors: a part, packed as they are. */
+/* take_local makes the call one of this rank's tensors: a part, packed as they are. */
 static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
                        int64_t length)
 {
     *local = *p;
-    local->backend = NULL; /* only the arguments are looked at */
+    local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* not read */
+        local->k.data = local->v.data = ring; /* It is not read. */
 }
 
-/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
- * is all that is missing. */
+/* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
+ * The call would run if that is all that is missing. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
                                                 const attn_ring *ring, int64_t length, text *why)
 {
@@ -13842,41 +14017,45 @@ OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn
  *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
  */
 
-/* Sizes of one position of a shard. */
+/* A ring_shape holds sizes of one position of a shard. */
 typedef struct ring_shape {
-    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t entries_q, entries_kv; /* Each is batch * heads. */
     int64_t dim, dim_v;
-    int64_t k_bytes, v_bytes; /* of a position of all entries */
+    int64_t k_bytes, v_bytes; /* These are bytes of a position of all entries. */
 } ring_shape;
 
 typedef struct ring_plan {
     ring_cut cuts;
     ring_shape shape;
     int rank;
-    int64_t length, longest;          /* positions of this rank; of the rank that has most */
-    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
-    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    /* length counts the positions of this rank, and longest those of the rank that has most. */
+    int64_t length, longest;
+    /* row_range is the longest range of this rank, and key_range that of any rank. */
+    int64_t row_range, key_range;
+    /* slots counts states, slot_floats is the size of a state of all rows, and rows counts those of
+     * all entries. */
+    int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
 typedef struct ring_entry {
     int64_t index;
-    int level, slot; /* slot: -1 = an empty state */
+    int level, slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
-/* One call on one rank, at the beginning of its workspace. */
+/* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
 typedef struct ring_call {
-    attn_params p; /* of the part that is computed */
+    attn_params p; /* p is the part that is computed. */
     attn_gradients g;
-    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_params own; /* own has the rank's tensors with explicit strides. */
     attn_gradients own_g;
     ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
-    char *base; /* what the plan's offsets count from */
+    char *base; /* The plan's offsets count from base. */
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
@@ -13896,7 +14075,7 @@ static ring_shape shape_of(const attn_params *p)
     return s;
 }
 
-/* Of a shard: values lie behind keys; dk and dv likewise. */
+/* values_at relies on this: in a shard values lie behind keys, and dv lies behind dk. */
 static int64_t values_at(const ring_shape *s, int64_t length)
 {
     return aligned(times(s->k_bytes, length));
@@ -13931,8 +14110,8 @@ static void plan_lengths(ring_plan *pl)
     pl->entry_count = nodes;
 }
 
-/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
- * the first keys are as many as any others. */
+/* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
+ * workspace. Without kv_begin the first keys are as many as any others. */
 OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
                                                 size_t *bytes)
 {
@@ -13961,13 +14140,13 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
-    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
     return status;
 }
 
-/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
 {
     attn_ring_range keys;
@@ -13980,8 +14159,8 @@ static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
     return 0;
 }
 
-/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
- * lengths those of the same counts need the same. */
+/* backward_part_bytes asks about all parts, as a shorter backward call may need more workspace.
+ * Without lengths, parts of equal counts have equal needs. */
 OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
                                                  const ring_cut *c, int own, size_t *bytes)
 {
@@ -14038,7 +14217,7 @@ static void plan_ring_backward(ring_plan *pl)
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
 }
 
-/* Workspace of the parts. */
+/* size_of_parts sizes the workspace of the parts. */
 static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
                                  const attn_ring *ring, size_t *bytes)
 {
@@ -14048,7 +14227,7 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
              : forward_part_bytes(p, &c, ring->transport->rank, bytes);
 }
 
-/* With so many bytes for the parts. */
+/* plan_ring gives the parts `work` bytes. */
 static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
                       ring_plan *pl)
 {
@@ -14064,7 +14243,7 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     else
         plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
-    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
 OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
@@ -14075,7 +14254,7 @@ OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, cons
     return pl.bytes;
 }
 
-/* Bytes of workspace that a call needs. */
+/* ring_bytes counts the bytes of workspace that a call needs. */
 static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
                               int64_t *bytes)
 {
@@ -14091,7 +14270,7 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return held_by(&c, ring->transport->rank, NULL, NULL);
 }
 
-/* Everything that can be wrong on one rank. */
+/* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
@@ -14129,7 +14308,8 @@ static double ring_seconds(const attn_transport *t)
     return t->seconds ? t->seconds(t->user) : 0;
 }
 
-/* The status of the lowest rank that has one: it gives the largest number. */
+/* agree_on_status finds the status of the lowest rank that has one, which gives the largest
+ * number. */
 static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
                                    attn_status status)
 {
@@ -14201,7 +14381,7 @@ static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *
     return hash;
 }
 
-/* All numbers are the same if the largest and the smallest are. */
+/* agree_on_call relies on this: all numbers are equal if the largest and the smallest are. */
 static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
@@ -14212,14 +14392,14 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }
 
-/* A message, from the beginning of a buffer on. */
+/* A ring_message is a message from the beginning of a buffer on. */
 typedef struct ring_message {
     const char *send;
     char *receive;
     int64_t send_bytes, receive_bytes;
 } ring_message;
 
-/* Begins an exchange if no rank has failed; returns what they agree on. */
+/* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
 static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
 {
     const attn_transport *t = c->t;
@@ -14242,7 +14422,7 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
     return ATTN_OK;
 }
 
-/* Ends it, whatever this rank's status is. */
+/* end_exchange ends it, whatever this rank's status is. */
 static attn_status end_exchange(ring_call *c, attn_status status)
 {
     const double from = ring_seconds(c->t);
@@ -14253,7 +14433,7 @@ static attn_status end_exchange(ring_call *c, attn_status status)
 
 /* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard. */
 
-/* 0 would mean packed. */
+/* A stride of 0 would mean packed. */
 static void name_broadcast(attn_tensor *t)
 {
     if (t->stride_batch == 0)
@@ -14304,7 +14484,7 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* The part's rows: a range, which begins at row `at` of this rank's. */
+/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
 static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
 {
     attn_params *p = &c->p;
@@ -14318,7 +14498,7 @@ static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }
 
-/* Keys that lie packed among `length` ones. */
+/* set_key_strides is for keys that lie packed among `length` ones. */
 static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
 {
     t->stride_seq = (ptrdiff_t)dim;
@@ -14326,7 +14506,8 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
+ * `length`. */
 static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
                           int64_t begin, int64_t end)
 {
@@ -14342,7 +14523,7 @@ static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
 
-/* One tensor of the rank's own keys or values, packed. */
+/* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
@@ -14359,7 +14540,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
                        (size_t)bytes);
 }
 
-/* The rank's own shard into the first buffer. */
+/* load_own puts the rank's own shard into the first buffer. */
 static attn_status load_own(ring_call *c)
 {
     const attn_ring *ring = c->pl.cuts.ring;
@@ -14371,7 +14552,7 @@ static attn_status load_own(ring_call *c)
     return ATTN_OK;
 }
 
-/* Whether the part has a pair that may be visible; counts. */
+/* has_pairs tells whether the part has a pair that may be visible, and counts. */
 static int has_pairs(ring_call *c)
 {
     const double pairs = visible_pairs(&c->p);
@@ -14398,7 +14579,7 @@ static attn_state slot_state(const ring_call *c, int slot)
     return s;
 }
 
-/* A slot of empty states. */
+/* take_slot gives a slot of empty states. */
 static int take_slot(ring_call *c)
 {
     char *used = c->base + c->pl.used;
@@ -14420,7 +14601,7 @@ static int take_slot(ring_call *c)
     return slot;
 }
 
-/* The states of two slots in one of them. */
+/* merge_slots merges the states of two slots into one of them. */
 static int merge_slots(ring_call *c, int lower, int upper)
 {
     attn_state a, b;
@@ -14433,7 +14614,8 @@ static int merge_slots(ring_call *c, int lower, int upper)
     return lower;
 }
 
-/* The entry of a node, which leaves the list, or -2. Not along the tree: what has come so far. */
+/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
+ * not merge along the tree, it takes what has come so far. */
 static int take_entry(ring_call *c, int level, int64_t index)
 {
     int64_t i;
@@ -14447,7 +14629,7 @@ static int take_entry(ring_call *c, int level, int64_t index)
     return -2;
 }
 
-/* A node is complete: with its sibling it is the node above. */
+/* add_entry adds a complete node, which together with its sibling becomes the node above. */
 static void add_entry(ring_call *c, int level, int64_t index, int slot)
 {
     const int along_tree = c->pl.cuts.along_tree;
@@ -14465,8 +14647,8 @@ static void add_entry(ring_call *c, int level, int64_t index, int slot)
     entry->slot = slot;
 }
 
-/* Every range of this rank's rows against the keys of the part: a new slot in *slot, unless the
- * masks leave nothing. */
+/* compute_rows computes every range of this rank's rows against the keys of the part, into a new
+ * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
     attn_ring_range range;
@@ -14487,7 +14669,8 @@ static attn_status compute_rows(ring_call *c, int *slot)
     return status;
 }
 
-/* The keys of one range, which begin at `at` of a shard of `length`, node by node. */
+/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
+ * node. */
 static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
                                  const attn_ring_range *range)
 {
@@ -14515,7 +14698,7 @@ static attn_status compute_range(ring_call *c, const char *shard, int64_t length
     return status;
 }
 
-/* The keys of rank `source`. */
+/* compute_shard takes the keys of rank `source`. */
 static attn_status compute_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14527,7 +14710,8 @@ static attn_status compute_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* Keys or values of a range of a shard to their place in the whole sequence. */
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
 static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
                           int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
 {
@@ -14552,13 +14736,13 @@ static void gather_shard(ring_call *c, int source, const char *shard)
     }
 }
 
-/* This rank's rows against all keys at once. */
+/* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
     attn_status status;
     int slot = -1;
     set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* all of them */
+    c->p.part.keys = 0; /* All keys count. */
     c->p.part.key_begin = c->p.part.key_count = 0;
     status = compute_rows(c, &slot);
     add_entry(c, 0, 0, slot);
@@ -14636,7 +14820,7 @@ static attn_status ring_attention(ring_call *c)
  * where R is the number of ranks, the gradients are home.
  */
 
-/* Where gradients lie in the buffer of message t. */
+/* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
     const ring_cut *cuts = &c->pl.cuts;
@@ -14670,7 +14854,7 @@ static void add_floats(float *to, const float *from, int64_t count)
         to[i] = to[i] + from[i];
 }
 
-/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
 static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
@@ -14684,7 +14868,8 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
-/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+/* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
+ * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14699,7 +14884,8 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = c->base + c->pl.part_dv;
 }
 
-/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+/* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
+ * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14723,7 +14909,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
+ * rows to dq. */
 static attn_status backward_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -14738,7 +14925,7 @@ static attn_status backward_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* A row of f32 to an output's row `x` of this rank. */
+/* store_row stores a row of f32 to an output's row `x` of this rank. */
 static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
                       int64_t dim)
 {
@@ -14748,7 +14935,8 @@ static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, co
     attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
 }
 
-/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+/* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
+ * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, const float *from)
 {
@@ -14758,7 +14946,7 @@ static void store_gradient(const ring_call *c, const attn_output *to, int64_t he
             store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
 }
 
-/* Of the rows and keys in use: `home` holds dk and dv. */
+/* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
 static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
@@ -14781,7 +14969,7 @@ static void write_gradients(ring_call *c, const float *home)
     }
 }
 
-/* What this rank adds joins what came with message t. */
+/* join_gifts adds what came with message t to what this rank gives. */
 static void join_gifts(ring_call *c, int t)
 {
     float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));
@@ -14928,7 +15116,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
     return ring_sentence(p, g, 1, ring, workspace, workspace_bytes, buffer, buffer_bytes);
 }
 
-/* The call, made ready in its workspace. */
+/* open_ring_call makes the call ready in its workspace. */
 OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
@@ -14939,7 +15127,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     base = align_memory(base);
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
-    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;

@@ -1333,8 +1333,8 @@ typedef struct attn_bias_gradient {
     float *data;
 } attn_bias_gradient;
 
-/* An attn_gradients holds what goes in beside p, and what comes out. Set it to zero, then assign.
- * */
+/* An attn_gradients holds what goes in beside p, and what comes out. Set it to zero, then
+ * assign. */
 typedef struct attn_gradients {
     /* gemms is the number of matrix products for a tile: 5 divides the work by batch and kv head, 7
      * divides it by rows and then by keys and computes S and dP twice; 0 means the one that lets

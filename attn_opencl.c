@@ -17,8 +17,8 @@
 
 #include <string.h>
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+/* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -35,8 +35,8 @@
 #endif
 
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
+#define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -50,7 +50,7 @@
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -74,13 +74,12 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same
- * value. */
+/* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
@@ -555,7 +554,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
 static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
 {
     int64_t sum = 1;
@@ -574,14 +574,15 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
 
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The first aligned byte of a caller's memory. */
+/* align_memory gives the first aligned byte of a caller's memory. */
 static inline char *align_memory(const void *memory)
 {
     const uintptr_t at = (uintptr_t)memory;
@@ -607,7 +608,7 @@ static inline int tree_levels(int64_t leaves)
     return levels;
 }
 
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
     const int64_t offset = *at;
@@ -617,27 +618,28 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
-/* Floats of whole cache lines. */
+/* whole_lines counts the floats of whole cache lines. */
 static inline int64_t whole_lines(int64_t floats)
 {
     return times(ceil_div(floats, LINE), LINE);
 }
 
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
 static inline int64_t pitch_of(int64_t dim)
 {
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
-/* A stride as it was given, with what 0 and "broadcast" mean. */
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
 static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                                    int64_t dim)
 {
@@ -707,14 +709,14 @@ static inline int is_finite(float x)
     return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
 }
 
-/* ATTN_DEAD. */
+/* is_dead tells whether x is ATTN_DEAD. */
 static inline int is_dead(float x)
 {
     return bits_of(x) == 0x80000000u;
@@ -766,7 +768,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
  * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -863,7 +865,7 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
-/* For scalar code outside the kernels. */
+/* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
     return exp2_with(FMA_BASE, x);
@@ -952,7 +954,7 @@ static inline float inv_sqrt_nearest(uint64_t n)
 
 typedef struct text {
     char *at;
-    size_t left; /* bytes that still fit, with the terminator */
+    size_t left; /* left counts bytes that still fit, with the terminator. */
 } text;
 
 static inline text text_in(char *buffer, size_t bytes)
@@ -990,7 +992,8 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
+ * value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -1007,7 +1010,7 @@ static inline void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
         millionths = 1000000;
         exponent++;
     }
@@ -1025,7 +1028,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* "name (value)" */
+/* put_field says "name (value)". */
 static inline void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
@@ -1044,7 +1047,7 @@ static inline void put_word(text *t, const char *word, size_t length)
     }
 }
 
-/* Whether the string a is the b_length letters at b. */
+/* same_word tells whether the string a is the b_length letters at b. */
 static inline int same_word(const char *a, const char *b, size_t b_length)
 {
     size_t i;
@@ -1072,7 +1075,7 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* "name (value) rest" */
+/* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
 {
@@ -1080,7 +1083,7 @@ static inline attn_status bad_field(text *why, attn_status status, const char *n
     return bad(why, status, rest);
 }
 
-/* "name[index] (value) rest" */
+/* bad_entry says "name[index] (value) rest". */
 static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
                                     const char *rest)
 {
@@ -1121,7 +1124,7 @@ static inline attn_status bad_range(text *why, const char *name, int64_t least, 
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;
@@ -2890,7 +2893,8 @@ static inline float f16_to_f32(uint16_t h)
         return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
         return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -2899,16 +2903,17 @@ static inline uint16_t f16_from_f32(float x)
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
     if (a > 0x7f800000u)
         return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
         return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
         a -= 112u << 23;
         a += 0xfffu + (a >> 13 & 1);
         return (uint16_t)(sign | a >> 13);
     }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
         return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
     a = (a & 0x7fffffu) | 0x800000u;
     half = 1u << (shift - 1);
     a += half - 1 + (a >> shift & 1);
@@ -3024,16 +3029,17 @@ static inline void store_run(const attn_kernels *kernels, int dtype, void *data,
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -3076,7 +3082,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;

@@ -218,8 +218,8 @@ typedef struct attn_opencl_plan_info {
     /* The keys are divided into parts, at most 256, of part_keys keys; a part_keys of 0 means that
      * they are not divided. */
     int64_t parts, part_keys;
-    /* items is tiles * num_heads_kv * parts * slices, and groups counts the work-groups for them.
-     * */
+    /* items is tiles * num_heads_kv * parts * slices, and groups counts the work-groups for
+     * them. */
     int64_t items, groups;
     /* local_bytes is the local memory of a work-group, at most info.local_bytes. */
     size_t local_bytes;
@@ -229,8 +229,8 @@ typedef struct attn_opencl_plan_info {
     char why[160];
 } attn_opencl_plan_info;
 
-/* attn_opencl_size() returns the bytes of memory for one object, which is aligned as malloc does.
- * */
+/* attn_opencl_size() returns the bytes of memory for one object, which is aligned as malloc
+ * does. */
 ATTN_API size_t attn_opencl_size(void);
 
 /* attn_opencl_open() opens a device in memory of attn_opencl_size() bytes. Options of NULL mean all

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+/* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -26,8 +26,8 @@
 #endif
 
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
+#define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -41,7 +41,7 @@
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -65,13 +65,12 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same
- * value. */
+/* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)

@@ -50,7 +50,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put_missing_kernels(why);
 }
 
-/* Of the keys of a row tile: what different workers may take. */
+/* key_parts counts the parts of the keys of a row tile that different workers may take. */
 static int key_parts(const plan *pl)
 {
     const split *sp = &pl->split;
@@ -77,7 +77,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
-    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
@@ -104,7 +104,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->bytes = call_bytes(p);
 }
 
-/* All but workspace_bytes. */
+/* explain_plan fills in all but workspace_bytes. */
 OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
 {
     text why = text_in(info->reasons, sizeof info->reasons);

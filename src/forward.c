@@ -19,7 +19,8 @@ ATTN_API size_t attn_params_size(void)
 
 ATTN_API const char *attn_impl_name(int impl)
 {
-    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    /* The names are in the order of attn_impl. */
+    static const char *const names[] = { "default", "tiled", "naive", "auto" };
     return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
 }
 
@@ -38,7 +39,8 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* Bytes for so many workers; 0 when there is nothing to do. */
+/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
+ * do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -46,7 +48,8 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
+/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
+ * possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
@@ -68,7 +71,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     }
 }
 
-/* How many of the plan's workers fit. */
+/* workers_within tells how many of the plan's workers fit. */
 static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 {
     const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
@@ -79,11 +82,11 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* The plan that lets most workers run: the best one; the same with what there is for each worker,
- * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
- * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
- * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
- * small. */
+/* plan_within takes the plan that lets most workers run, and returns how many run, or 0 if the
+ * workspace is too small. The candidates are the best plan; that plan with what there is for each
+ * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
+ * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
+ * a small plan, so the workspace of a call holds any shorter one. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -105,13 +108,13 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    if (most > 0 && last != best) /* else the small plan tells how much is needed */
+    if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
     return most;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
- * gets the backend's reason. */
+/* ask_backend returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can. *why (may be NULL) then gets the backend's reason. */
 static int ask_backend(const problem *pr, text *why)
 {
     const attn_backend *backend = pr->p.backend;
@@ -140,7 +143,7 @@ static attn_status too_small(int64_t least, size_t bytes, text *why)
     return ATTN_ERR_WORKSPACE;
 }
 
-/* A backend has one size, and no plan of the CPU. */
+/* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
     size_t need = 0;
@@ -238,8 +241,8 @@ ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
     return sequence_of(&pr->p, b);
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not, and take
- * another kernel set, whose tiles have more keys. */
+/* leave_one_row makes the problem one with one query row, which may divide its keys where more rows
+ * do not, and take another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
@@ -250,8 +253,8 @@ static void leave_one_row(const attn_params *asked, problem *pr)
     resolve_kernels(pr);
 }
 
-/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
- * prefix will be shared or not, and for one row. *pr becomes another. */
+/* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
+ * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -293,14 +296,14 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     return size_of_call(p, &pr, &why, bytes);
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
 {
     char sentence[256];
     text why = text_in(sentence, sizeof sentence);
     problem pr;
-    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    validate(p, &pr, 1, &why); /* It cannot fail, as check_call has passed. */
     if (ask_backend(&pr, &why) > 0) {
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;

@@ -13,7 +13,8 @@ static inline float f16_to_f32(uint16_t h)
         return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
         return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -22,16 +23,17 @@ static inline uint16_t f16_from_f32(float x)
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
     if (a > 0x7f800000u)
         return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
         return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
         a -= 112u << 23;
         a += 0xfffu + (a >> 13 & 1);
         return (uint16_t)(sign | a >> 13);
     }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
         return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
     a = (a & 0x7fffffu) | 0x800000u;
     half = 1u << (shift - 1);
     a += half - 1 + (a >> shift & 1);

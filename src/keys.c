@@ -5,16 +5,17 @@
 
 #include "sizes.c"
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -57,7 +58,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;

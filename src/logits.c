@@ -5,7 +5,8 @@
 
 #include "tiled.c"
 
-/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
+ * sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -28,7 +29,7 @@ static float *logits_row(const tile *t, const lane *at)
     return p->logits.data + row * p->seq_len_kv;
 }
 
-/* Columns outside the sequence. */
+/* fill_outside fills columns outside the sequence. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
@@ -38,7 +39,8 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;

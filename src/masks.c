@@ -12,14 +12,16 @@
 typedef struct mask_rule {
     const char *name;
     int (*active)(const attn_params *p);
-    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
     void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
-    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
+     * PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
+     * means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -163,7 +165,8 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
+/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
+ * bytes at once. */
 static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
@@ -179,7 +182,7 @@ static int csr_active(const attn_params *p)
     return p->block_mask.row_offsets != NULL;
 }
 
-/* The same by a binary search in the row's ascending columns. */
+/* csr_first finds it by a binary search in the row's ascending columns. */
 static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
                          int64_t end)
 {
@@ -200,7 +203,7 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
 typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end);
 
-/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+/* cells_row serves both forms of the block-sparse mask, with one look-up a cell and not a key. */
 static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
                       int64_t j0, int n, uint8_t *alive, int step)
 {
@@ -311,7 +314,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
     { "causal", causal_active, causal_range, NULL, NULL, NULL },
     { "window", window_active, window_range, NULL, NULL, NULL },

@@ -7,7 +7,7 @@
 #include "validate.c"
 #include "state.c"
 
-/* One row of attn_state_finish, in pieces that fit on the stack. */
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
 {
@@ -74,7 +74,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
-        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
@@ -84,7 +84,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
 
 /* ---- finished results */
 
-/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+/* lse_weight gives 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
 static float lse_weight(float x, float top)
 {
     float w = x - top;
@@ -121,7 +121,7 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
-        if (only_a || only_b) { /* an empty part is the identity */
+        if (only_a || only_b) { /* An empty part changes nothing. */
             memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
             lse_out[row] = only_a ? lse_a[row] : lse_b[row];
             continue;

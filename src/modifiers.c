@@ -83,7 +83,7 @@ static int alibi_active(const attn_params *p)
 
 typedef struct modifier {
     const char *name;
-    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
@@ -130,9 +130,10 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
- * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
- * comes after the masks, because it need not see masked pairs. */
+/* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
+ * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
+ * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
+ * not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
@@ -160,7 +161,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+    if (class != ATTN_TILE_FULL) /* Unused lanes, which hold +0 where K is finite, are harmless. */
         hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);

@@ -31,14 +31,14 @@ static inline int is_finite(float x)
     return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
 }
 
-/* ATTN_DEAD. */
+/* is_dead tells whether x is ATTN_DEAD. */
 static inline int is_dead(float x)
 {
     return bits_of(x) == 0x80000000u;
@@ -90,7 +90,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
  * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -187,7 +187,7 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
-/* For scalar code outside the kernels. */
+/* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
     return exp2_with(FMA_BASE, x);

@@ -90,7 +90,7 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
     return 0;
 }
 
-/* One "key=value" of `length` characters. */
+/* set_option takes one "key=value" of `length` characters. */
 static int set_option(attn_params *p, const char *word, size_t length)
 {
     size_t key = 0;

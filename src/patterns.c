@@ -43,7 +43,7 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
     return t;
 }
 
-/* A pattern with its sizes in cells. */
+/* A cell_grid is a pattern with its sizes in cells. */
 typedef struct cell_grid {
     attn_pattern t;
     int64_t rows, columns, heads;
@@ -79,14 +79,14 @@ static attn_status open_grid(const attn_pattern *t, cell_grid *grid, text *why)
     return ATTN_OK;
 }
 
-/* A row of cells: its diagonal, and the columns it may see. */
+/* A cell_row is a row of cells: its diagonal, and the columns it may see. */
 typedef struct cell_row {
     int64_t head, row;
-    int64_t first, last; /* columns of the diagonal; they may lie before column 0 */
-    int64_t end;         /* columns below it */
+    int64_t first, last; /* These are the columns of the diagonal, which may lie before column 0. */
+    int64_t end;         /* The row may see columns below end. */
 } cell_row;
 
-/* The column of a position, which may be negative. */
+/* column_of gives the column of a position, which may be negative. */
 static int64_t column_of(const cell_grid *grid, int64_t position)
 {
     const int64_t size = grid->t.block_k;
@@ -107,11 +107,11 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     return at;
 }
 
-/* Whether a part other than `random` shows the cell. */
+/* shows tells whether a part other than `random` shows the cell. */
 static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
 {
     const int64_t before = at->first - column, after = column - at->last;
-    const int64_t away = max64(0, max64(before, after)); /* from the diagonal */
+    const int64_t away = max64(0, max64(before, after)); /* It is the distance from the diagonal. */
     if (t->local && before <= t->local_before && after <= t->local_after)
         return 1;
     if (column < t->global_columns || at->row < t->global_rows)
@@ -119,7 +119,8 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* 32 bits that depend on nothing but these numbers: splitmix64 (Steele et al. 2014) over each. */
+/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
+ * 2014) over each. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -134,9 +135,10 @@ static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
     return (uint32_t)(x >> 32);
 }
 
-/* Visible columns of a row, ascending, to `columns` unless that is NULL; returns how many. Random
- * ones by selection sampling (Knuth, TAOCP 2, algorithm 3.4.2 S): each of `left` candidates is
- * taken with probability wanted / left, so that exactly as many are taken as are wanted. */
+/* cells_of_row writes the visible columns of a row, ascending, to `columns` unless that is NULL,
+ * and returns how many there are. It draws random ones by selection sampling (Knuth, TAOCP 2,
+ * algorithm 3.4.2 S): each of `left` candidates is taken with probability wanted / left, so that
+ * exactly `wanted` are taken. */
 static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *columns)
 {
     const attn_pattern *t = &grid->t;

@@ -21,16 +21,16 @@
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
- * left, of which there is one a level at most; log2 of the number of chunks, one more where the
- * first key lies inside the tree. */
+/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
     return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
-/* Rows of one item of the first list. */
+/* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
     return (int64_t)pl->rows * pl->item_tiles;
@@ -41,14 +41,15 @@ static void plan_items(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     const int varlen = p->cu_seqlens_q != NULL;
     const int64_t group = pr->group;
-    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+    /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
+    if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
@@ -64,15 +65,15 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
- * cache, which costs up to 20 % of the speed. */
+/* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
+ * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
     return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
- * the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+ * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
@@ -105,8 +106,9 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
-    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
+    /* There is one more where a tile begins inside a block. */
+    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* At worst each key is a run. */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -115,7 +117,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
+    /* They hold factors, mu, and the sums of split items. */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -129,9 +132,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
- * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
- * worth ITEM_TILES of them. */
+/* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
+ * 96 rows (item_rows) keep K and V in L2: tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it,
+ * and wider ones nothing. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -139,8 +142,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
-/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
- * 2^20 keys; but where copies want many row tiles, the actual ones. */
+/* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
+ * not depend on the length up to there, but the actual ones where copies want many row tiles. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
     const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
@@ -149,16 +152,19 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
-#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
-#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
-#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
+/* Each worker has this number of bytes of shared memory, at any length. */
+#define SPLIT_BYTES ((int64_t)1 << 18)
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
+/* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
+#define LARGE_STATE ((int64_t)80 << 10)
+/* A worker has at least this number of items, so that none waits for long. */
+#define SPLIT_ITEMS 4
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
-/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
- * elements of K and V, 2048 keys of 128, two workers with a pool of their own took longer than one
- * (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+/* wants_split tells whether row tiles alone leave workers idle, with work in each that is worth
+ * dividing. Below 2^19 elements of K and V, 2048 keys of 128, two workers with a pool of their own
+ * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -170,7 +176,7 @@ static int wants_split(const problem *pr, const plan *pl)
            !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
 }
 
-/* The memory of a chunk that is divided. */
+/* plan_chunk lays out the memory of a chunk that is divided. */
 static void plan_chunk(plan *pl)
 {
     split *sp = &pl->split;
@@ -183,14 +189,15 @@ static void plan_chunk(plan *pl)
     sp->chunk_bytes = at;
 }
 
-/* Row tiles in all. */
+/* split_rows counts the row tiles in all. */
 static int64_t split_rows(const plan *pl)
 {
     return pl->items * pl->item_tiles;
 }
 
-/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
- * the last one if it is cut short. 0 where they need more than so many bytes. */
+/* chunks_inside tells how many of the last chunks to divide, so that the others make whole rounds
+ * of all workers; the last chunk is among them if it is cut short. It gives 0 where they need more
+ * than `bytes` bytes. */
 static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
 {
     const int64_t workers = pr->p.num_workers;
@@ -200,7 +207,8 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
+ * workers. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -213,9 +221,10 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
- * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
- * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+/* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
+ * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
+ * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
+ * without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
@@ -226,7 +235,8 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
+/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
+ * nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -243,11 +253,11 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
-    pl->shared_bytes = bytes; /* so that shorter calls find it, too */
+    pl->shared_bytes = bytes; /* Shorter calls find it, too. */
     sp->parts = (int)parts;
     sp->states_bytes = times(parts, state);
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
@@ -256,15 +266,15 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
-/* Of the longest list of a call that divides keys. */
+/* split_items counts the longest list of a call that divides keys. */
 static int64_t split_items(const plan *pl)
 {
     const split *sp = &pl->split;
     return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
- * each of several workers, if need be by dividing their keys. */
+/* plan_sharing gives an item as many row tiles as fit into item_bytes, the L2 cache, and leave
+ * SPLIT_ITEMS items to each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
@@ -283,9 +293,9 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-/* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
- * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
- * rows). Else it costs 1 to 2 %. */
+/* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
+ * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
+ * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -295,7 +305,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
-/* What does not depend on how rows and keys are divided. */
+/* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
@@ -310,7 +320,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
+ * division of keys. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;

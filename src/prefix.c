@@ -12,14 +12,18 @@
 
 #include "tiled.c"
 
-#define PREFIX_LEAST 64 /* keys; 64 of 600, batch 8, 4 rows each: 9 % faster */
-#define PREFIX_ROWS 64  /* of an entry and kv head; batch 4, 4096 keys: 48 rows 9 % faster, 96 0 */
+/* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
+#define PREFIX_LEAST 64
+/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
+ * 96 0 %. */
+#define PREFIX_ROWS 64
 
-/* What a call asks for that keeps its rows from sharing; NULL = nothing. */
+/* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
 static const char *never_shared(const problem *pr)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len); /* at least, in a query */
+    /* In a query this is the least number. */
+    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len);
     const struct {
         int holds;
         const char *why;
@@ -43,7 +47,8 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* Whether entry 0 has these keys and every row of the batch sees all of them; else why not. */
+/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
+ * else why not. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
@@ -65,8 +70,8 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
-/* The keys to share, up to a canonical block's end, or 0 and why. A size query reserves what any
- * shorter call may want. */
+/* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
+ * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
@@ -80,14 +85,15 @@ static int64_t prefix_of(const problem *pr, const char **why)
     return *why ? 0 : keys;
 }
 
-/* Rows of each batch entry and query head in the first list. */
+/* entry_rows counts the rows of each batch entry and query head in the first list. */
 static int64_t entry_rows(const problem *pr)
 {
     const int64_t most = max64(1, PREFIX_ROWS / pr->group);
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* The plan of the first list. Its row tiles are shared by as few items as give each worker one. */
+/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
+ * worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -106,8 +112,8 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* Adds the first list to a plan with prefix_keys, or returns why not. `items` could run at once
- * without it. */
+/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
+ * at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -126,13 +132,13 @@ OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t it
     return NULL;
 }
 
-/* The first list of a call whose plan has one. */
+/* prefix_list gives the first list of a call whose plan has one. */
 static call *prefix_list(const call *c)
 {
     return (call *)(void *)c->shared;
 }
 
-/* Row tile number `index` of a kv head in the first list. */
+/* prefix_tile gives row tile number `index` of a kv head in the first list. */
 static char *prefix_tile(const call *list, int64_t kv_head, int64_t index)
 {
     return (char *)list->shared + (kv_head * list->pl.tiles + index) * list->pl.row_tile_bytes;
@@ -164,8 +170,8 @@ static void prefix_item(const call *list, char *slot, int64_t index)
         tiled_pass(tiles, count, 0, INT64_MAX, wants_values(&list->pr.p));
 }
 
-/* Lanes r..r+n-1 of the state `to` (NULL = to be begun) become lanes at..at+n-1 of a state of
- * `rows` lanes; without that, `to` stays. */
+/* copy_lanes makes lanes r to r+n-1 of the state `to` (NULL means that it has to be begun) lanes at
+ * to at+n-1 of a state of `rows` lanes; without that state `to` stays. */
 static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows, int at, int n)
 {
     int64_t k;
@@ -173,14 +179,14 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* m, l and the rows of o */
+    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }
 
-/* A row tile of the second list gets its rows' states at the end of the prefix. Both lists number
- * the rows of an entry alike, so that lanes next to each other come from lanes next to each
- * other. */
+/* take_prefix gives a row tile of the second list its rows' states at the end of the prefix. Both
+ * lists number the rows of an entry alike, so that lanes next to each other come from lanes next to
+ * each other. */
 static void take_prefix(const call *c, tile *t)
 {
     const call *list = prefix_list(c);
@@ -201,7 +207,7 @@ static void take_prefix(const call *c, tile *t)
     }
 }
 
-/* An item of the second list. */
+/* suffix_item is an item of the second list. */
 static void suffix_item(const call *c, char *slot, int64_t index)
 {
     tile *tiles[ITEM_TILES];

@@ -33,8 +33,8 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+ * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
@@ -49,7 +49,7 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
-/* Narrows *from..*to-1 to `count` from `begin` on. */
+/* take_part_of narrows *from..*to-1 to `count` from `begin` on. */
 static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
 {
     *from = max64(*from, min64(begin, *to));
@@ -87,7 +87,8 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+ * loses of log2 e. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -112,7 +113,8 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
+ * to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -129,7 +131,8 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* Whether sequences differ in length or position; else the first stands for all. */
+/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
+ * for all. */
 static int has_batch_arrays(const attn_params *p)
 {
     return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
@@ -143,7 +146,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
+ * what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -153,11 +157,11 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
-        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+        return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
 }
 
-/* The kernel set and the sizes that the caller leaves open. */
+/* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -193,7 +197,7 @@ static void resolve_numbers(problem *pr)
     resolve_kernels(pr);
 }
 
-/* What has to be computed. */
+/* These tell what has to be computed. */
 static int wants_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -209,7 +213,8 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
+ * the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;

@@ -13,7 +13,7 @@
 #define MOST_TILE_KEYS 128
 #define USUAL_TILE_BYTES ((int64_t)1 << 18)
 
-/* Offsets into the memory, from its first aligned byte on. */
+/* A resume_layout holds offsets into the memory, from its first aligned byte on. */
 typedef struct resume_layout {
     int64_t tile_keys, entry_rows, rows, slots;
     int64_t q_len, m, l, o, pending, k, v, workspace;
@@ -26,13 +26,14 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* Nodes of the tree that may wait at once: one a level, of chunks that begin anywhere. */
+/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
+ * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
     return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
 }
 
-/* p: resolved. */
+/* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
     int64_t at = 0;
@@ -86,8 +87,8 @@ static void place_tile(attn_params *one, const resume_layout *lay, char *base)
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-/* The call of a tile that is as long as any, in *one, which is *p before. Its arrays lie in `base`,
- * or nowhere. */
+/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
+ * arrays lie in `base`, or nowhere if that is NULL. */
 static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
                            char *base)
 {
@@ -101,7 +102,7 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
         place_tile(one, lay, base);
 }
 
-/* Bytes before the workspace of attn_forward. */
+/* fixed_bytes counts the bytes before the workspace of attn_forward. */
 static int64_t fixed_bytes(const resume_layout *lay)
 {
     return plus(ALIGNMENT - 1, lay->workspace);
@@ -112,7 +113,8 @@ static void share_keys(attn_tensor *x)
     x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* *lay, and *one as open_tile_call leaves it; without `base` no data need be there. */
+/* prepare fills in *lay, and *one as open_tile_call leaves it; without `base` no data need be
+ * there. */
 OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
                                      resume_layout *lay, attn_params *one, text *why)
 {
@@ -121,7 +123,7 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (status)
         return status;
     *one = *p;
-    share_keys(&one->k); /* all of them need not fit into the address space */
+    share_keys(&one->k); /* All of the keys need not fit into the address space. */
     share_keys(&one->v);
     status = validate(one, &pr, 0, why);
     if (status)
@@ -136,12 +138,12 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
     shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
-    one->key_base = NULL; /* the longest tile is full, and begins a chunk */
+    one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
     return ATTN_OK;
 }
 
-/* What the caller's o and lse must be: attn_forward never sees them. */
+/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
@@ -178,7 +180,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 
 /* ---- states */
 
-/* State number `slot` of the entry under way. */
+/* pending_state gives state number `slot` of the entry under way. */
 static attn_state pending_state(const attn_resumable *r, int slot)
 {
     attn_state s;
@@ -190,7 +192,7 @@ static attn_state pending_state(const attn_resumable *r, int slot)
     return s;
 }
 
-/* The states of the chunk under way. */
+/* entry_state gives the states of the chunk under way. */
 static attn_state entry_state(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
@@ -215,7 +217,8 @@ static void move_state(const attn_state *to, const attn_state *from)
     memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
 }
 
-/* What waits at a level, lower than the state of the chunk or chunks under way, merges into it. */
+/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
+ * under way. */
 static void merge_level(attn_resumable *r, int level)
 {
     attn_state now = entry_state(r), lower;
@@ -237,8 +240,8 @@ static int free_slot(const attn_resumable *r)
     return slot;
 }
 
-/* Chunk i is complete: its state takes its place in the tree, whose trailing one bits of i are the
- * levels at which a lower half waits. */
+/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
+ * the levels at which a lower half waits. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
     const attn_state now = entry_state(r);
@@ -253,7 +256,7 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
     r->slot_of[level] = (unsigned char)(slot + 1);
 }
 
-/* The root of the entry under way: keys that never came are empty. */
+/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
 static void end_of_entry(attn_resumable *r)
 {
     int level;
@@ -263,7 +266,7 @@ static void end_of_entry(attn_resumable *r)
 
 /* ---- tiles */
 
-/* Keys that some row of an entry sees. */
+/* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
     int64_t i, lo, hi;
@@ -278,7 +281,7 @@ static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t 
     }
 }
 
-/* Where the tile of key j ends. */
+/* tile_end tells where the tile of key j ends. */
 static int64_t tile_end(const attn_resumable *r, const sequence *s, int64_t j)
 {
     const int64_t n = s->key_base + j;
@@ -297,7 +300,7 @@ static int64_t count_tiles(const attn_params *p, int64_t tile_keys)
     return tiles;
 }
 
-/* Only entry b has rows for the call of a tile. */
+/* choose_entry gives rows to entry b alone for the call of a tile. */
 static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 {
     int64_t i;
@@ -305,7 +308,7 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
         r->q_len[i] = i == b ? (int32_t)s->q_len : 0;
 }
 
-/* The next entry with keys begins. */
+/* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
     for (;;) {
@@ -337,8 +340,8 @@ static int fetch_tile(attn_resumable *r)
     return 1;
 }
 
-/* The next tile: fetched, and the call that takes it in. Nothing else changes. 0 = the fetch
- * failed. */
+/* want_tile fetches the next tile and sets up the call that takes it in, and changes nothing else.
+ * It returns 0 if the fetch failed. */
 OWN_FRAME static int want_tile(attn_resumable *r)
 {
     sequence s;
@@ -353,7 +356,7 @@ OWN_FRAME static int want_tile(attn_resumable *r)
     return fetch_tile(r);
 }
 
-/* The tile is in the states. */
+/* take_in_tile puts the tile into the states. */
 OWN_FRAME static void take_in_tile(attn_resumable *r)
 {
     const sequence s = sequence_of(&r->p, r->entry);
@@ -365,7 +368,8 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
         end_of_entry(r);
 }
 
-/* The two above have frames of their own: attn_forward leaves little of 4 KiB of stack. */
+/* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
+ * stack. */
 static attn_status take_tile(attn_resumable *r)
 {
     attn_status status;

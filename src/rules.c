@@ -23,7 +23,7 @@ static inline attn_status bad_range(text *why, const char *name, int64_t least, 
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;

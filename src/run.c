@@ -27,7 +27,8 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's: OpenMP's threads where it is compiled in, else this one. */
+/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
+ * otherwise this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -73,7 +74,7 @@ static attn_status run_items(call *c, int64_t items,
     return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
-/* Runs the first list, if the plan has one. */
+/* run_prefix runs the first list, if the plan has one. */
 static attn_status run_prefix(const call *c)
 {
     call *list = prefix_list(c);
@@ -86,7 +87,7 @@ static attn_status run_prefix(const call *c)
     return run_items(list, list->pl.items, prefix_item);
 }
 
-/* What runs an item of the main list. */
+/* item_of gives what runs an item of the main list. */
 static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
 {
     if (pl->impl == ATTN_IMPL_NAIVE)
@@ -94,7 +95,7 @@ static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
     return pl->prefix_keys ? suffix_item : tiled_item;
 }
 
-/* The lists of a call, one after the other; empty ones cost nothing. */
+/* run_lists runs the lists of a call one after the other; empty ones cost nothing. */
 static attn_status run_lists(call *c)
 {
     const plan *pl = &c->pl;

@@ -6,7 +6,7 @@
 #include "text.c"
 #include "kernels.c"
 
-#define CPU_KNOWN 1u /* the word has been written */
+#define CPU_KNOWN 1u /* This bit says that the word has been written. */
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -27,7 +27,8 @@ static void cpuid(unsigned leaf, unsigned out[4])
  * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
+    /* The bits are FMA, OSXSAVE, AVX and F16C. */
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
@@ -36,7 +37,8 @@ static unsigned detect_cpu(void)
     cpuid(1, r);
     if ((r[2] & basis) != basis)
         return found;
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    /* This is xgetbv. */
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
     cpuid(7, r);
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
@@ -51,7 +53,7 @@ static unsigned detect_cpu(void)
 }
 #endif
 
-static unsigned cpu_features; /* the only writable word of the library */
+static unsigned cpu_features; /* This is the only writable word of the library. */
 
 ATTN_API unsigned attn_cpu_features(void)
 {
@@ -75,11 +77,11 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* of the set before it, for few rows */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
@@ -110,7 +112,8 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
+ * form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -129,7 +132,7 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* Sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;

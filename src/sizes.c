@@ -40,7 +40,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
 static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
 {
     int64_t sum = 1;
@@ -59,14 +60,15 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
 
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The first aligned byte of a caller's memory. */
+/* align_memory gives the first aligned byte of a caller's memory. */
 static inline char *align_memory(const void *memory)
 {
     const uintptr_t at = (uintptr_t)memory;
@@ -92,7 +94,7 @@ static inline int tree_levels(int64_t leaves)
     return levels;
 }
 
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
     const int64_t offset = *at;
@@ -102,27 +104,28 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
-/* Floats of whole cache lines. */
+/* whole_lines counts the floats of whole cache lines. */
 static inline int64_t whole_lines(int64_t floats)
 {
     return times(ceil_div(floats, LINE), LINE);
 }
 
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
 static inline int64_t pitch_of(int64_t dim)
 {
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
-/* A stride as it was given, with what 0 and "broadcast" mean. */
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
 static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                                    int64_t dim)
 {

@@ -16,7 +16,8 @@
 
 #include "tiled.c"
 
-/* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
+/* split_tile gives row tile `row` of all. A slot keeps the row tiles of an item until it is asked
+ * for another's. */
 static tile *split_tile(const call *c, char *slot, int64_t row)
 {
     const int64_t item = row / c->pl.item_tiles;
@@ -33,7 +34,7 @@ static tile *split_tile(const call *c, char *slot, int64_t row)
     return t;
 }
 
-/* Where a part's state lies. */
+/* part_state tells where a part's state lies. */
 static float *part_state(const call *c, int64_t row, int part)
 {
     const split *sp = &c->pl.split;
@@ -41,7 +42,8 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* The node that a part is, and those of its keys that a row tile sees; 0 if it sees none. */
+/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
+ * 0 if it sees none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -52,14 +54,15 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
     return *from < *to;
 }
 
-/* A tile of keys of a divided chunk. */
+/* A cut is a tile of keys of a divided chunk. */
 typedef struct cut {
-    int64_t from, to; /* those of its keys that the row tile sees */
-    int *count;       /* of its blocks */
-    float *high;      /* [block][rows] maxima */
+    int64_t from, to; /* The row tile sees these of its keys. */
+    int *count;       /* count is that of its blocks. */
+    float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
+/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
+ * the chunk. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -109,15 +112,16 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
-/* Which of `owners` index `index` of a list belongs to, so many to each, and its number there. A
- * worker stays with an owner as long as it can. Owner 0, which may have fewer rows, comes last. */
+/* list_owner tells which of `owners` index `index` of a list belongs to, if each has `each`, and
+ * its number there. A worker stays with an owner as long as it can. Owner 0, which may have fewer
+ * rows, comes last. */
 static int64_t list_owner(int64_t index, int64_t owners, int64_t each, int *number)
 {
     *number = (int)(index % each);
     return (index / each + 1) % owners;
 }
 
-/* A part of the keys of an item's row tiles. */
+/* score_part takes a part of the keys of an item's row tiles. */
 static void score_part(const call *c, char *slot, int64_t item, int part)
 {
     tile *tiles[ITEM_TILES];
@@ -141,7 +145,7 @@ static void score_part(const call *c, char *slot, int64_t item, int part)
     }
 }
 
-/* List "scores": whole parts first, as they take longer. */
+/* List "scores" begins with whole parts, as they take longer. */
 static void score_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -160,8 +164,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks:
- * m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
+/* decide_blocks decides again about the maximum in an earlier tile of keys, from the maxima of its
+ * blocks. m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -172,8 +176,8 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
- * "values" adds in order. */
+/* weigh_blocks decides about the maximum in the open tile of keys, and computes its exponentials.
+ * The sums l go nowhere, as list "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
     int i;
@@ -186,7 +190,7 @@ static void weigh_blocks(tile *t, float *m, float *l)
     }
 }
 
-/* List "weights". The last tile of a chunk knows its final maximum. */
+/* In list "weights" the last tile of a chunk knows its final maximum. */
 static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -213,7 +217,7 @@ static void weight_item(const call *c, char *slot, int64_t index)
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
 
-/* The sums of a tile's probabilities: as P V with one column of ones. */
+/* add_sums adds up a tile's probabilities, as P V does with one column of ones. */
 static void add_sums(const tile *t, float *l)
 {
     static const float one = 1.0f;
@@ -236,7 +240,7 @@ static void add_sums(const tile *t, float *l)
     }
 }
 
-/* List "values": a slice of the columns of V, or the sums. */
+/* An item of list "values" is a slice of the columns of V, or the sums. */
 static void value_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -246,7 +250,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
     float *state = part_state(c, row, sp->parts - sp->inside + x), *o = state_o(t, state);
-    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* that asks for no other */
+    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* The last tile asks for no other. */
     cut at;
     if (!sums) {
         t->column = slice * sp->columns;
@@ -255,7 +259,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next;
-        if (t->block_count == 0) /* it may lie before key 0 */
+        if (t->block_count == 0) /* It may lie before key 0. */
             continue;
         next = rows_ahead(t, VALUES, at.to, end);
         open_keys(t, at.from, (int)(at.to - at.from));

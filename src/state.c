@@ -38,9 +38,9 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
- * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
- * of one higher level, and what is left is the tree above.) */
+/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
+ * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
+ * i may also be nodes of one higher level; what is left is then the tree above. */
 static void end_chunk(tile *t, int64_t i)
 {
     float *state = t->state;
@@ -60,8 +60,8 @@ static void end_chunk(tile *t, int64_t i)
     t->pending[level] = state;
 }
 
-/* The root: keys and chunks that never came are empty, so the state of the current chunk and the
- * pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
+ * chunk and the pending ones fold upwards. */
 static float *take_root(tile *t)
 {
     float *root = t->state;
@@ -80,16 +80,18 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
+/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
+ * +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
     return t->pr->p.force_redo ||
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
+           /* These are l, then o. */
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
 }
 
-/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
- * factor on o, which scale_values applies. */
+/* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l
+ * and returns the factor on o, which scale_values applies. */
 static float merge_sink(float sink, float *m, float *l)
 {
     const float sink2 = sink * LOG2E_HI;
@@ -99,7 +101,7 @@ static float merge_sink(float sink, float *m, float *l)
     w_sink = exp2_canon(w_sink);
     *m = top;
     *l = *l * w;
-    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    *l = w_sink + *l; /* This is fma(1, w_sink, l). */
     return w;
 }
 
@@ -108,11 +110,12 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     int64_t d;
     for (d = 0; d < n; d++) {
         o[d * step] = o[d * step] * w;
-        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+        o[d * step] = o[d * step] + 0.0f; /* This is fma(0, w_sink, o). */
     }
 }
 
-/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
+ * is left and copied. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -124,7 +127,8 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
+/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
+ * not wanted. */
 static void finish_lanes(tile *t, float *state, float *lse)
 {
     const int rows = t->pl->rows;
@@ -142,7 +146,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     }
 }
 
-/* The chunk that part.continued goes on with, as write_partial left it. */
+/* continue_state loads the chunk that part.continued goes on with, as write_partial left it. */
 static void continue_state(tile *t)
 {
     const attn_params *p = &t->pr->p;
@@ -182,8 +186,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
- * once where they belong, others by way of t->stage. */
+/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
+ * output: f32 goes at once where it belongs, other types go by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -205,7 +209,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* The root state of a tile becomes rows of the outputs. */
+/* write_rows makes the root state of a tile rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;

@@ -6,7 +6,8 @@
 #include "numbers.c"
 #include "seam.h"
 
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {

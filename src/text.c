@@ -7,7 +7,7 @@
 
 typedef struct text {
     char *at;
-    size_t left; /* bytes that still fit, with the terminator */
+    size_t left; /* left counts bytes that still fit, with the terminator. */
 } text;
 
 static inline text text_in(char *buffer, size_t bytes)
@@ -45,7 +45,8 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
+ * value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -62,7 +63,7 @@ static inline void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
         millionths = 1000000;
         exponent++;
     }
@@ -80,7 +81,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* "name (value)" */
+/* put_field says "name (value)". */
 static inline void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
@@ -99,7 +100,7 @@ static inline void put_word(text *t, const char *word, size_t length)
     }
 }
 
-/* Whether the string a is the b_length letters at b. */
+/* same_word tells whether the string a is the b_length letters at b. */
 static inline int same_word(const char *a, const char *b, size_t b_length)
 {
     size_t i;
@@ -127,7 +128,7 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* "name (value) rest" */
+/* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
 {
@@ -135,7 +136,7 @@ static inline attn_status bad_field(text *why, attn_status status, const char *n
     return bad(why, status, rest);
 }
 
-/* "name[index] (value) rest" */
+/* bad_entry says "name[index] (value) rest". */
 static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
                                     const char *rest)
 {

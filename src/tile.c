@@ -9,7 +9,7 @@
 #include "keys.c"
 #include "masks.c"
 
-/* What the row tiles of a slot share. */
+/* set_scratch points to what the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
 {
     const plan *pl = t->pl;
@@ -36,7 +36,7 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
-/* A row tile at `own`. */
+/* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
     const plan *pl = &c->pl;
@@ -54,19 +54,19 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     return t;
 }
 
-/* Row tile number `index` of a slot. */
+/* open_tile begins row tile number `index` of a slot. */
 static tile *open_tile(const call *c, char *slot, int index)
 {
     return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
 }
 
-/* The lane of row c and head number `head` of the choice. */
+/* set_lane sets the lane of row c and head number `head` of the choice. */
 static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+    if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
         t->s = sequence_of(p, c / t->entry_rows);
@@ -109,7 +109,7 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* Query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
@@ -119,7 +119,7 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return space;
 }
 
-/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
@@ -127,7 +127,7 @@ static int set_rows(tile *t, const row_choice *choice)
     const float **q = t->row_in;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
-    if (head < 0) { /* rounded towards 0 */
+    if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
@@ -166,7 +166,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
 }
 
-/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+/* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
 static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
     return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
@@ -177,7 +177,7 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* That row of K or of the columns of V. */
+/* row_of gives that row of K or of the columns of V. */
 static const char *row_of(const tile *t, int which, const key_place *at)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -186,13 +186,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
 }
 
-/* Elements of such a row. */
+/* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
+ * already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -215,7 +216,7 @@ static void copy_rows(tile *t, int which, int64_t j)
     keys->copied_from[which] = from < end ? from : end;
 }
 
-/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+/* copy_key_tile makes keys j0 to j0+n-1 the open tile, with all of K and V copied. */
 static void copy_key_tile(tile *t, int64_t j0, int n)
 {
     open_keys(t, j0, n);
@@ -223,9 +224,10 @@ static void copy_key_tile(tile *t, int64_t j0, int n)
     copy_rows(t, VALUES, j0);
 }
 
-/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
- * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
- * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
+/* key_rows gives rows j to j+n-1 of K or V, which lie in the open tile, as f32, *stride floats
+ * apart: in place if they lie in this way. Few lanes read V row after row, which compete for
+ * nothing, so that rows that alias need no copy (16 to 20 % of the time of a step of decoding with
+ * interleaved heads). */
 static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
                              ptrdiff_t *stride)
 {
@@ -240,8 +242,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
- * page: the last page of a ring may be short. */
+/* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
+ * the last is not a whole page, as the last page of a ring may be short. */
 static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
                      attn_runs *runs)
 {
@@ -254,7 +256,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
     runs->run = list;
     runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -266,8 +268,8 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     return even;
 }
 
-/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
- * those that key_rows would have to copy. */
+/* few_runs tells whether kernels for few lanes take rows j to j+n-1 of K or V as they lie, which
+ * *runs then lists: the rows that key_rows would have to copy. */
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
@@ -283,8 +285,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
 }
 
-/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
- * call for this slot. */
+/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
+ * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     attn_ahead a;

@@ -11,7 +11,7 @@
 #include "modifiers.c"
 #include "state.c"
 
-/* p of n keys times V into o. */
+/* add_products adds p of n keys times V to o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
                          attn_lanes lanes, attn_ahead *ahead)
 {
@@ -35,7 +35,7 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv(&p);
 }
 
-/* Where the keys of block i begin in the tile. */
+/* block_begin tells where the keys of block i begin in the tile. */
 static int block_begin(const tile *t, int i)
 {
     return i ? t->blocks[i - 1].end : 0;
@@ -46,8 +46,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
- * ones that have the same ones, so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
+ * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
+ * order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -60,14 +61,15 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
+ * first. */
 typedef struct key_step {
-    int first, next; /* blocks */
-    int begin, end;  /* their keys, counted in the tile */
+    int first, next; /* These are blocks. */
+    int begin, end;  /* These are their keys, counted in the tile. */
     attn_lanes lanes;
 } key_step;
 
-/* The next step that has lanes; 0 = there is none. */
+/* take_step goes to the next step that has lanes, and returns 0 after the last. */
 static int take_step(const tile *t, key_step *st)
 {
     do {
@@ -82,8 +84,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
- * to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are there. It returns the
+ * exponentials that are then to be computed, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -101,8 +103,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
- * this one: its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
+ * block is done, becomes this one, as its exponentials are to be computed. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -112,7 +114,7 @@ static void enter_block(tile *t, int i, attn_exp *ready)
     }
 }
 
-/* The exponentials that *ready is about, if any. */
+/* finish_ready computes the exponentials that *ready is about, if any. */
 static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 {
     if (ready->n)
@@ -120,8 +122,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
- * exponentials of the last block of a step run beside the logits of the next step. */
+/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
+ * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
+ * next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -143,8 +146,8 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     finish_ready(kernels, &ready);
 }
 
-/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
- * between them in one step. */
+/* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes
+ * and without a rescale between them go in one step. */
 static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
@@ -166,9 +169,9 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
     }
 }
 
-/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
- * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
- * memory never rests, and what is asked for fits into L2. */
+/* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
+ * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
+ * that. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
@@ -192,7 +195,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
-/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
     int g;
@@ -204,7 +207,7 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* The first of keys j..end-1 that a row tile may see, or end. */
+/* first_key finds the first of keys j to end-1 that a row tile may see, or end. */
 static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
 {
     int g, m;
@@ -221,8 +224,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
- * its end for each tile of the others. */
+/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
+ * not looked through to its end for each tile of the others. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -236,8 +239,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
- * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
+/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
+ * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
+ * t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
@@ -266,7 +270,8 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
+/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
+ * is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -280,7 +285,8 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
+ * come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
@@ -291,7 +297,8 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     choice.heads = pr->group;
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
+         * beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -313,7 +320,7 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
-/* Row tile number g of item `index`, its rows chosen and packed. */
+/* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
     tile *t = open_tile(c, slot, g);
@@ -326,7 +333,7 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     return t;
 }
 
-/* Opens the row tiles of item `index` and returns how many have rows. */
+/* open_item opens the row tiles of item `index` and returns how many have rows. */
 static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
 {
     int count = 0, g;
@@ -337,7 +344,8 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* The keys from key `from` on enter the states of an item's row tiles, which are then written. */
+/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
+ * these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;

@@ -9,9 +9,9 @@
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
-    size_t offset; /* of an int64_t */
+    size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* of two only */
+    int powers; /* Nonzero allows powers of two only. */
     const char *rest;
 } tuning_values[] = {
     { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
@@ -33,8 +33,8 @@ static void usual_tuning(tuning *t)
         memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
 }
 
-/* The words of a tuning text, without its comments; what is no printing ASCII separates them as a
- * space does, up to 32, or is shown as '?'. */
+/* A reader reads the words of a tuning text, without its comments. What is no printing ASCII
+ * separates them as a space does, up to 32, or is shown as '?'. */
 typedef struct reader {
     const char *at;
     int line;
@@ -44,7 +44,7 @@ static size_t next_word(reader *r, const char **word)
 {
     for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
-        if (*r->at == '#') /* comments are most of a file */
+        if (*r->at == '#') /* Comments are most of a file. */
             while (r->at[1] && r->at[1] != '\n')
                 r->at++;
     }
@@ -54,7 +54,7 @@ static size_t next_word(reader *r, const char **word)
     return (size_t)(r->at - *word);
 }
 
-/* A word as it may stand in a sentence: a damaged text can hold anything. */
+/* put_strange shows a word as it may stand in a sentence, as a damaged text can hold anything. */
 static void put_strange(text *t, const char *word, size_t length)
 {
     size_t i;
@@ -84,8 +84,8 @@ static void put_unknown(text *t, const reader *r, const char *word, size_t lengt
     put(t, ", or 'end'");
 }
 
-/* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
- * Returns 0 with a sentence if it is not such. */
+/* read_value reads "[SET.]NAME VALUE", the word `key` and the one that follows, and enters it in *t
+ * if it is meant for `set`. It returns 0 with a sentence if the words are something else. */
 static int read_value(reader *r, const char *key, size_t length, const char *set, tuning *t,
                       text *why)
 {
@@ -120,7 +120,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
     return 0;
 }
 
-/* All of a tuning text; see attn.h, p.tuning. */
+/* read_values reads all of a tuning text, which attn.h describes in "How to compute". */
 static int read_values(reader *r, const char *set, tuning *t, text *why)
 {
     const char *word;
@@ -143,8 +143,8 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
     return 1;
 }
 
-/* What the text says about a kernel set; the usual values without a text. A damaged one counts as
- * none: then returns 0, and why holds a sentence. */
+/* read_tuning reads what the text says about a kernel set, and takes the usual values without a
+ * text. A damaged text is ignored: it returns 0, and why holds a sentence. */
 static int read_tuning(const char *string, const char *set, tuning *t, text *why)
 {
     reader r;
@@ -157,7 +157,7 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     return 0;
 }
 
-/* The sizes of a kernel set in a call. */
+/* tuning_of gives the sizes of a kernel set in a call. */
 static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
 {
     tuning t;
@@ -166,7 +166,7 @@ static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
     return t;
 }
 
-/* What p.tuning says that is not usual, or what is wrong with it. */
+/* put_tuning says what p.tuning has that is not usual, or what is wrong with it. */
 static void put_tuning(const problem *pr, const plan *pl, text *why)
 {
     tuning t;

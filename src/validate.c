@@ -191,7 +191,7 @@ static attn_status check_values_of_fields(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Rows or keys of a part: its three fields and the one that bounds them. */
+/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
 typedef struct part_rule {
     const char *flag, *begin_name, *count_name, *whole_name;
     int on;
@@ -238,7 +238,8 @@ static attn_status check_part(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
+ * rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -302,7 +303,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
     return status;
 }
 
-/* The pages that hold the keys in use of one sequence are there. */
+/* check_table wants the pages that hold the keys in use of one sequence to be there. */
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -320,7 +321,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* The rows of one sequence lie inside the ring and in pages that exist. */
+/* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
 static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -425,7 +426,7 @@ static attn_status check_csr(const attn_params *p, text *why)
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
@@ -449,7 +450,8 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
+ * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;

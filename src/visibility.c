@@ -5,7 +5,7 @@
 
 #include "tile.c"
 
-/* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
+/* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
     return t->all_from <= j0 && t->all_to >= j0 + n;
@@ -26,7 +26,8 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* The keys of j0..j0+n-1 that the ranges leave to lane r, counted from j0; none if it is unused. */
+/* lane_range gives the keys of j0 to j0+n-1 that the ranges leave to lane r, counted from j0; it
+ * gives none if the lane is unused. */
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
@@ -34,7 +35,7 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive[key][lane] from the ranges alone; of unused lanes 0. */
+/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
@@ -48,8 +49,9 @@ static void fill_ranges(tile *t, int64_t j0, int n)
     }
 }
 
-/* What `alive`, a part of t->alive, has for lanes r..r+3 of n keys, a byte a lane: in *any 1 if one
- * of the keys is alive, in *all if every one is. Tiles have a multiple of 4 lanes. */
+/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
+ * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
+ * multiple of 4 lanes. */
 static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
                        uint32_t *all)
 {
@@ -97,7 +99,8 @@ static int has_pair_rule(const attn_params *p)
     return any;
 }
 
-/* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
+ * t->alive. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -121,7 +124,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     return t->by_pair ? count_class(t, n) : class_so_far;
 }
 
-/* The lanes to whom the ranges leave a key of j0..j0+n-1. */
+/* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
 static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 {
     attn_lanes lanes = { 0, 0 };
@@ -134,7 +137,7 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
+/* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
@@ -152,7 +155,8 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* Cuts the tile of keys j0..j0+n-1, of which tile_class has told, into its canonical blocks. */
+/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
+ * blocks. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);

@@ -12,7 +12,7 @@ typedef struct grad_list {
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* List number i of a call; 0 = there are no more. */
+/* take_list gives list number i of a call, and returns 0 after the last. */
 OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
 {
     const problem *pr = &back->c.pr;
@@ -40,7 +40,7 @@ OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
     return 1;
 }
 
-/* The lists, one after the other. */
+/* run_backward runs the lists one after the other. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
@@ -53,7 +53,7 @@ static attn_status run_backward(backward *back)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 12  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 #define BACKWARD_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(backward)))
@@ -63,7 +63,7 @@ static int64_t backward_bytes(const plan *pl, int workers)
     return plus(plus(BACKWARD_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* How many workers fit. */
+/* workers_in tells how many workers fit. */
 static int workers_in(const plan *pl, size_t bytes)
 {
     const int64_t one = backward_bytes(pl, 1);
@@ -74,14 +74,15 @@ static int workers_in(const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* Turns *p and *g into *pr and *resolved, or says what is wrong. */
+/* validate_backward turns *p and *g into *pr and *resolved, or says what is wrong. */
 static attn_status validate_backward(const attn_params *p, const attn_gradients *g, int need_data,
                                      problem *pr, attn_gradients *resolved, text *why)
 {
     attn_status status;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    status = p ? check_unsupported(p, g, why) : ATTN_OK; /* nothing that is set then helps */
+    /* If this fails, nothing that is set helps. */
+    status = p ? check_unsupported(p, g, why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -96,8 +97,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     return status;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *reason says why;
- * nothing without a backend. */
+/* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can, and *reason then says why. Without a backend it says nothing. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;
@@ -119,7 +120,7 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-/* What changes in *info if a backend takes the call. */
+/* describe_backend changes *info if a backend takes the call. */
 OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
                                               attn_backward_info *info, text *why)
 {
@@ -142,7 +143,7 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
                : ATTN_OK;
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
                                  size_t bytes, attn_status *status)
 {
@@ -151,7 +152,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     attn_gradients resolved;
     attn_gradient_call made;
     problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* cannot fail: it has passed */
+    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
     made = gradient_call(&pr.p, &resolved);
     if (ask_gradients(&pr, &made, &why) > 0) {
         *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
@@ -162,7 +163,7 @@ OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, 
     return 0;
 }
 
-/* All of *info but flops, of which it has those of a pair. */
+/* describe fills in all of *info but flops, of which it has those of a pair. */
 OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
                                attn_backward_info *info)
 {
@@ -180,7 +181,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
 }
 
-/* Whether the plan can be, and fits into `have` bytes. */
+/* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
 static attn_status check_backward_room(const attn_backward_info *info, int64_t have, text *why)
 {
     const int64_t most = (int64_t)info->workspace_bytes;
@@ -197,7 +198,8 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
 }
 
-/* Everything that can be wrong before a run in `have` bytes; need_data: of it, not of a query. */
+/* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
+ * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
                                             int need_data, int64_t have, attn_backward_info *info,
                                             text *why)
@@ -232,7 +234,7 @@ ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradie
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* A call that has passed its checks, in its workspace. */
+/* open_backward sets up a call that has passed its checks, in its workspace. */
 OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
                                          void *workspace, size_t bytes)
 {
@@ -243,7 +245,7 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     int i;
     base = align_memory(base);
     back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* passed, and does so again */
+    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
     back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
     back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
     plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);

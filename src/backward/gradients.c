@@ -76,7 +76,8 @@ static attn_status check_unsupported(const attn_params *p, const attn_gradients 
     return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
-/* Before strides are resolved. need_data: what the call reads and writes must be there, too. */
+/* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
+ * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,
                                    int need_data, text *why)
 {

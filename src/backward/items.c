@@ -8,20 +8,20 @@
 
 #include "sweep.c"
 
-/* Heads, rows and keys of a sequence. */
+/* A region is heads, rows and keys of a sequence. */
 typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
-    int64_t bias_end; /* behind its rows of dBias, which may not all be in use */
+    int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* A row of dK or dV: fl(total * factor), never -0, NaN canonical. */
+/* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
 {
     float x[16];
     int64_t d;
     int i;
-    for (d = 0; d < dim; d += 16) { /* the rest of the last line is +0 */
+    for (d = 0; d < dim; d += 16) { /* The rest of the last line is +0. */
         memcpy(x, total + d, sizeof x);
         for (i = 0; i < 16; i++) {
             x[i] = x[i] * factor;
@@ -34,7 +34,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* dK and dV of keys from..to-1. */
+/* write_keys writes dK and dV of keys from to to-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -53,7 +53,8 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     }
 }
 
-/* dBias of a part, where nothing is summed: +0, or at the end NaN canonical. */
+/* store_bias visits dBias of a part, where nothing is summed: it sets +0 first, and makes NaN
+ * canonical at the end. */
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
@@ -63,7 +64,7 @@ static void store_bias(const desk *w, const region *a, int first)
     store_elements(bias, from, to, first);
 }
 
-/* The gradients `want` of a part. */
+/* take_part computes the gradients `want` of a part. */
 static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
@@ -91,7 +92,7 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
-/* All of a kv head: five products. */
+/* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -109,7 +110,7 @@ static void head_item(const call *c, char *slot, int64_t index)
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
-/* dQ of some rows of a head: three products. Heavy causal parts first. */
+/* rows_item takes dQ of some rows of a head, in three products. Heavy causal parts come first. */
 static void rows_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -130,7 +131,7 @@ static void rows_item(const call *c, char *slot, int64_t index)
     take_part(w, WANT_DQ | beside(w->lay), &a);
 }
 
-/* dK and dV of some keys of a head: four products. */
+/* keys_item takes dK and dV of some keys of a head, in four products. */
 static void keys_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
@@ -176,7 +177,7 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
 }
 
-/* delta = rowsum(dout * o) of all rows of a head. */
+/* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
 static void statistics_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
@@ -200,7 +201,7 @@ static void statistics_item(const call *c, char *slot, int64_t index)
 
 /* ---- sums */
 
-/* dSink of a head. */
+/* sinks_item computes dSink of a head. */
 static void sinks_item(const call *c, char *slot, int64_t head)
 {
     const backward *back = backward_of(c);
@@ -220,8 +221,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* First and last index, less one, of an axis that item *index takes: all of one that is summed, of
- * one that is kept so many. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
+ * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -246,7 +247,8 @@ static int64_t sum_items(const layout *lay, const attn_sum_axes *a)
     return items;
 }
 
-/* Elements number `index` of a sum: heads and batch entries one after the other. */
+/* sum_item takes the elements of item `index` of a sum; heads and batch entries come one after the
+ * other. */
 static void sum_item(const call *c, char *slot, int64_t index, int want, const attn_sum_axes *a)
 {
     const attn_params *p = &c->pr.p;
@@ -262,7 +264,7 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
     for (b = from[0]; b < to[0]; b++) {
         int64_t j0, j1;
         w->seq = sequence_of(p, b);
-        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* items take the caller's columns */
+        j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
         sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
               j1);

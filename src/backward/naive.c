@@ -8,10 +8,10 @@
 
 #include "items.c"
 
-/* A tile of rows and where its part of the matrices is. */
+/* A textbook_rows is a tile of rows and where its part of the matrices is. */
 typedef struct textbook_rows {
     grad_tile *row;
-    float *p, *ds; /* [kv_len][rows] */
+    float *p, *ds; /* Both are [kv_len][rows]. */
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -25,8 +25,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     return n;
 }
 
-/* s = softcap(scale q.k) + bias + ALiBi, callback, masks: of the open keys into w->s. 0 = all of
- * them are dead. */
+/* textbook_logits computes s = softcap(scale q.k) + bias + ALiBi, callback and masks of the open
+ * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -41,7 +41,7 @@ static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int coun
     return visible != ATTN_TILE_EMPTY;
 }
 
-/* Calls `pass` for all keys of a row tile, tile by tile. */
+/* each_keys calls `pass` for all keys of a row tile, tile by tile. */
 static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
@@ -50,7 +50,7 @@ static void each_keys(desk *w, const textbook_rows *n,
         pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
 }
 
-/* 1. S = the logits */
+/* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
@@ -67,7 +67,8 @@ static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
     w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
-/* 2. P = exp(S - max) / sum, the sum with the sink's exp(sink - max); dead pairs ATTN_DEAD */
+/* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
+ * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
     const int rows = w->lay->rows;
@@ -87,7 +88,7 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
         float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* the sink's probability */
+        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -95,7 +96,8 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     }
 }
 
-/* 3. of O = P V: dP = dout V^T; with dropout that of P' V, P' = P keep / (1 - dropout_p) */
+/* Pass 3 differentiates O = P V: dP = dout V^T. With dropout that is the gradient by P' V, P' = P
+ * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -104,7 +106,8 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
     memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
 }
 
-/* 4. of P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P dlse */
+/* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
+ * dlse. */
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
@@ -131,7 +134,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     }
 }
 
-/* 5. of the sink in the softmax: dSink = -P_sink (sum of P dP - dlse) */
+/* Pass 5 differentiates the sink in the softmax: dSink = -P_sink (sum of P dP - dlse). */
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
@@ -159,7 +162,8 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
         }
 }
 
-/* 6. of S = callback(softcap(scale q.k) + bias - slope distance), from the outside in */
+/* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
+ * in. */
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
@@ -178,7 +182,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(ds, w->dp, bytes);
 }
 
-/* 7. of O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale dS^T Q */
+/* Pass 7 differentiates O = P V and S = scale Q K^T: dV += P^T dout, dQ += scale dS K, dK += scale
+ * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->lay->rows };
@@ -244,7 +249,7 @@ static void textbook_head(desk *w)
     }
 }
 
-/* All heads of a kv head of w->seq. */
+/* textbook_group takes all heads of a kv head of w->seq. */
 static void textbook_group(desk *w)
 {
     int64_t head;
@@ -273,7 +278,8 @@ static void textbook_item(const call *c, char *slot, int64_t index)
     textbook_group(w);
 }
 
-/* Everything in one item: heads and batch entries add to the same sums. */
+/* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
+ * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
     static const int64_t from[4] = { 0, 0, 0, 0 };

@@ -13,7 +13,7 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
-/* s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -27,8 +27,8 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     w->kernels->qk(&p);
 }
 
-/* Logits in w->s; on the way tanh of softcap and what the score callback is given. visible: from
- * tile_class, not EMPTY. */
+/* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
+ * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
@@ -46,7 +46,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* w->x is 1 for pairs that dropout keeps, +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -55,7 +55,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* dP = dout V^T in w->dp; a dropped key has +0. */
+/* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
     const int count = n * w->lay->rows;
@@ -69,7 +69,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
     }
 }
 
-/* dS passes the derivative of the score callback. */
+/* pass_score passes dS through the derivative of the score callback. */
 static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
@@ -84,8 +84,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* The lanes that see some of the keys, for whom then p is in w->s and dS, as dbias takes it, in
- * w->dp; none if nobody does. */
+/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
+ * is then in w->s, and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -104,7 +104,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     return lanes;
 }
 
-/* Where a product looks for dead pairs: a live dS of -0 becomes +0. */
+/* A product finds dead pairs by -0, so mark_live makes a live dS of -0 +0. */
 static void mark_live(const desk *w, int n)
 {
     int k;
@@ -113,7 +113,8 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* p of pairs that are kept takes dropout's factor, the others become dead. */
+/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
+ * dead. */
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
@@ -123,7 +124,7 @@ static void drop_probabilities(const desk *w, int n)
     }
 }
 
-/* The last steps before the products. */
+/* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
     if (w->pr->p.softcap > 0)

@@ -36,13 +36,13 @@ static desk *open_desk(const call *c, char *slot)
     return w;
 }
 
-/* Where row tile number g of the panel is. */
+/* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
     return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
 }
 
-/* A row tile without rows. */
+/* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
     const layout *lay = w->lay;
@@ -76,8 +76,8 @@ static grad_tile *open_grad_tile(const desk *w, int g)
     return row;
 }
 
-/* Rows of `from`, the used lanes' rows of an output or input of `dim` elements, as f32 at `to`,
- * `pitch` floats apart and filled up with +0; the other lanes' are +0. */
+/* load_rows puts the used lanes' rows of `from`, an output or input of `dim` elements, at `to` as
+ * f32, `pitch` floats apart and filled up with +0. The rows of other lanes are +0. */
 static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t pitch, int64_t dim)
 {
     int r;
@@ -93,7 +93,7 @@ static void load_rows(const tile *t, const attn_tensor *from, float *to, int64_t
     }
 }
 
-/* to[d][row] from rows `pitch` floats apart. */
+/* turn_rows makes to[d][row] from rows `pitch` floats apart. */
 static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch, int64_t dim)
 {
     int r;
@@ -102,7 +102,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
 }
 
-/* Rows first.. of a head, at most up to row `end`, packed as row tile g. */
+/* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
@@ -127,7 +127,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     return row;
 }
 
-/* What the first list left of each row. */
+/* load_statistics loads what the first list left of each row. */
 static void load_statistics(const desk *w, grad_tile *row)
 {
     const tile *t = &row->t;
@@ -145,7 +145,8 @@ static void clear(float *x, int64_t n)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-/* Rows i0..i1-1 of w->head, at most a panel of them, with their sums at +0. */
+/* open_panel packs rows i0 to i1-1 of w->head, at most a panel of them, and sets their sums to
+ * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
     for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
@@ -160,7 +161,7 @@ static void open_panel(desk *w, int64_t i0, int64_t i1)
     }
 }
 
-/* Keys j0..j0+n-1 of K and V as f32 rows; the panel is open. */
+/* load_keys loads keys j0 to j0+n-1 of K and V as f32 rows; the panel is open. */
 static void load_keys(const desk *w, int64_t j0, int n)
 {
     copy_key_tile(&grad_tile_at(w, 0)->t, j0, n);

@@ -12,80 +12,88 @@
 #include "../modifiers.c"
 #include "gradients.c"
 
-/* Pair tiles of 32 keys and 64 rows, or 128 and 24: S and dP together are 16 to 24 KiB. */
+/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
+ * KiB. */
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
 #define MOST_GROUP 8
 
-/* A tile of rows of one head. */
+/* A grad_tile is a tile of rows of one head. */
 typedef struct grad_tile {
-    tile t;                 /* first: attn.c fills it in */
-    float *dout_t;          /* [head_dim_v][rows] */
-    float *q, *dout;        /* [rows][pitch] */
-    float *dq, *dq_total;   /* [head_dim][rows] of a chunk of keys; of those before */
-    float *lse2, *delta;    /* [rows] */
-    float *sum, *sum_total; /* [rows] as dq, for a sum over keys */
-    int entered;            /* something has entered dq or sum since they last were +0 */
+    tile t;          /* It comes first, as the functions of tiles fill it in. */
+    float *dout_t;   /* dout_t is [head_dim_v][rows]. */
+    float *q, *dout; /* Both are [rows][pitch]. */
+    /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
+    float *dq, *dq_total;
+    float *lse2, *delta;    /* Both are [rows]. */
+    float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
+    /* Nonzero means that something has entered dq or sum since they last were +0. */
+    int entered;
 } grad_tile;
 
 typedef struct layout {
     int want;
-    int gemms;                /* 5 or 7; of the naive path 5 */
-    int keys, rows;           /* of a pair tile */
-    int panel;                /* row tiles that are packed at once */
-    int group;                /* row tiles that enter dK and dV at once */
-    int64_t pair_floats;      /* of a pair tile */
-    int64_t dq_floats;        /* of the sums of a row tile, whole cache lines */
-    int item_rows, item_keys; /* of an item that takes a part of the rows, of the keys */
-    int64_t max_keys;         /* that a sweep adds dK and dV for */
-    int bias_beside;          /* dBias is stored beside dQ: nothing is summed */
-    int64_t pitch[2];         /* floats between rows of K, Q, dK; of V, dout, dV */
-    /* offsets into a slot, in bytes */
+    int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
+    int keys, rows;      /* These are the sizes of a pair tile. */
+    int panel;           /* panel counts the row tiles that are packed at once. */
+    int group;           /* group counts the row tiles that enter dK and dV at once. */
+    int64_t pair_floats; /* pair_floats is the size of a pair tile. */
+    /* dq_floats is the size of the sums of a row tile, in whole cache lines. */
+    int64_t dq_floats;
+    /* An item that takes a part of the rows, or of the keys, takes this number of them. */
+    int item_rows, item_keys;
+    int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
+    /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
+    int bias_beside;
+    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
+    int64_t pitch[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
     int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* offsets into a row tile */
+    /* These are offsets into a row tile. */
     int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* naive: P and dS of a head */
+    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
 } layout;
 
 typedef struct backward {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_gradients g;
     layout lay;
     attn_sum_axes bias, slopes;
-    float *lse2, *delta, *sink_terms; /* by state_row */
+    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
-/* Row tiles that enter dK and dV together. */
+/* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
 
-/* At the start of a worker's slot. */
+/* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
     const problem *pr;
     const layout *lay;
     const attn_kernels *kernels;
-    int redo; /* dead pairs are left out of every product by selection */
+    int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
-    float *s, *dp; /* of the pair tile at work */
+    float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* K and V of a tile of keys, [keys][pitch] */
-    float *part[2];  /* what a chunk of rows adds to dK and dV of these keys */
-    float *total[2]; /* dK and dV, before scale, from key total_from on */
+    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
     int64_t total_from;
     float *ones;
     float *packed_o;
-    const attn_sum_axes *axes; /* of the sum that is wanted */
+    const attn_sum_axes *axes; /* axes are those of the sum that is wanted. */
     sequence seq;
-    int64_t kv_head, head; /* of keys; of the rows in the panel */
-    int finite;            /* all results so far are */
+    /* kv_head is that of the keys, and head that of the rows in the panel. */
+    int64_t kv_head, head;
+    int finite; /* Nonzero means that all results so far are finite. */
     char *slot;
-    int row_tiles; /* in use */
+    int row_tiles; /* row_tiles counts those in use. */
     row_group group;
 } desk;
 
@@ -97,17 +105,18 @@ static const backward *backward_of(const call *c)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 4  Plan
+ * Plan
  * --------------------------------------------------------------------------------------------- */
 
-/* Items of a list that takes `count` rows or keys of every (batch entry, head) by `each`. */
+/* items_by counts the items of a list that takes `count` rows or keys of every (batch entry, head)
+ * by `each`. */
 static int64_t items_by(const attn_params *p, int64_t heads, int64_t count, int64_t each)
 {
     return times(times(p->batch, heads), ceil_div(count, each));
 }
 
-/* Whether five products let the workers end first: the last round of items may not be full, while
- * parts of rows and keys always divide evenly. */
+/* choose_gemms takes five products if they let the workers end first: the last round of items may
+ * not be full, while parts of rows and keys always divide evenly. */
 static int choose_gemms(const problem *pr, const attn_gradients *g)
 {
     const int64_t workers = pr->p.num_workers;
@@ -117,7 +126,7 @@ static int choose_gemms(const problem *pr, const attn_gradients *g)
     return times(5 * ceil_div(items, workers), workers) <= times(7, items) ? 5 : 7;
 }
 
-/* Halves *each, a multiple of `unit`, until there are four items for each worker. */
+/* divide halves *each, a multiple of `unit`, until there are four items for each worker. */
 static void divide(const problem *pr, int64_t heads, int64_t count, int unit, int *each)
 {
     const int64_t least = 4 * (int64_t)pr->p.num_workers;
@@ -175,7 +184,7 @@ static void plan_grad_tile(const problem *pr, layout *lay)
     lay->row_tile_bytes = at;
 }
 
-/* Returns the bytes of a slot. */
+/* plan_desk returns the bytes of a slot. */
 static int64_t plan_desk(const problem *pr, layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -208,13 +217,13 @@ static int64_t plan_desk(const problem *pr, layout *lay)
     return plus(at, times(lay->panel, lay->row_tile_bytes));
 }
 
-/* Rows of all heads, as state_row numbers them. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
-/* Items of the longest list. */
+/* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
     const attn_params *p = &pr->p;
@@ -223,7 +232,7 @@ static int64_t most_items(const problem *pr, const layout *lay)
     return max64(most, items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys));
 }
 
-/* *lay and what items and the functions of attn.c need of a plan. */
+/* plan_backward fills in *lay and what items and tiles need of a plan. */
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {

@@ -28,7 +28,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         }
 }
 
-/* dS enters the elements of its pairs. */
+/* add_to_elements adds dS to the elements of its pairs. */
 static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, attn_lanes lanes)
 {
     const ptrdiff_t step = w->axes->stride[ATTN_AXIS_KEY];
@@ -40,7 +40,7 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     }
 }
 
-/* dS enters the sums of its keys, in part[KEYS]. */
+/* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
     float *sums = w->part[KEYS] + (j0 - w->keys->j0);
@@ -53,7 +53,7 @@ static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
     }
 }
 
-/* dS enters the sums of its rows. */
+/* add_to_rows adds dS to the sums of its rows. */
 static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
@@ -76,7 +76,7 @@ static void add_to_sums(const desk *w, grad_tile *row, int64_t j0, int n, attn_l
         add_to_keys(w, j0, n, lanes);
 }
 
-/* What a chunk of rows adds to keys j0..j0+n-1. */
+/* write_key_sums writes what a chunk of rows adds to keys j0 to j0+n-1. */
 static void write_key_sums(const desk *w, int64_t j0, int n)
 {
     int j;
@@ -86,7 +86,7 @@ static void write_key_sums(const desk *w, int64_t j0, int n)
     }
 }
 
-/* The rows' sums over all keys. */
+/* write_row_sums writes the rows' sums over all keys. */
 static void write_row_sums(const desk *w)
 {
     float chunk = 0.0f;
@@ -106,7 +106,8 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* Visits the elements of an item, to set them to +0 and, at the end, NaN canonical. */
+/* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
+ * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
                            int first)
 {

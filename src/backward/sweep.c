@@ -7,8 +7,8 @@
 #include "pairs.c"
 #include "sums.c"
 
-/* The pairs of a row tile and keys j0..j0+n-1 enter the row's gradients. Returns the lanes whose p
- * and dS then are in w->s and w->dp. */
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
@@ -34,7 +34,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     return lanes;
 }
 
-/* Pairs of keys outside begin..end-1 of a tile of n are dead. */
+/* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
     const int rows = w->lay->rows;
@@ -45,7 +45,8 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
         x[k] = ATTN_DEAD;
 }
 
-/* A row tile against the open keys, n of them; what it has for dK and dV joins the group. */
+/* add_grad_tile takes a row tile against the n open keys; what it has for dK and dV joins the
+ * group. */
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
@@ -102,7 +103,8 @@ static void add_group(const desk *w, int n)
         add_terms(w, VALUES, g->dv, n);
 }
 
-/* total += x, which is +0 then; n is a multiple of 16: 16 at a time, which compilers vectorise. */
+/* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
+ * compilers vectorise. */
 static void flush(float *total, float *x, int64_t n)
 {
     float sum[16], more[16];
@@ -118,7 +120,7 @@ static void flush(float *total, float *x, int64_t n)
     clear(x, n);
 }
 
-/* A chunk of keys is done. */
+/* end_chunk_of_keys ends a chunk of keys. */
 static void end_chunk_of_keys(const desk *w)
 {
     int g;
@@ -132,7 +134,7 @@ static void end_chunk_of_keys(const desk *w)
     }
 }
 
-/* All row tiles of the panel against keys j0..end-1. */
+/* sweep_keys takes all row tiles of the panel against keys j0 to end-1. */
 static void sweep_keys(desk *w, int64_t j0, int64_t end)
 {
     const int n = (int)(end - j0);
@@ -153,7 +155,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         write_key_sums(w, j0, n);
 }
 
-/* dQ of a row tile, scaled. */
+/* write_dq writes dQ of a row tile, scaled. */
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
@@ -161,8 +163,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* Rows i0..i1-1 of w->head, all of one chunk of rows, against those of the keys from..to-1 that
- * they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
+ * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->lay->keys;
@@ -190,7 +192,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* Rows i0..i1-1 of heads head0..head1-1 against keys from..to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {

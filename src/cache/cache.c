@@ -5,7 +5,8 @@
 
 #include "write.c"
 
-/* first .. end-1, if there is one, must be present; so must first, unless it is the end. */
+/* check_present refuses numbers first to end-1 that are not present; first must be present, too,
+ * unless it is the end. */
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
@@ -23,8 +24,9 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
     return ATTN_ERR_ARG;
 }
 
-/* Going back to `end` in a ring: a query there would look at numbers from end - window_left on. A
- * begin beyond what it has overwritten says that all before it is forgotten. */
+/* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
+ * from end - window_left on, would miss some. A begin beyond what the ring has overwritten says
+ * that all before it is forgotten. */
 static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                   text *why)
 {
@@ -110,10 +112,10 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Views and reading
+ * Views and reading
  * --------------------------------------------------------------------------------------------- */
 
-/* Offsets of a view's arrays in the caller's memory. */
+/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
 typedef struct view_memory {
     int64_t key_base, kv_len, begin, table, bytes;
 } view_memory;
@@ -159,7 +161,7 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     return done(status, &why);
 }
 
-/* What does not depend on which sequences are chosen. */
+/* view_storage sets what does not depend on which sequences are chosen. */
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -185,7 +187,7 @@ static void view_all(const attn_cache *c, attn_params *p)
     p->kv_rows.num_pages = c->num_pages;
 }
 
-/* Of a cache that is not paged, each sequence is a page of its own. */
+/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
 static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                         attn_params *p, char *at)
 {
@@ -212,7 +214,8 @@ static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t b
     p->kv_rows.num_pages = cache_entries(c);
 }
 
-/* Keys that all sequences of the view have in the same pages from the same number on. */
+/* count_shared counts the first keys of the view that all its sequences have in one set of pages
+ * and with one set of numbers. */
 static int64_t count_shared(const attn_cache *c, const attn_params *p)
 {
     const int64_t pages = c->pages_per_sequence;
@@ -238,7 +241,7 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
 }
 
-/* A window that is set, but not on, is left to attn_forward, which refuses it. */
+/* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
 static void view_window(const attn_cache *c, attn_params *p)
 {
     if (!c->ring || !c->window_left || p->window || p->window_left || p->window_right)
@@ -288,7 +291,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     return done(ATTN_OK, &why);
 }
 
-/* One of the outputs of attn_cache_read, its strides resolved in *o. */
+/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
 static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
                               text *why)
 {

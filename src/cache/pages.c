@@ -14,7 +14,8 @@ static int32_t *table_of(const attn_cache *c, int64_t q)
     return c->table + q * c->pages_per_sequence;
 }
 
-/* Numbers that lie one after the other in an entry; rows 0: before the first of them. */
+/* A cache_run is numbers that lie one after the other in an entry; rows = 0 means that it stands
+ * before the first of them. */
 typedef struct cache_run {
     int64_t number, rows;
     cache_place at;
@@ -28,7 +29,8 @@ static cache_run run_before(int64_t number)
     return run;
 }
 
-/* The next run of a sequence's numbers up to end-1; 0 = there is none. */
+/* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
+ * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
 {
     int64_t row;
@@ -42,12 +44,12 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
-/* Places of a table, which go on from the last to the first. */
+/* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
 } page_range;
 
-/* Those of numbers first .. first+count-1, count at most c->rows. */
+/* pages_of gives the places of numbers first to first+count-1; count is at most c->rows. */
 static page_range pages_of(const attn_cache *c, int64_t first, int64_t count)
 {
     const int64_t row = first % c->rows;
@@ -69,7 +71,8 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
     return (n < 0 ? n + c->pages_per_sequence : n) < r->count;
 }
 
-/* Sets numbers begin .. end-1 as present; without any, nothing before them is missed either. */
+/* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
+ * missed either. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -93,7 +96,7 @@ static void leave_page(attn_cache *c, int32_t page)
         c->free_pages[c->num_free++] = page;
 }
 
-/* These rows of all layers. */
+/* copy_entry copies these rows in all layers. */
 static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_t rows)
 {
     cache_place target = from;
@@ -108,7 +111,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         }
 }
 
-/* Pages without a key of begin .. end-1 are given back. */
+/* drop_pages gives back pages without a key of begin to end-1. */
 static void drop_pages(attn_cache *c, int64_t q)
 {
     const page_range kept = pages_of(c, c->begin[q], c->length[q]);

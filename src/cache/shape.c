@@ -40,7 +40,7 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
-/* One layer of K or V: [entry, head, row, dim]. */
+/* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     attn_output o = *storage_of(c, side);
@@ -49,17 +49,18 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
-typedef struct cache_place { /* rows row, row + 1, ... of an entry */
+typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
 
-/* Bytes from the first element of a tensor or output to a row. */
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
 #define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
       (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* `count` rows one after the other: the same storage type keeps every bit, NaN and -0 included. */
+/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
+ * type it keeps every bit, NaN and -0 included. */
 static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
                          int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
 {
@@ -77,7 +78,7 @@ static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *
     }
 }
 
-/* All heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
@@ -91,12 +92,12 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 2  Shape
+ * Shape
  * --------------------------------------------------------------------------------------------- */
 
 #define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
 
-/* numbers of sequences, pages and rows are int32_t */
+/* Numbers of sequences, pages and rows have to fit int32_t. */
 static const size_rule cache_counts[] = {
     { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
     { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
@@ -111,7 +112,8 @@ static const size_rule cache_enums[] = {
     { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
-/* As given: rows of storage that is written must not share elements. */
+/* check_given_strides looks at strides as given: rows of storage that is written must not share
+ * elements. */
 static attn_status check_given_strides(const attn_cache *c, text *why)
 {
     attn_status status = check_output_strides("k", &c->k, why);
@@ -156,7 +158,7 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
-/* Fills in every default. */
+/* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
     c->num_layers = max64(c->num_layers, 1);
@@ -169,7 +171,7 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
 }
 
-typedef struct storage_axes { /* layers, entries, heads, rows */
+typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
     int64_t count[4];
     ptrdiff_t stride[4];
     int64_t dim;
@@ -196,8 +198,9 @@ static int64_t distance(ptrdiff_t stride)
     return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
 }
 
-/* Elements from the first to the last; 0 if two rows share some: each axis, from the smallest
- * stride to the largest, has to step over all that the ones before it cover. */
+/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
+ * axis, from the smallest stride to the largest, has to step over all that the axes before it
+ * cover. */
 static int64_t span_of(const storage_axes *a)
 {
     int64_t span = a->dim;
@@ -232,7 +235,7 @@ static void put_storage(const attn_cache *c, int side, text *why)
     }
 }
 
-/* Strides are resolved. */
+/* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const attn_output *o = storage_of(c, side);
@@ -254,10 +257,11 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
 }
 
-/* Offsets of the arrays in the caller's memory, from an aligned address on. */
+/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
+ * on. */
 typedef struct cache_memory {
     int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* of all, at any address */
+    int64_t bytes; /* bytes is enough for all, at any address. */
 } cache_memory;
 
 static cache_memory place_cache(const attn_cache *c)
@@ -280,14 +284,14 @@ static cache_memory place_cache(const attn_cache *c)
     return m;
 }
 
-/* Turns *c into *resolved with its memory *m, or says what is wrong with it. */
+/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
                                text *why)
 {
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
-    if (c->begin) /* its k.data and v.data would count as storage of the caller's own */
+    if (c->begin) /* Its k.data and v.data would count as storage of the caller's own. */
         return bad(why, ATTN_ERR_ARG, "cache is ready already: set it to zero first");
     status = check_fields(c, why);
     if (status)
@@ -369,7 +373,7 @@ static void empty_cache(attn_cache *c)
     c->num_free = c->page_size ? c->num_pages : 0;
     for (i = 0; i < c->num_free; i++) {
         c->uses[i] = 0;
-        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* page 0 is taken first */
+        c->free_pages[i] = (int32_t)(c->num_free - 1 - i); /* Page 0 is taken first. */
     }
 }
 

@@ -7,13 +7,13 @@
 #include "../rope/rope.c"
 #include "pages.c"
 
-/* What one batch entry of a step brings. */
+/* A cache_part is what one batch entry of a step brings. */
 typedef struct cache_part {
     int64_t sequence, count;
-    cache_place from; /* of k and v, where its rows begin */
+    cache_place from; /* from is where its rows begin in k and v. */
 } cache_part;
 
-/* Rows of k and v that are entry b's, in use or not. */
+/* rows_given counts the rows of k and v that are entry b's, in use or not. */
 static int64_t rows_given(const attn_cache_step *s, int64_t b)
 {
     return s->cu_seqlens ? (int64_t)s->cu_seqlens[b + 1] - s->cu_seqlens[b] : s->seq_len;
@@ -38,7 +38,7 @@ static attn_status check_cache(const attn_cache *c, text *why)
     return ATTN_OK;
 }
 
-/* "name (value) must be from 0 to `most`" */
+/* check_index says "name (value) must be from 0 to `most`". */
 static attn_status check_index(const char *name, int64_t value, int64_t most, text *why)
 {
     if (value >= 0 && value <= most)
@@ -78,7 +78,8 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* Each sequence at most once. As long as they ascend there is nothing to compare. */
+/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
+ * compare. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
     int64_t b, i, top = -1;
@@ -142,8 +143,8 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     return bad(why, ATTN_ERR_FULL, " in one step");
 }
 
-/* Whether all other sequences that have this page are earlier entries of the step and write to it,
- * too: then they will have taken copies, and the page is left to entry b. */
+/* is_last_user tells whether all other sequences that have this page are earlier entries of the
+ * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
 static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
                         int32_t page)
 {
@@ -156,7 +157,8 @@ static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b
     return others == 0;
 }
 
-/* Pages that entry b takes from the free list: for new keys, and for copies of shared pages. */
+/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
+ * of shared pages. */
 static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
 {
     const cache_part part = part_of(s, b);
@@ -170,7 +172,7 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
     return needed;
 }
 
-/* Whether the step fits, all of it. */
+/* check_fits tells whether the whole step fits. */
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
@@ -191,7 +193,7 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
     return bad(why, ATTN_ERR_FULL, " pages");
 }
 
-/* k or v of a step with its strides resolved. */
+/* input_of gives k or v of a step with its strides resolved. */
 static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
 {
     attn_tensor t = side == CACHE_K ? s->k : s->v;
@@ -199,7 +201,7 @@ static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int s
     return t;
 }
 
-/* "k.dtype (2) must be f32 (0) or as stored (1)" */
+/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
 static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
 {
     if (dtype == ATTN_F32 || dtype == stored)
@@ -228,7 +230,7 @@ static attn_status check_input(const attn_cache *c, const attn_cache_step *s, in
                         s->seq_len, dim_of(c, side), stride, why);
 }
 
-/* First of a part's positions; NULL = its keys' numbers. */
+/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
 static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
 {
     return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
@@ -245,7 +247,8 @@ static attn_status check_positions_given(const attn_cache_step *s, text *why)
                         1, stride, why);
 }
 
-/* Rows without a head: attn_rope_apply looks at the rope and at positions, and turns nothing. */
+/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
+ * and turns nothing. */
 static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
 {
     attn_rope_rows rows;
@@ -257,8 +260,8 @@ static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
     return rows;
 }
 
-/* Keys of the part have numbers from `first` on. Works on a copy of *why, so that the sequence is
- * named only before a complaint. */
+/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
+ * the sequence is named only before a complaint. */
 static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
                                       const cache_part *part, int64_t first, text why)
 {

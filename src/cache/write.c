@@ -5,7 +5,7 @@
 
 #include "steps.c"
 
-/* A page of its own for each place that new keys go to. */
+/* own_pages takes a page of its own for each place that new keys go to. */
 static void own_pages(attn_cache *c, const cache_part *part)
 {
     const page_range r = pages_of(c, c->end[part->sequence], part->count);
@@ -25,8 +25,8 @@ static void own_pages(attn_cache *c, const cache_part *part)
     }
 }
 
-/* Numbers below end - rows make room: their rows are those of the new keys. Only those of
- * them that were present are overwritten, not what the caller had forgotten before. */
+/* advance lets numbers below end - rows make room, as their rows are those of the new keys. Only
+ * numbers that were present count as overwritten, not what the caller had forgotten before. */
 static void advance(attn_cache *c, const cache_part *part)
 {
     const int64_t q = part->sequence, end = c->end[q] + part->count;
@@ -56,11 +56,12 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     return done(ATTN_OK, &why);
 }
 
-/* Where the rows of a run are in a step: its part is the last part->count numbers. */
+/* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
+ * numbers. */
 static cache_place row_in_step(const attn_cache *c, const cache_part *part, const cache_run *run)
 {
     cache_place from = part->from;
@@ -68,7 +69,8 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* A stride of 0 that was asked for reads the same row again; in a field it would mean packed. */
+/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
+ * it would mean packed. */
 static ptrdiff_t as_field(ptrdiff_t stride)
 {
     return stride ? stride : ATTN_STRIDE_BROADCAST;
@@ -88,7 +90,7 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     rows.positions = positions_of(s, from);
     rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* its arguments have been looked at */
+    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
@@ -123,7 +125,8 @@ static void write_all(const attn_cache *c, int64_t layer, const attn_cache_step 
     }
 }
 
-/* Whether other sequences have pages of a part's last keys: a fork before they were written. */
+/* is_shared tells whether other sequences have pages of a part's last keys, after a fork before the
+ * keys were written. */
 static int is_shared(const attn_cache *c, const cache_part *part)
 {
     page_range r;
@@ -191,7 +194,7 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
         status = check_fits(c, s, &why);
     if (status)
         return status;
-    extend_all(c, s); /* from here on nothing can fail */
+    extend_all(c, s); /* From here on nothing can fail. */
     write_all(c, 0, s);
     return done(ATTN_OK, &why);
 }

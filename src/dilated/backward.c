@@ -18,7 +18,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* it would take the lse of each branch */
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " must be tiled for gradients of merged branches: naive reads no lse");
     if (g->dbias.data || g->dslopes)
@@ -30,8 +30,8 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     return ATTN_OK;
 }
 
-/* *p and *d into *pr, *g into *resolved, or what is wrong with them. A mean needs o and lse as
- * little as the textbook does. */
+/* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
+ * them. A mean does not need o and lse, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -67,7 +67,8 @@ static int grad_wanted(const attn_gradients *g, int which)
     return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
 }
 
-/* A slot: sums of dq, dk, dv of a kv head; what a call adds; with a mean its o, lse and dout. */
+/* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
+ * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -89,10 +90,10 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     lay->inner = at;
 }
 
-/* A tensor or output packed, where strides do not matter. */
+/* PACK_STRIDES makes a tensor or output packed, where strides do not matter. */
 #define PACK_STRIDES(t) ((t).stride_batch = (t).stride_head = (t).stride_seq = 0)
 
-/* What calls of a branch ask for, as far as sizes depend on it. */
+/* part_of_wanted sets what calls of a branch ask for, as far as sizes depend on it. */
 static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
 {
     *part = *g;
@@ -104,7 +105,8 @@ static void part_of_wanted(attn_gradients *part, const attn_gradients *g)
     PACK_STRIDES(part->dv);
 }
 
-/* Bytes of workspace for the calls of branch n; n = num_branches: for that of dsinks. */
+/* size_backward counts the bytes of workspace for the calls of branch n. As a special case, n =
+ * num_branches means the call of dsinks. */
 OWN_FRAME static attn_status size_backward(const attn_params *asked, const attn_dilated *d,
                                            const outline *out, const attn_gradients *g, int n,
                                            size_t *bytes)
@@ -178,7 +180,7 @@ static void run_backward_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* An output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
@@ -190,7 +192,8 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* The branch's own o and lse, and dout by the number of branches: packed, f32. */
+/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
+ * all packed and f32. */
 static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
 {
     const attn_tensor *dout = &w->run->g.dout;
@@ -217,7 +220,7 @@ static void prepare_mean(dilated_slot *w)
                 prepare_mean_row(w, e, h, i, row++);
 }
 
-/* n floats from part number `row` to sum number `sum`. */
+/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
 static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -241,7 +244,7 @@ static void add_keys_of(dilated_slot *w, int which, int64_t n)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
 }
 
-/* The call's gradients, of which o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -262,7 +265,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
     if (g->dv.data)
         w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
-    w->p.kernels = w->asked->kernels; /* one set: then the largest call needs most memory */
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
 }
 
 static void backward_call(dilated_slot *w)
@@ -283,7 +287,7 @@ static void backward_call(dilated_slot *w)
 
 /* ---- an item */
 
-/* Rows of a head, n floats each, from the sums to an output of the caller's. */
+/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
 static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
                         int64_t first_row, int64_t from, int64_t rows, int64_t n)
 {
@@ -333,7 +337,8 @@ static void backward_item(const call *c, char *base, int64_t index)
     store_item(w);
 }
 
-/* dsinks: a sum over rows that no key enters. In the slot of the first worker. */
+/* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
+ * worker. */
 static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_gradients *g)
 {
     dilated_slot *w = (dilated_slot *)(void *)run->c.slots;

@@ -13,7 +13,7 @@ static int64_t dilated_bytes(const dilated_layout *lay, int workers)
     return plus(RUN_BYTES, times(workers, lay->slot_bytes));
 }
 
-/* Whether the plan fits into `have` bytes. */
+/* check_dilated_room tells whether the plan fits into `have` bytes. */
 static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
@@ -47,7 +47,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Everything that can be wrong before a run in `have` bytes; *empty: there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
+ * there is nothing to run. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, int *empty, text *why)
 {
@@ -88,7 +89,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     return status;
 }
 
-/* The run in its workspace, for a call that has passed its checks. */
+/* open_run sets up the run in its workspace, for a call that has passed its checks. */
 static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const dilated_layout *lay,
                              void *workspace, size_t bytes)
 {
@@ -122,7 +123,7 @@ static attn_status run_list(dilated_run *run,
     return status;
 }
 
-/* Checks of a call; *run: it is ready, NULL if there is nothing to run. */
+/* prepare_forward checks a call and makes *run ready, or NULL if there is nothing to run. */
 OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_dilated *d,
                                              void *workspace, size_t bytes, dilated_run **run)
 {

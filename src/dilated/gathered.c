@@ -9,7 +9,7 @@
 #include "../merge.c"
 #include "results.c"
 
-/* The lattice's positions. */
+/* index_in_call points to the lattice's positions. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
@@ -27,7 +27,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
     return d->index + at + index_of_lattice(branch, &whole, d->index_positions);
 }
 
-/* One row of an input, dim elements, to the place of row number `row` of copies. */
+/* copy_row copies one row of an input, dim elements, to row number `row` of copies. */
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
@@ -36,7 +36,7 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
     memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
 }
 
-/* Packed, as the call now has it. */
+/* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
     attn_tensor packed;
@@ -94,7 +94,7 @@ static void gathered_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_result);
 }
 
-/* A sink is a key without a value. */
+/* A sink merges as a key without a value. */
 static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 {
     const int64_t dim = w->asked->head_dim_v;

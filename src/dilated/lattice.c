@@ -10,7 +10,7 @@ typedef struct lattice {
     int64_t segment, dilation, first;
 } lattice;
 
-/* Of a branch for the head, in a sequence of so many positions. */
+/* lattice_of gives the lattice of a branch for the head, in a sequence of `positions` positions. */
 static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64_t positions)
 {
     lattice l;
@@ -20,35 +20,36 @@ static lattice lattice_of(const attn_dilated_branch *branch, int64_t head, int64
     return l;
 }
 
-/* Positions from one that takes part to the next of its segment; where there is none, a number that
- * no stride overflows with. */
+/* step_of counts the positions from one that takes part to the next of its segment. If there is no
+ * next one, it is a number that no stride overflows with. */
 static int64_t step_of(const lattice *l)
 {
     return min64(l->dilation, l->segment);
 }
 
-/* How many of the first `length` positions of a segment take part. */
+/* taken counts how many of the first `length` positions of a segment take part. */
 static int64_t taken(const lattice *l, int64_t length)
 {
     return length > l->first ? (length - l->first - 1) / l->dilation + 1 : 0;
 }
 
-/* Those of `positions` positions. */
+/* taken_of_all counts how many of `positions` positions take part. */
 static int64_t taken_of_all(const lattice *l, int64_t positions)
 {
     return positions / l->segment * taken(l, l->segment) + taken(l, positions % l->segment);
 }
 
-/* Segments one after the other, whole ones or a part of one, in which some rows take part. */
+/* A segments is segments one after the other, whole ones or a part of one, in which some rows take
+ * part. */
 typedef struct segments {
     int64_t count;
-    int64_t first;      /* position of key 0 of the first one */
-    int64_t keys;       /* of each */
-    int64_t row0, rows; /* keys row0 .. row0 + rows-1 of each are rows */
+    int64_t first;      /* first is the position of key 0 of the first one. */
+    int64_t keys;       /* keys counts the keys of each. */
+    int64_t row0, rows; /* Keys row0 to row0 + rows-1 of each are rows. */
 } segments;
 
-/* Those from position `at` on, rows being positions below `end` of a sequence of `positions`;
- * returns the position behind them. */
+/* next_segments gives the segments from position `at` on, where rows are positions below `end` of a
+ * sequence of `positions`, and returns the position behind them. */
 static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t positions,
                              segments *s)
 {
@@ -67,20 +68,22 @@ static int64_t next_segments(const lattice *l, int64_t at, int64_t end, int64_t 
 
 /* ---- the index: positions of each lattice of each branch, one after the other */
 
-/* How many of `length` positions of a segment lie before `first` modulo the dilation. */
+/* taken_before counts how many of `length` positions of a segment lie before `first` modulo the
+ * dilation. */
 static int64_t taken_before(const lattice *l, int64_t length)
 {
     return length / l->dilation * l->first + min64(length % l->dilation, l->first);
 }
 
-/* Entries of one branch: all lattices, or the one of its offset. */
+/* index_of_branch counts the entries of one branch: those of all lattices, or of the one of its
+ * offset. */
 static int64_t index_of_branch(const attn_dilated_branch *branch, int64_t positions)
 {
     const lattice l = lattice_of(branch, 0, positions);
     return branch->rotate ? positions : taken_of_all(&l, positions);
 }
 
-/* Where the lattice's entries begin among those of its branch. */
+/* index_of_lattice tells where the lattice's entries begin among those of its branch. */
 static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice *l,
                                 int64_t positions)
 {
@@ -90,7 +93,7 @@ static int64_t index_of_lattice(const attn_dilated_branch *branch, const lattice
            taken_before(l, positions % l->segment);
 }
 
-/* Writes the lattice's entries and returns how many. */
+/* fill_index writes the lattice's entries and returns how many there are. */
 static int64_t fill_index(const lattice *l, int64_t positions, int32_t *index)
 {
     int64_t begin, at, count = 0;

@@ -13,23 +13,26 @@
 #include "lattice.c"
 #include "validate.c"
 
-#define BLOCK_LEAST 256 /* rows, so that row tiles fill up; of a branch, times its dilation, */
-#define BLOCK_MOST 8192 /* up to this */
-#define BLOCK_BYTES ((int64_t)1 << 22) /* of sums */
-#define BLOCK_ITEMS 4                  /* of a worker */
+/* A block has at least this number of rows times the dilation of a branch, so that row tiles fill
+ * up. */
+#define BLOCK_LEAST 256
+#define BLOCK_MOST 8192                /* That product counts up to this number of rows. */
+#define BLOCK_BYTES ((int64_t)1 << 22) /* The sums of a block take about this number of bytes. */
+#define BLOCK_ITEMS 4                  /* A worker gets about this number of items. */
 
 typedef struct dilated_layout {
-    int64_t block;  /* rows of an item; 0 = all */
-    int64_t blocks; /* of a kv head */
+    int64_t block;  /* block counts the rows of an item; 0 means all. */
+    int64_t blocks; /* blocks counts the blocks of a kv head. */
     int64_t items;
     int workers;
-    int64_t inner_bytes; /* workspace of a call */
-    /* offsets into a slot, in bytes */
+    int64_t inner_bytes; /* inner_bytes is the workspace of a call. */
+    /* These are offsets into a slot, in bytes. */
     int64_t slopes, zeros, sums, part, index, copies[3], inner, slot_bytes;
-    int64_t sum_grads[3], part_grads[3], dout; /* backward */
+    int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* Heads of the largest class of a branch: those of a kv head that take the same positions. */
+/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
+ * equal positions. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
@@ -59,7 +62,8 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
     return rows;
 }
 
-/* q, k or v as calls of a branch see them: rows a dilation apart. For a size query: no data. */
+/* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
+ * size query and sets no data. */
 static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
 {
     const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
@@ -114,7 +118,7 @@ static void run_here_alone(attn_params *p)
     p->log = NULL;
 }
 
-/* Nothing of a call is left that only makes sense for the caller's own. */
+/* strip_call clears what only makes sense in the caller's own call. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -129,7 +133,7 @@ static void strip_call(attn_params *p)
     run_here_alone(p);
 }
 
-/* Bytes of workspace for the calls of branch n. */
+/* size_forward counts the bytes of workspace for the calls of branch n. */
 OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_dilated *d,
                                           const outline *out, int64_t most, int n, size_t *bytes)
 {
@@ -143,13 +147,13 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* States of `rows` rows, or o and lse of them: one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
 }
 
-/* Everything of a slot up to the workspace of its calls. */
+/* plan_rows lays out everything of a slot up to the workspace of its calls. */
 static void plan_rows(const attn_dilated *d, const outline *out, size_t slot_head,
                       dilated_layout *lay)
 {
@@ -184,7 +188,8 @@ static attn_status plan_inner(const attn_params *p, const attn_dilated *d, const
     return ATTN_OK;
 }
 
-/* Items of the forward call; a block more where rows do not begin with one. */
+/* plan_blocks counts the items of the forward call; there is one block more where rows do not begin
+ * with one. */
 static void plan_blocks(const outline *out, dilated_layout *lay)
 {
     lay->blocks = lay->block ? ceil_div(out->rows, lay->block) + (out->rows < out->positions) : 1;

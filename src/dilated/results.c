@@ -5,7 +5,7 @@
 
 #include "slot.c"
 
-/* Branches of a mean that query head h has. */
+/* branches_of_head counts the branches of a mean that query head h has. */
 static int branches_of_head(const attn_dilated *d, int64_t h)
 {
     int n, count = 0;
@@ -38,7 +38,7 @@ static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
         to[d] = to[d] + from[d];
 }
 
-/* Element offset of a row of the item, in an output of the caller's. */
+/* place_of gives the element offset of a row of the item in an output of the caller's. */
 static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
 {
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
@@ -49,7 +49,7 @@ static void *element_of_output(const attn_output *t, int64_t at)
     return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
-/* n results as they are stored: NaN canonical, never -0. */
+/* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
 static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
                           int64_t n)
 {
@@ -59,7 +59,7 @@ static void store_results(const dilated_slot *w, const attn_output *to, int64_t 
     store_run(w->asked->kernels, to->dtype, to->data, at, from, n);
 }
 
-/* Stores o of row number `sum` of the sums, and lse. */
+/* store_sum stores o of row number `sum` of the sums, and lse. */
 static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t sum)
 {
     const attn_output *o = &w->asked->o, *lse = &w->asked->lse;
@@ -70,7 +70,7 @@ static void store_sum(const dilated_slot *w, int64_t head, int64_t i, int64_t su
         store_results(w, lse, place_of(w, lse, head, i), w->sums.m + sum, 1);
 }
 
-/* Calls `finish` for each row of the item, then stores it. */
+/* store_sums calls `finish` for each row of the item, then stores it. */
 static void store_sums(dilated_slot *w, void (*finish)(dilated_slot *w, int64_t head, int64_t sum))
 {
     const int64_t group = w->run->c.pr.group, rows = rows_of_item(w);

@@ -6,13 +6,14 @@
 #include "plan.c"
 
 typedef struct dilated_run {
-    call c; /* first: items get a pointer to it */
+    call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
     dilated_layout lay;
-    const attn_kernels *kernels; /* as asked for: each call has rows of its own number */
+    /* These are the kernels asked for, as each call has its own number of rows. */
+    const attn_kernels *kernels;
     int tile_keys;
-    attn_gradients g; /* backward: strides explicit */
-    int calls;        /* something but dsinks is asked for */
+    attn_gradients g; /* The backward call has them here with explicit strides. */
+    int calls;        /* Nonzero means that something but dsinks is asked for. */
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -20,27 +21,27 @@ static const dilated_run *run_of(const call *c)
     return (const dilated_run *)(const void *)c;
 }
 
-/* At the start of a worker's slot. */
+/* A dilated_slot stands at the start of a worker's slot. */
 typedef struct dilated_slot {
-    attn_params p; /* of a call */
+    attn_params p; /* p is the call under way. */
     attn_gradients g;
-    attn_status status; /* of the calls so far */
+    attn_status status; /* status is that of the calls so far. */
     const dilated_run *run;
-    const attn_params *asked; /* the problem's */
+    const attn_params *asked; /* asked is the problem's. */
     sequence s;
     int64_t kv_head;
-    int64_t from, to; /* positions of the rows of this item */
-    int64_t before;   /* position of row 0 */
-    /* of the call */
-    int n;                     /* branch */
-    int64_t head, step, heads; /* query heads: head, head + step, ... */
+    int64_t from, to; /* The rows of this item are positions from to to-1. */
+    int64_t before;   /* before is the position of row 0. */
+    /* The fields up to offset belong to the call under way. */
+    int n;                     /* n is the branch. */
+    int64_t head, step, heads; /* Query heads are head, head + step, .... */
     lattice l;
     segments at;
     int32_t offset;
-    /* in the slot */
+    /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
-    attn_state sums, part; /* lse in m, where results are finished ones */
+    attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
 
@@ -57,7 +58,7 @@ static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
     return s;
 }
 
-/* For kv head `kv_head` of batch entry b. */
+/* open_slot begins kv head `kv_head` of batch entry b. */
 static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
@@ -80,7 +81,7 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* Number among the sums of row number i of segment e and head h of the call. */
+/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
 static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
 {
     const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
@@ -88,8 +89,8 @@ static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
     return head * rows_of_item(w) + position - w->from;
 }
 
-/* Sets the lattice and the query heads of class `class` of branch n: those of the kv head that take
- * the same positions. 0 = there are no more. */
+/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
+ * head that take equal positions. It returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
@@ -106,7 +107,7 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
-/* All calls of branch n: by classes of heads, then by segments. */
+/* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
@@ -126,7 +127,8 @@ static ptrdiff_t given_stride(ptrdiff_t stride, int64_t times_this)
     return step ? step : ATTN_STRIDE_BROADCAST;
 }
 
-/* Strides of the call from those of the caller's tensor: segments are batch entries. */
+/* view_of derives the strides of the call from those of the caller's tensor; segments become batch
+ * entries. */
 static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t row)
 {
     attn_tensor view = *t;
@@ -183,7 +185,7 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* w->p becomes the call, but for where results go. */
+/* open_call makes w->p the call, except where results go. */
 static void open_call(dilated_slot *w)
 {
     attn_params *p = &w->p;
@@ -199,7 +201,7 @@ static void open_call(dilated_slot *w)
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;
-    w->offset = (int32_t)w->at.row0; /* one segment then */
+    w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
 }
@@ -210,7 +212,7 @@ static void run_call(dilated_slot *w)
     w->status = w->status ? w->status : status;
 }
 
-/* Where a call's finished results go: f32, packed. */
+/* ask_results says where a call's finished results go: f32, packed. */
 static void ask_results(dilated_slot *w, int with_lse)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
@@ -218,7 +220,8 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* Calls `take` for each row of the call: its number in the sums, and among the call's rows. */
+/* each_row calls `take` for each row of the call with its number in the sums and among the call's
+ * rows. */
 static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
 {
     int64_t e, h, i, row = 0;

@@ -30,7 +30,7 @@ static void strided_call(dilated_slot *w)
     each_row(w, mean ? add_mean : merge_state);
 }
 
-/* The sums of an item are states: sink and result. */
+/* The sums of an item are states, which finish_states turns into results with the sink. */
 static void finish_states(dilated_slot *w)
 {
     const int64_t head = w->kv_head * w->run->c.pr.group;

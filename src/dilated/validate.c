@@ -5,7 +5,7 @@
 
 #include "../validate.c"
 
-/* "branches[n].field (value)" */
+/* put_branch says "branches[n].field (value)". */
 static void put_branch(text *why, int64_t n, const char *field, int64_t value)
 {
     put(why, "branches[");
@@ -39,7 +39,7 @@ static attn_status check_branch(const attn_dilated_branch *branch, int n, text *
     return bad(why, ATTN_ERR_ARG, ")");
 }
 
-/* Whatever the call. */
+/* check_branches checks what is wrong whatever the call. */
 static attn_status check_branches(const attn_dilated *d, text *why)
 {
     attn_status status = ATTN_OK;
@@ -63,10 +63,8 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* What means nothing here, or would mean something else. Looked at first: nothing else that is set
- * then helps. */
-
-/* Rows are positions, and branches are for heads that there are. */
+/* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
+ * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
     int64_t b;
@@ -118,17 +116,19 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
     return ATTN_OK;
 }
 
-/* What of a problem sizes depend on. */
+/* An outline is what of a problem sizes depend on. */
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
-    int64_t rows, positions; /* of the longest sequence */
+    int64_t rows, positions; /* These are those of the longest sequence. */
     int64_t workers;
-    const attn_kernels *kernels; /* the best for so many rows, if none are asked for */
-    int gathered;                /* calls see copies */
+    /* Without kernels that are asked for these are the best for the rows. */
+    const attn_kernels *kernels;
+    int gathered; /* Nonzero means that calls see copies. */
     int empty;
 } outline;
 
-/* Turns *p into *pr, or says what is wrong with *p or *d. need_data: tensors must be there. */
+/* validate_dilated turns *p into *pr, or says what is wrong with *p or *d; with need_data tensors
+ * must be there. */
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {

@@ -10,7 +10,8 @@ static double ring_seconds(const attn_transport *t)
     return t->seconds ? t->seconds(t->user) : 0;
 }
 
-/* The status of the lowest rank that has one: it gives the largest number. */
+/* agree_on_status finds the status of the lowest rank that has one, which gives the largest
+ * number. */
 static attn_status agree_on_status(const attn_transport *t, attn_ring_stats *stats,
                                    attn_status status)
 {
@@ -82,7 +83,7 @@ static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *
     return hash;
 }
 
-/* All numbers are the same if the largest and the smallest are. */
+/* agree_on_call relies on this: all numbers are equal if the largest and the smallest are. */
 static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
@@ -93,14 +94,14 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }
 
-/* A message, from the beginning of a buffer on. */
+/* A ring_message is a message from the beginning of a buffer on. */
 typedef struct ring_message {
     const char *send;
     char *receive;
     int64_t send_bytes, receive_bytes;
 } ring_message;
 
-/* Begins an exchange if no rank has failed; returns what they agree on. */
+/* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
 static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
 {
     const attn_transport *t = c->t;
@@ -123,7 +124,7 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
     return ATTN_OK;
 }
 
-/* Ends it, whatever this rank's status is. */
+/* end_exchange ends it, whatever this rank's status is. */
 static attn_status end_exchange(ring_call *c, attn_status status)
 {
     const double from = ring_seconds(c->t);

@@ -10,7 +10,7 @@
 #include "agree.c"
 #include "parts.c"
 
-/* Where gradients lie in the buffer of message t. */
+/* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
     const ring_cut *cuts = &c->pl.cuts;
@@ -44,7 +44,7 @@ static void add_floats(float *to, const float *from, int64_t count)
         to[i] = to[i] + from[i];
 }
 
-/* [entries, count, dim] to rows `at` and on of [entries, length, dim]. */
+/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
 static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
@@ -58,7 +58,8 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
-/* Gradients of a part go to packed f32 arrays, zero where attn_backward writes nothing. */
+/* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
+ * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
@@ -73,7 +74,8 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = c->base + c->pl.part_dv;
 }
 
-/* Keys of one range, which begin at `at` of a shard of `length`, against all rows of this rank. */
+/* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
+ * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
     const ring_shape *s = &c->pl.shape;
@@ -97,7 +99,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* The rows' gradients by the keys of rank `source`: into `gift`; and by the rows. */
+/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
+ * rows to dq. */
 static attn_status backward_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -112,7 +115,7 @@ static attn_status backward_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* A row of f32 to an output's row `x` of this rank. */
+/* store_row stores a row of f32 to an output's row `x` of this rank. */
 static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
                       int64_t dim)
 {
@@ -122,7 +125,8 @@ static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, co
     attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
 }
 
-/* Rows first..end - 1 of one batch entry of an output; `from` is [entries, length, dim]. */
+/* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
+ * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, const float *from)
 {
@@ -132,7 +136,7 @@ static void store_gradient(const ring_call *c, const attn_output *to, int64_t he
             store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
 }
 
-/* Of the rows and keys in use: `home` holds dk and dv. */
+/* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
 static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
@@ -155,7 +159,7 @@ static void write_gradients(ring_call *c, const float *home)
     }
 }
 
-/* What this rank adds joins what came with message t. */
+/* join_gifts adds what came with message t to what this rank gives. */
 static void join_gifts(ring_call *c, int t)
 {
     float *to = floats_at(c, c->pl.buffer[(t + 1) % 2] + gift_at(c, t + 1));

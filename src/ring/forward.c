@@ -21,7 +21,7 @@ static attn_state slot_state(const ring_call *c, int slot)
     return s;
 }
 
-/* A slot of empty states. */
+/* take_slot gives a slot of empty states. */
 static int take_slot(ring_call *c)
 {
     char *used = c->base + c->pl.used;
@@ -43,7 +43,7 @@ static int take_slot(ring_call *c)
     return slot;
 }
 
-/* The states of two slots in one of them. */
+/* merge_slots merges the states of two slots into one of them. */
 static int merge_slots(ring_call *c, int lower, int upper)
 {
     attn_state a, b;
@@ -56,7 +56,8 @@ static int merge_slots(ring_call *c, int lower, int upper)
     return lower;
 }
 
-/* The entry of a node, which leaves the list, or -2. Not along the tree: what has come so far. */
+/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
+ * not merge along the tree, it takes what has come so far. */
 static int take_entry(ring_call *c, int level, int64_t index)
 {
     int64_t i;
@@ -70,7 +71,7 @@ static int take_entry(ring_call *c, int level, int64_t index)
     return -2;
 }
 
-/* A node is complete: with its sibling it is the node above. */
+/* add_entry adds a complete node, which together with its sibling becomes the node above. */
 static void add_entry(ring_call *c, int level, int64_t index, int slot)
 {
     const int along_tree = c->pl.cuts.along_tree;
@@ -88,8 +89,8 @@ static void add_entry(ring_call *c, int level, int64_t index, int slot)
     entry->slot = slot;
 }
 
-/* Every range of this rank's rows against the keys of the part: a new slot in *slot, unless the
- * masks leave nothing. */
+/* compute_rows computes every range of this rank's rows against the keys of the part, into a new
+ * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
     attn_ring_range range;
@@ -110,7 +111,8 @@ static attn_status compute_rows(ring_call *c, int *slot)
     return status;
 }
 
-/* The keys of one range, which begin at `at` of a shard of `length`, node by node. */
+/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
+ * node. */
 static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
                                  const attn_ring_range *range)
 {
@@ -138,7 +140,7 @@ static attn_status compute_range(ring_call *c, const char *shard, int64_t length
     return status;
 }
 
-/* The keys of rank `source`. */
+/* compute_shard takes the keys of rank `source`. */
 static attn_status compute_shard(ring_call *c, int source, const char *shard)
 {
     const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
@@ -150,7 +152,8 @@ static attn_status compute_shard(ring_call *c, int source, const char *shard)
     return status;
 }
 
-/* Keys or values of a range of a shard to their place in the whole sequence. */
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
 static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
                           int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
 {
@@ -175,13 +178,13 @@ static void gather_shard(ring_call *c, int source, const char *shard)
     }
 }
 
-/* This rank's rows against all keys at once. */
+/* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
     attn_status status;
     int slot = -1;
     set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* all of them */
+    c->p.part.keys = 0; /* All keys count. */
     c->p.part.key_begin = c->p.part.key_count = 0;
     status = compute_rows(c, &slot);
     add_entry(c, 0, 0, slot);

@@ -8,15 +8,17 @@
 #include "../seam.h"
 
 #define RING_MOST_RANKS 4096
-#define RING_MOST_LENGTH ((int64_t)1 << 45) /* products of units and ranks fit into 64 bits */
+/* Up to this length products of units and ranks fit into 64 bits. */
+#define RING_MOST_LENGTH ((int64_t)1 << 45)
 
 typedef struct ring_cut {
     const attn_ring *ring;
     int ranks;
-    int along_tree; /* all cuts are between chunks: states merge along the tree */
+    /* Nonzero means that all cuts are between chunks, and states merge along the tree. */
+    int along_tree;
     int64_t length, unit, units, runs;
-    int64_t shift;  /* n of position x: x + shift, in every sequence */
-    int64_t chunks; /* that the root of the tree covers */
+    int64_t shift;  /* In every sequence n of position x is x + shift. */
+    int64_t chunks; /* The root of the tree covers this number of chunks. */
 } ring_cut;
 
 static int64_t run_begin(const ring_cut *c, int64_t run)
@@ -32,7 +34,8 @@ static int owner_of_run(const ring_cut *c, int64_t run)
     return (int)(run < c->ranks ? run : 2 * (int64_t)c->ranks - 1 - run);
 }
 
-/* Range number `at` of a rank as the layout deals them, empty ones included; 0 = no such. */
+/* dealt_range gives range number `at` of a rank as the layout deals them, empty ones included, and
+ * returns 0 after the last. */
 static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range *range)
 {
     const attn_ring *ring = c->ring;
@@ -52,7 +55,8 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* The next range of a rank: no empty ones, adjoining ones as one. *at begins as 0. */
+/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
+ * begins as 0. */
 static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
 {
     attn_ring_range more;
@@ -66,7 +70,8 @@ static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range 
     return 1;
 }
 
-/* How many positions a rank holds; its ranges and the longest of them may be asked for, too. */
+/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
+ * where asked. */
 static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
 {
     attn_ring_range range;
@@ -83,7 +88,8 @@ static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *lo
     return sum;
 }
 
-/* The range of a CUSTOM layout that begins at position x: its end and owner; -1 = there is none. */
+/* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
+ * owner, or -1 if none does. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
     int64_t i;
@@ -94,8 +100,8 @@ static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owne
     return -1;
 }
 
-/* Along the sequence: who holds what lies from position *x on, up to where; *x moves there. *run
- * begins as 0, as *x does. */
+/* next_owner walks along the sequence: it tells who holds what lies from position *x on and up to
+ * where, and moves *x there. *run and *x begin as 0. */
 static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
 {
     int owner = 0;
@@ -110,14 +116,15 @@ static int next_owner(const ring_cut *c, int64_t *run, int64_t *x)
     return owner;
 }
 
-/* n - position of the keys of a sequence; -1 for a key_base that attn_forward refuses. */
+/* shift_of gives n - position of the keys of a sequence, or -1 for a key_base that attn_forward
+ * refuses. */
 static int64_t shift_of(const attn_params *p, int64_t b)
 {
     const int64_t base = p->key_base ? p->key_base[b] : 0;
     return base < 0 || base > (int64_t)1 << 58 ? -1 : base - entry32(p->kv_begin, b, 0);
 }
 
-/* Whether every cut lies between two chunks of every sequence. */
+/* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
     attn_ring_range range;
@@ -151,7 +158,8 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
     return c;
 }
 
-/* Whether the bits are those of one process: also where one rank holds everything. */
+/* is_canonical tells whether the bits are those of one process, which they also are where one rank
+ * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
     attn_ring_range range;

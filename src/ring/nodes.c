@@ -10,10 +10,10 @@
 
 typedef struct ring_node {
     int level;
-    int64_t index, begin, end; /* begin, end: positions */
+    int64_t index, begin, end; /* begin and end are positions. */
 } ring_node;
 
-/* Chunks *from .. *to - 1 that a range fills. */
+/* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
 {
     const int64_t end = range->begin + range->count;
@@ -21,8 +21,8 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* The largest node from chunk *from on that ends at chunk `to` at the latest; *from moves behind
- * it. */
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
 static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
 {
     ring_node node;
@@ -58,14 +58,14 @@ static int64_t nodes_of_rank(const ring_cut *c, int rank)
     return count;
 }
 
-/* Whose keys a rank has after so many exchanges. */
+/* source_at tells whose keys a rank has after `step` exchanges. */
 static int source_at(const ring_cut *c, int rank, int step)
 {
     return (rank - step + 2 * c->ranks) % c->ranks;
 }
 
-/* States that wait when the keys of steps 0..step have come: the nodes that what has come is made
- * of. */
+/* waiting_after counts the states that wait when the keys of steps 0 to `step` have come: one for
+ * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
     int64_t x = 0, run = 0, from, to, count = 0;
@@ -73,7 +73,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     while (x < c->length) {
         const int64_t begin = x;
         const int owner = next_owner(c, &run, &x);
-        if (source_at(c, rank, owner) <= step) { /* rank - owner: the step at which it comes */
+        if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
             chunks_of(c, &come, &from, &to);
@@ -86,7 +86,7 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
     return count + (come.count ? count_nodes(c, from, to) : 0);
 }
 
-/* Room for the states that wait and those of the keys that come next. */
+/* states_at_once makes room for the states that wait and those of the keys that come next. */
 static int64_t states_at_once(const ring_cut *c, int rank)
 {
     int64_t most = 1, waiting = 0;

@@ -5,7 +5,7 @@
 
 #include "plan.c"
 
-/* 0 would mean packed. */
+/* A stride of 0 would mean packed. */
 static void name_broadcast(attn_tensor *t)
 {
     if (t->stride_batch == 0)
@@ -56,7 +56,7 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* The part's rows: a range, which begins at row `at` of this rank's. */
+/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
 static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
 {
     attn_params *p = &c->p;
@@ -70,7 +70,7 @@ static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }
 
-/* Keys that lie packed among `length` ones. */
+/* set_key_strides is for keys that lie packed among `length` ones. */
 static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64_t dim)
 {
     t->stride_seq = (ptrdiff_t)dim;
@@ -78,7 +78,8 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* The part's keys: positions begin..end - 1, which begin at `at` of a shard of `length`. */
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
+ * `length`. */
 static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
                           int64_t begin, int64_t end)
 {
@@ -94,7 +95,7 @@ static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
 
-/* One tensor of the rank's own keys or values, packed. */
+/* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
@@ -111,7 +112,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
                        (size_t)bytes);
 }
 
-/* The rank's own shard into the first buffer. */
+/* load_own puts the rank's own shard into the first buffer. */
 static attn_status load_own(ring_call *c)
 {
     const attn_ring *ring = c->pl.cuts.ring;
@@ -123,7 +124,7 @@ static attn_status load_own(ring_call *c)
     return ATTN_OK;
 }
 
-/* Whether the part has a pair that may be visible; counts. */
+/* has_pairs tells whether the part has a pair that may be visible, and counts. */
 static int has_pairs(ring_call *c)
 {
     const double pairs = visible_pairs(&c->p);

@@ -8,41 +8,45 @@
 #include "nodes.c"
 #include "validate.c"
 
-/* Sizes of one position of a shard. */
+/* A ring_shape holds sizes of one position of a shard. */
 typedef struct ring_shape {
-    int64_t entries_q, entries_kv; /* batch * heads */
+    int64_t entries_q, entries_kv; /* Each is batch * heads. */
     int64_t dim, dim_v;
-    int64_t k_bytes, v_bytes; /* of a position of all entries */
+    int64_t k_bytes, v_bytes; /* These are bytes of a position of all entries. */
 } ring_shape;
 
 typedef struct ring_plan {
     ring_cut cuts;
     ring_shape shape;
     int rank;
-    int64_t length, longest;          /* positions of this rank; of the rank that has most */
-    int64_t row_range, key_range;     /* the longest range of this rank, of any rank */
-    int64_t slots, slot_floats, rows; /* states; a state of all rows; rows of all entries */
+    /* length counts the positions of this rank, and longest those of the rank that has most. */
+    int64_t length, longest;
+    /* row_range is the longest range of this rank, and key_range that of any rank. */
+    int64_t row_range, key_range;
+    /* slots counts states, slot_floats is the size of a state of all rows, and rows counts those of
+     * all entries. */
+    int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* backward */
+    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
 typedef struct ring_entry {
     int64_t index;
-    int level, slot; /* slot: -1 = an empty state */
+    int level, slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
-/* One call on one rank, at the beginning of its workspace. */
+/* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
 typedef struct ring_call {
-    attn_params p; /* of the part that is computed */
+    attn_params p; /* p is the part that is computed. */
     attn_gradients g;
-    attn_params own; /* of the rank's tensors: strides explicit */
+    attn_params own; /* own has the rank's tensors with explicit strides. */
     attn_gradients own_g;
     ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
-    char *base; /* what the plan's offsets count from */
+    char *base; /* The plan's offsets count from base. */
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
@@ -62,7 +66,7 @@ static ring_shape shape_of(const attn_params *p)
     return s;
 }
 
-/* Of a shard: values lie behind keys; dk and dv likewise. */
+/* values_at relies on this: in a shard values lie behind keys, and dv lies behind dk. */
 static int64_t values_at(const ring_shape *s, int64_t length)
 {
     return aligned(times(s->k_bytes, length));
@@ -97,8 +101,8 @@ static void plan_lengths(ring_plan *pl)
     pl->entry_count = nodes;
 }
 
-/* Workspace of the largest part of a forward call: any shorter one works in it. Without kv_begin
- * the first keys are as many as any others. */
+/* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
+ * workspace. Without kv_begin the first keys are as many as any others. */
 OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring_cut *c, int rank,
                                                 size_t *bytes)
 {
@@ -127,13 +131,13 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
-    all.dq.data = all.dk.data = all.dv.data = bytes; /* not written */
+    all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
     return status;
 }
 
-/* Sets the part's keys to the next range of any rank; 0 = there is none. */
+/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
 {
     attn_ring_range keys;
@@ -146,8 +150,8 @@ static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
     return 0;
 }
 
-/* Workspace of a backward call, which a shorter one may exceed: all parts are asked. Without
- * lengths those of the same counts need the same. */
+/* backward_part_bytes asks about all parts, as a shorter backward call may need more workspace.
+ * Without lengths, parts of equal counts have equal needs. */
 OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const attn_gradients *g,
                                                  const ring_cut *c, int own, size_t *bytes)
 {
@@ -204,7 +208,7 @@ static void plan_ring_backward(ring_plan *pl)
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
 }
 
-/* Workspace of the parts. */
+/* size_of_parts sizes the workspace of the parts. */
 static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
                                  const attn_ring *ring, size_t *bytes)
 {
@@ -214,7 +218,7 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
              : forward_part_bytes(p, &c, ring->transport->rank, bytes);
 }
 
-/* With so many bytes for the parts. */
+/* plan_ring gives the parts `work` bytes. */
 static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
                       ring_plan *pl)
 {
@@ -230,7 +234,7 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     else
         plan_ring_forward(pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
-    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* as the workspace begins anywhere */
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
 OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
@@ -241,7 +245,7 @@ OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, cons
     return pl.bytes;
 }
 
-/* Bytes of workspace that a call needs. */
+/* ring_bytes counts the bytes of workspace that a call needs. */
 static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
                               int64_t *bytes)
 {
@@ -257,7 +261,7 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return held_by(&c, ring->transport->rank, NULL, NULL);
 }
 
-/* Everything that can be wrong on one rank. */
+/* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)

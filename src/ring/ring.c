@@ -112,7 +112,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
     return ring_sentence(p, g, 1, ring, workspace, workspace_bytes, buffer, buffer_bytes);
 }
 
-/* The call, made ready in its workspace. */
+/* open_ring_call makes the call ready in its workspace. */
 OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_gradients *g,
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
@@ -123,7 +123,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     base = align_memory(base);
     c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
-    size_of_parts(p, g, ring, &work); /* cannot fail: it has passed before */
+    size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;

@@ -60,7 +60,7 @@ static attn_status check_ranges_of(const attn_ring *ring, int rank, int64_t leng
     return ATTN_OK;
 }
 
-/* Every position is in one range of a CUSTOM layout. */
+/* check_custom refuses a CUSTOM layout unless every position is in one range of it. */
 static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length, text *why)
 {
     attn_status status = check_first_ranges(ring, ranks, why);
@@ -84,7 +84,7 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
     return ATTN_OK;
 }
 
-/* What a ring does not take. */
+/* check_ring_params refuses what a ring does not take. */
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
@@ -106,7 +106,7 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
-/* Parameters and layout for so many ranks; not the tensors. */
+/* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
 static attn_status check_cut(const attn_params *p, const attn_ring *ring, int ranks, text *why)
 {
     attn_status status = ATTN_OK;
@@ -154,20 +154,20 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
-/* The call as one of this rank's tensors: a part, packed as they are. */
+/* take_local makes the call one of this rank's tensors: a part, packed as they are. */
 static void take_local(attn_params *local, const attn_params *p, const attn_ring *ring,
                        int64_t length)
 {
     *local = *p;
-    local->backend = NULL; /* only the arguments are looked at */
+    local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* not read */
+        local->k.data = local->v.data = ring; /* It is not read. */
 }
 
-/* The sentence of an attn_forward or attn_backward that gets no workspace: they would run, if that
- * is all that is missing. */
+/* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
+ * The call would run if that is all that is missing. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
                                                 const attn_ring *ring, int64_t length, text *why)
 {

@@ -25,13 +25,13 @@ static uint64_t high_of_halves(uint64_t a, uint64_t b)
 }
 #endif
 
-/* whole + part / 2^64 */
+/* The number is whole + part / 2^64. */
 typedef struct rope_fixed {
     int64_t whole;
     uint64_t part;
 } rope_fixed;
 
-/* x >= 0 divided by d, from 1 to 2^31; rounded down. */
+/* fixed_over divides x >= 0 by d, which is from 1 to 2^31, and rounds down. */
 static rope_fixed fixed_over(rope_fixed x, int64_t d)
 {
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
@@ -43,7 +43,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     return y;
 }
 
-/* n x for n < 2^31 and x >= 0 below 2^32 / n */
+/* fixed_times gives n x for n < 2^31 and x >= 0 below 2^32 / n. */
 static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
@@ -61,7 +61,7 @@ static rope_fixed fixed_plus(rope_fixed x, rope_fixed y)
     return x;
 }
 
-/* x > 0 is the result, of 24 bits, times 2^*scale. */
+/* mantissa splits x > 0 into the result, which has 24 bits, times 2^*scale. */
 static uint64_t mantissa(float x, int *scale)
 {
     const uint32_t u = bits_of(x), exponent = u >> 23;
@@ -69,9 +69,9 @@ static uint64_t mantissa(float x, int *scale)
     return (u & 0x7fffffu) | (exponent ? 0x800000u : 0);
 }
 
-/* log2 of v 2^scale, v > 0: a square has twice the logarithm, so each squaring of a number in
- * [1, 2) gives one more binary digit. An error of a square counts half as much as one of the square
- * before: all together 2^-62. */
+/* log2_of gives log2 of v 2^scale for v > 0. A square has twice the logarithm, so each squaring of
+ * a number in [1, 2) gives one more binary digit. An error of a square counts half as much as one
+ * of the square before, so all together they stay below 2^-62. */
 static rope_fixed log2_of(uint64_t v, int scale)
 {
     rope_fixed y = { 0, 0 };
@@ -94,7 +94,7 @@ static rope_fixed log2_of_float(float x)
     return log2_of(v << 40, scale - 40);
 }
 
-/* c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
+/* alternating evaluates c[0] - x (c[1] - x (c[2] - ...)), where x is in units of 2^-64. */
 static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
 {
     uint64_t y = c[count - 1];
@@ -104,8 +104,8 @@ static uint64_t alternating(const uint64_t *c, int count, uint64_t x)
     return y;
 }
 
-/* 2^64 2^-x for x in [0, 1) in units of 2^-64: 1 - x g(x), g of degree 12, Remez, worst error
- * 2^-69. */
+/* power_of_two gives 2^64 2^-x for x in [0, 1) in units of 2^-64. It is 1 - x g(x) with g of degree
+ * 12 by Remez, and its worst error is 2^-69. */
 static uint64_t power_of_two(uint64_t x)
 {
     static const uint64_t g[] = { UINT64_C(0xb17217f7d1cf79ac), UINT64_C(0x3d7f7bff058b1d48),
@@ -119,7 +119,8 @@ static uint64_t power_of_two(uint64_t x)
     return ~ROPE_HIGH64(x, y);
 }
 
-/* x / d for d > 0: the result times 2^-*shift, which is added to. */
+/* over_float divides x by d > 0: x / d is the result times 2^-n, where n is what it adds to
+ * *shift. */
 static uint64_t over_float(uint64_t x, float d, int *shift)
 {
     int scale;
@@ -130,7 +131,7 @@ static uint64_t over_float(uint64_t x, float d, int *shift)
     return (x / by << 23) + (x % by << 23) / by;
 }
 
-/* x 2^-shift to the nearest, modulo 2^64 */
+/* shifted gives x 2^-shift to the nearest, modulo 2^64. */
 static uint64_t shifted(uint64_t x, int shift)
 {
     if (shift <= 0)

@@ -9,17 +9,20 @@
 #include "../sizes.c"
 #include "fixed_point.c"
 
-#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* in units of 2^-30 */
+#define ROPE_LOG2_TWO_PI INT64_C(2847022290) /* It is in units of 2^-30. */
 
-/* What attn_rope says about angles, with every default resolved. */
+/* A rope_ladder is what attn_rope says about angles, with every default resolved. */
 typedef struct rope_ladder {
-    rope_fixed step; /* log2 of a frequency over that of the next pair */
+    rope_fixed step; /* step is log2 of a frequency over that of the next pair. */
     int scaling;
     float factor, attention;
     const float *freq_factors;
-    int64_t low, high;   /* YARN: pairs up to low keep their frequency, those from high do not */
-    uint64_t slow, fast; /* LLAMA3: the same by frequencies */
-    uint64_t per_width;  /* LLAMA3: 2^125 / width, width = (fast - slow) << width_shift */
+    /* With YARN, pairs up to low keep their frequency, and those from high do not. */
+    int64_t low, high;
+    /* With LLAMA3, frequencies up to slow are scaled, and those from fast are not. */
+    uint64_t slow, fast;
+    /* With LLAMA3 it is 2^125 / width, where width = (fast - slow) << width_shift. */
+    uint64_t per_width;
     int width_shift;
 } rope_ladder;
 
@@ -28,7 +31,8 @@ static float or_default(float x, float otherwise)
     return x == 0 ? otherwise : x;
 }
 
-/* Pair i of base^(-2i/dim), over a factor of its own, over `factor`. */
+/* frequency_over gives the frequency of pair i, base^(-2i/dim), over the pair's own factor, over
+ * `factor`. */
 static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
 {
     const rope_fixed x = fixed_times(l->step, i);
@@ -38,7 +42,7 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
         return 0;
     shift = (int)x.whole + 2;
     y = power_of_two(x.part);
-    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* 2^66 / (2 pi) */
+    y = ROPE_HIGH64(y, UINT64_C(0xa2f9836e4e44152a)); /* The constant is 2^66 / (2 pi). */
     if (l->freq_factors)
         y = over_float(y, l->freq_factors[i], &shift);
     if (factor != 1.0f)
@@ -46,15 +50,15 @@ static uint64_t frequency_over(const rope_ladder *l, int64_t i, float factor)
     return shifted(y, shift);
 }
 
-/* floor(x n / d) for n <= d <= 2^32 */
+/* fraction_of gives floor(x n / d) for n <= d <= 2^32. */
 static uint64_t fraction_of(uint64_t x, int64_t n, int64_t d)
 {
     const uint64_t by = (uint64_t)d, times_n = (uint64_t)n;
     return x / by * times_n + x % by * times_n / by;
 }
 
-/* How far pair i is on the way from low to high, of *whole: as transformers has it, a way of no
- * length is one of 0.001. */
+/* on_the_way tells how far pair i has come from low to high, as a part of *whole. As in
+ * transformers, a way of no length counts as one of 0.001. */
 static int64_t on_the_way(const rope_ladder *l, int64_t i, int64_t *whole)
 {
     const int64_t width = l->high - l->low, sign = width < 0 ? -1 : 1;
@@ -78,7 +82,8 @@ static uint64_t llama3_frequency(const rope_ladder *l, int64_t i)
         return kept;
     if (kept <= l->slow)
         return slowed;
-    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width); /* in units of 2^-61 */
+    /* The result is in units of 2^-61. */
+    part = ROPE_HIGH64((kept - l->slow) << l->width_shift, l->per_width);
     return slowed + ROPE_HIGH64(kept - slowed, part << 3);
 }
 
@@ -91,14 +96,14 @@ static uint64_t frequency(const rope_ladder *l, int64_t i)
     return frequency_over(l, i, l->scaling == ATTN_ROPE_LINEAR ? l->factor : 1.0f);
 }
 
-/* In units of 2^-30. */
+/* coarse gives x in units of 2^-30. */
 static int64_t coarse(rope_fixed x)
 {
     return x.whole * (1 << 30) + (int64_t)(x.part >> 34);
 }
 
-/* dim log2(length / (2 pi turns)) / (2 log2 base): the pair that turns so often over that length;
- * rounded down, or up. */
+/* pair_of_turns gives the pair that makes `turns` turns over that length, dim log2(length / (2 pi
+ * turns)) / (2 log2 base), rounded down or up. */
 static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int up)
 {
     const rope_fixed base = log2_of_float(or_default(r->base, 10000.0f));
@@ -111,10 +116,10 @@ static int64_t pair_of_turns(const attn_rope *r, int64_t dim, float turns, int u
     return q;
 }
 
-/* 0.1 ln(factor) + 1 */
+/* yarn_attention gives 0.1 ln(factor) + 1. */
 static float yarn_attention(float factor)
 {
-    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* 0.1 ln 2, in units of 2^-58 */
+    const uint64_t tenth = UINT64_C(0x46fa6ffcba52fd); /* This is 0.1 ln 2 in units of 2^-58. */
     const rope_fixed x = log2_of_float(factor);
     const uint64_t y = (uint64_t)x.whole * tenth + ROPE_HIGH64(x.part, tenth) + ((uint64_t)1 << 58);
     return (float)(int64_t)y * 0x1p-58f;
@@ -123,20 +128,21 @@ static float yarn_attention(float factor)
 static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 {
     const float fast = or_default(r->beta_fast, 32.0f), slow = or_default(r->beta_slow, 1.0f);
-    /* The bounds dim and -1 change no part of a way, but keep it below 2^32: both can be 2^51. */
+    /* Both numbers can be 2^51. The bounds dim and -1 change no part of a way but keep it below
+     * 2^32. */
     l->low = min64(max64(pair_of_turns(r, dim, fast, 0), 0), dim);
     l->high = max64(min64(pair_of_turns(r, dim, slow, 1), dim - 1), -1);
     if (r->attention_factor == 0)
         l->attention = yarn_attention(l->factor);
 }
 
-/* turns / length, below a turn */
+/* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
     int scale;
     const uint64_t v = mantissa(turns, &scale);
     rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* turns from 1e-6 to 1e6: scale from -43 to -4 */
+    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
     x.part = v << (64 + scale);
     x = fixed_over(x, length);
     return x.whole ? UINT64_MAX : x.part;
@@ -153,7 +159,7 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
     width = l->fast - l->slow;
     for (l->width_shift = 0; width && !(width >> 62); l->width_shift++)
         width <<= 1;
-    for (digit = 0; width && digit < 64; digit++) { /* long division */
+    for (digit = 0; width && digit < 64; digit++) { /* This is long division. */
         const int one = rest >= width;
         l->per_width = l->per_width << 1 | (uint64_t)one;
         rest = (rest - (one ? width : 0)) << 1;
@@ -180,19 +186,20 @@ static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 
 /* ---- Cosine and sine */
 
-/* x, up to 2^63 in units of 2^-63, as a float: the two bits less that make it a signed number stay
- * in the last one, so that it is rounded once. */
+/* signed_float gives x, up to 2^63 in units of 2^-63, as a float. A signed number has two bits
+ * less; they stay in the last bit, so that x is rounded once. */
 static float signed_float(uint64_t x, int negative)
 {
     const int64_t v = (int64_t)(x >> 2 | ((x & 3) != 0));
     return (float)(negative ? -v : v) * 0x1p-61f;
 }
 
-/* w = distance to the nearest quarter turn, in quarter turns, at most 1/2; u = w^2;
- * sin = w S(u), cos = 1 - u C(u): Remez in u on [0, 1/4], worst errors of S 2^-57, of u C 2^-52. */
+/* cos_sin takes w, the distance to the nearest quarter turn in quarter turns, which is at most 1/2,
+ * and u = w^2. Then sin = w S(u) and cos = 1 - u C(u), with S and C by Remez in u on [0, 1/4]. The
+ * worst error of S is 2^-57, and that of u C is 2^-52. */
 static void cos_sin(uint64_t angle, float *c, float *s)
 {
-    /* in units of 2^-63, signs alternating */
+    /* Both arrays are in units of 2^-63, with alternating signs. */
     static const uint64_t sine[] = { UINT64_C(0xc90fdaa22168c207), UINT64_C(0x52aef39896f90539),
                                      UINT64_C(0x0a335e33bac3feb9), UINT64_C(0x009969667173095a),
                                      UINT64_C(0x000541e0bf69bc71), UINT64_C(0x00001e3007200bee),

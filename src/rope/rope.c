@@ -31,13 +31,15 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     return ATTN_OK;
 }
 
-/* Numbers of *r: where they are allowed other than 0, and from where to where. */
+/* A rope_number_rule says with which scalings a number of attn_rope may be other than 0, and in
+ * what range. */
 typedef struct rope_number_rule {
     const char *name;
-    size_t offset;     /* of a float */
-    unsigned scalings; /* bits: those with which it means something */
+    size_t offset; /* offset is that of a float. */
+    /* scalings has a bit for each scaling with which the number means something. */
+    unsigned scalings;
     float least;
-    int above; /* nonzero: least itself is too small */
+    int above; /* Nonzero means that least itself is too small. */
     float most;
     const char *rest;
 } rope_number_rule;
@@ -80,8 +82,9 @@ static attn_status check_rope_number(const attn_rope *r, const rope_number_rule 
     return ATTN_OK;
 }
 
-/* freq_factors with which frequencies, up to 1 / (2 pi) turns before, stay below a turn: YARN and
- * LLAMA3 compare them. The others only need a factor that numbers of 64 bits can be divided by. */
+/* YARN and LLAMA3 compare frequencies, which are up to 1 / (2 pi) turns before freq_factors divide
+ * them, so those must keep them below a turn. The other scalings only need a factor that numbers of
+ * 64 bits can be divided by. */
 #define ROPE_LEAST_COMPARED 0.16f
 #define ROPE_LEAST_DIVISOR 1e-6f
 
@@ -108,7 +111,7 @@ static attn_status bad_order(text *why, const char *low_name, float low, const c
     return bad_number(why, high_name, high, "");
 }
 
-/* What only YARN and LLAMA3 need. */
+/* check_rope_order checks what only YARN and LLAMA3 need. */
 static attn_status check_rope_order(const attn_rope *r, text *why)
 {
     const float low = or_default(r->low_freq_factor, 1.0f);
@@ -169,7 +172,8 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     return check_rope_computed(r, head_dim / 2, why);
 }
 
-/* name: "x" or "y". Works on a copy of *why, so that the name stands only before a complaint. */
+/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
+ * before a complaint. */
 static attn_status check_rope_side(const char *name, int dtype, const void *data,
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
@@ -196,7 +200,8 @@ static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* Strides of *r are resolved; y's as given are in *given. */
+/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
+ * *given. */
 static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
 {
     const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
@@ -217,7 +222,7 @@ static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *g
     return status;
 }
 
-/* "batch b, row i: position (p) rest" */
+/* bad_position says "batch b, row i: position (p) rest". */
 static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
 {
     put(why, "batch ");
@@ -240,16 +245,17 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
     return bad(why, ATTN_ERR_ARG, ", the rows of the table");
 }
 
-/* Batch entries that may have positions of their own: one where all share them. */
+/* positioned_entries counts the batch entries that may have positions of their own: one where all
+ * share them. */
 static int64_t positioned_entries(const attn_rope_rows *r)
 {
     const int shared = r->positions ? r->positions_stride == 0 : !r->first;
     return shared ? min64(r->batch, 1) : r->batch;
 }
 
-/* Also where there are no heads to turn: nothing but positions bounds batch and seq_len then.
- * Without an array, first and last row of a batch entry tell of all, and of 2^32 + 2 rows one has a
- * position that is refused. */
+/* check_rope_positions also looks where there are no heads to turn, as nothing but positions bounds
+ * batch and seq_len then. Without an array it is enough to look at the first and last row of a
+ * batch entry; of 2^32 + 2 rows one has a position that is refused. */
 static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_rows *r, text *why)
 {
     const int64_t most = r->positions ? INT64_MAX : 2 * ROPE_MOST_POSITION + 1;
@@ -267,7 +273,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 }
 
 /* ------------------------------------------------------------------------------------------------
- * 7  Public functions
+ * Public functions
  * --------------------------------------------------------------------------------------------- */
 
 static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
@@ -278,7 +284,8 @@ static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope
         return bad(why, ATTN_ERR_ARG, "rows is NULL");
     status = check_rope(rope, rows->head_dim, why);
     if (!status)
-        status = check_rope_sizes(rows, why); /* before packed strides are products of them */
+        /* This comes before packed strides, which are products of the sizes. */
+        status = check_rope_sizes(rows, why);
     if (status)
         return status;
     j->rope = rope;

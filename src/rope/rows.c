@@ -9,20 +9,21 @@
 #include "frequencies.c"
 #include "turn.c"
 
-#define ROPE_BLOCK 64 /* 1 KiB of frequencies, cosines, sines: a head of up to 128 at once */
+/* A block has 1 KiB of frequencies, cosines and sines, which serve a head of up to 128 at once. */
+#define ROPE_BLOCK 64
 
 typedef struct rope_block {
-    int64_t first; /* pair */
+    int64_t first; /* first is a pair. */
     int n;
     uint64_t frequencies[ROPE_BLOCK];
     float c[ROPE_BLOCK], s[ROPE_BLOCK];
 } rope_block;
 
-/* Where angles come from: computed, or from the table. */
+/* A rope_source is where angles come from: they are computed, or taken from the table. */
 typedef struct rope_source {
     int64_t pairs;
     rope_ladder angles;
-    const float *cos, *sin; /* NULL = computed */
+    const float *cos, *sin; /* NULL means that they are computed. */
     int64_t table_stride;
 } rope_source;
 
@@ -71,7 +72,7 @@ static void set_angles(rope_block *k, const rope_source *from, int64_t position)
 
 typedef struct rope_job {
     const attn_rope *rope;
-    attn_rope_rows rows; /* strides resolved */
+    attn_rope_rows rows; /* Strides of rows are resolved. */
     int64_t dim;
     const attn_kernels *kernels;
     rope_turn_fn turn;
@@ -92,7 +93,8 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
         store_run(j->kernels, dtype, to, 0, from, n);
 }
 
-/* One head's row of a block through f32, both halves read before one is written. */
+/* turn_through turns one head's row of a block through f32, and reads both halves before it writes
+ * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -122,7 +124,7 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
         turn_through(j, k, y, x);
 }
 
-/* The elements that do not turn. */
+/* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
     const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
@@ -150,7 +152,7 @@ static int64_t position_of(const attn_rope_rows *r, int64_t b, int64_t i)
     return (r->first ? r->first[b] : 0) + i;
 }
 
-/* k = NULL: what does not turn. */
+/* As a special case, k = NULL copies what does not turn. */
 static void run_row(const rope_job *j, const rope_block *k, int64_t b, int64_t i)
 {
     const attn_tensor *from = &j->rows.x;

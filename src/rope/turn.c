@@ -5,9 +5,10 @@
 
 #include "../select.c"
 
-#define ROPE_PAIRS 16 /* turned by one vector loop */
+#define ROPE_PAIRS 16 /* One vector loop turns this number of pairs. */
 
-/* x, but +0 for -0 and the one NaN, as in every output of the library. */
+/* finished gives x, but +0 for -0 and the one NaN for every NaN, as every output of the library has
+ * it. */
 KERNEL float finished(float x)
 {
     uint32_t nan;
@@ -16,7 +17,8 @@ KERNEL float finished(float x)
     return float_of((bits_of(x) & ~nan) | (CANONICAL_NAN & nan));
 }
 
-/* ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) to the same places of y, with y_apart. */
+/* turn_pairs turns ROPE_PAIRS pairs (x[k*step], x[k*step + apart]) into the places of y that x has,
+ * with y_apart for apart. */
 KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_t apart, int step,
                        const float *c, const float *s)
 {
@@ -32,8 +34,9 @@ KERNEL void turn_pairs(int hw, float *y, int64_t y_apart, const float *x, int64_
     }
 }
 
-/* n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of ROPE_PAIRS. Results
- * are first an array of their own, so that compilers need not fear that y is x + 1. */
+/* turn_split_body turns n pairs (x[k], x[apart + k]); c and s hold zeros up to the next multiple of
+ * ROPE_PAIRS. Results first go to an array of their own, so that compilers need not fear that y is
+ * x + 1. */
 KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, const float *c,
                             const float *s, int n)
 {
@@ -54,7 +57,7 @@ KERNEL void turn_split_body(int hw, float *y, const float *x, int64_t apart, con
     }
 }
 
-/* n pairs (x[2k], x[2k + 1]) */
+/* turn_interleaved_body turns n pairs (x[2k], x[2k + 1]). */
 KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float *c, const float *s,
                                   int n)
 {
@@ -72,11 +75,11 @@ KERNEL void turn_interleaved_body(int hw, float *y, const float *x, const float 
     }
 }
 
-/* y may be x. apart: of the two numbers of a pair; 1 = interleaved. */
+/* y may be x. apart lies between the two numbers of a pair; 1 means interleaved. */
 typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const float *c,
                              const float *s, int n);
 
-/* Each body in a function of its own: at -O0 one frame for both would take 1.3 KiB. */
+/* Each body is a function of its own, as at -O0 one frame for both would take 1.3 KiB. */
 #define ROPE_TURN(NAME, TARGET, HW)                                                                \
     TARGET static void NAME##_interleaved(float *y, const float *x, const float *c,                \
                                           const float *s, int n)                                   \
