@@ -23,7 +23,7 @@ typedef struct variant {
 
 enum { MIXED = 3 };
 
-/* What the plan depends on besides the problem. */
+/* The plan depends on device_limits besides the problem. */
 typedef struct device_limits {
     int compute_units;
     size_t local_bytes, allocation_bytes;
@@ -42,7 +42,7 @@ typedef struct device_plan {
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
-/* Local memory of a work-group of the kernel forward: see its arrays. */
+/* local_bytes_of counts the local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
@@ -63,7 +63,8 @@ static int64_t most_of(const attn_problem *pr,
     return most;
 }
 
-/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
+/* parts_of counts the parts of part_keys each, counted from n = 0, that the keys of a sequence
+ * touch. */
 static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
 {
     if (s->kv_len == 0)
@@ -71,14 +72,14 @@ static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
     return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
 }
 
-/* Chunks likewise. */
+/* chunks_of counts chunks likewise. */
 static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return parts_of(s, ATTN_CHUNK);
 }
 
-/* The most of any sequence, at least 1. */
+/* count_parts gives the most parts of any sequence, at least 1. */
 static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
     int64_t b, most = 1;
@@ -99,7 +100,7 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     return n;
 }
 
-/* What must be asked pair by pair; callbacks are refused before. */
+/* These flags must be asked pair by pair; callbacks are refused before. */
 #define F_BY_PAIR                                                                                  \
     (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
      F_ALIBI | F_DROPOUT)
@@ -109,7 +110,8 @@ static int has_pairs(const attn_params *p)
     return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
-/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
+/* divide_keys divides the keys of few tiles, which do not fill the device. Exact parts are nodes of
+ * the tree. */
 static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
     const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
@@ -185,7 +187,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     return pl;
 }
 
-/* Rows of all heads, as in state_row. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
@@ -197,7 +199,7 @@ static int64_t gradient_local_bytes(const device_plan *pl)
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
 }
 
-/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+/* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
 static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
     const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
@@ -218,13 +220,13 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
     return pl;
 }
 
-/* gradients: of attn_backward. */
+/* plan_device plans attn_backward where gradients is nonzero, else attn_forward. */
 static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
 {
     return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
-/* Of the textbook: the logits of a head, and a factor for each row. */
+/* matrix_bytes counts the bytes of the logits of a head, which the textbook stores. */
 static int64_t matrix_bytes(const attn_problem *pr)
 {
     const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
@@ -236,7 +238,7 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-/* Whether one applies; *why is then the first. */
+/* refuse returns whether one of the refusals applies; *why then has the first. */
 static int refuse(const refusal *refusals, int count, text *why)
 {
     int i = 0;
@@ -246,7 +248,7 @@ static int refuse(const refusal *refusals, int count, text *why)
     return i < count;
 }
 
-/* Whether no device of these limits can run the call; *why then says why. */
+/* refuse_plan returns whether no device of these limits can run the call; *why then says why. */
 static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
                        text *why)
 {
