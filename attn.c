@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-/* The same bits everywhere need every operation rounded as written. gcc can be told here; clang
- * cannot undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+/* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -30,8 +30,8 @@
 #endif
 
 #if defined __GNUC__
-#define KERNEL static inline __attribute__((always_inline)) /* must inline to be specialised */
-#define OWN_FRAME __attribute__((noinline))                 /* its stack is gone when it returns */
+#define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
+#define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -45,7 +45,7 @@
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x86; x87 code could not use the instruction */
+#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma")))
 #define FMA_SECOND_BUILD
@@ -69,13 +69,12 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* to be read; into L2 */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
 #endif
 
-/* The word of CPU features may be written by several threads at once, always with the same
- * value. */
+/* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
@@ -113,14 +112,14 @@ static inline int is_finite(float x)
     return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* By bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in spite of the
- * pragma above, and a NaN would pass for -inf. */
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
 static inline int is_neg_inf(float x)
 {
     return bits_of(x) == 0xff800000u;
 }
 
-/* ATTN_DEAD. */
+/* is_dead tells whether x is ATTN_DEAD. */
 static inline int is_dead(float x)
 {
     return bits_of(x) == 0x80000000u;
@@ -172,7 +171,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction: hw is a constant at every
+/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
  * call. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -269,7 +268,7 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
-/* For scalar code outside the kernels. */
+/* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
     return exp2_with(FMA_BASE, x);
@@ -364,7 +363,8 @@ static inline float f16_to_f32(uint16_t h)
         return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
         return float_of(sign | ((rest << 13) + (112u << 23)));
-    magnitude = (float)(int32_t)rest * 0x1p-24f; /* subnormal in f16, normal in f32 */
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
     return float_of(sign | bits_of(magnitude));
 }
 
@@ -373,16 +373,17 @@ static inline uint16_t f16_from_f32(float x)
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
     if (a > 0x7f800000u)
         return 0x7e00u;
-    if (a >= 0x477ff000u) /* rounds to 65536 or more */
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
         return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and above */
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
         a -= 112u << 23;
         a += 0xfffu + (a >> 13 & 1);
         return (uint16_t)(sign | a >> 13);
     }
-    if (a <= 0x33000000u) /* at most 2^-25: a tie with 0 or below */
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
         return (uint16_t)sign;
-    shift = 126u - (a >> 23); /* 14..24: the significand becomes a multiple of 2^-24 */
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
     a = (a & 0x7fffffu) | 0x800000u;
     half = 1u << (shift - 1);
     a += half - 1 + (a >> shift & 1);
@@ -669,7 +670,8 @@ static inline int64_t plus(int64_t a, int64_t b)
 /* A size beyond this cannot be the count of anything in memory. */
 #define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
 
-/* Elements from the first to the last of a strided array, TOO_BIG if that cannot be in memory. */
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
 static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
 {
     int64_t sum = 1;
@@ -688,14 +690,15 @@ static inline ptrdiff_t to_stride(int64_t elements)
     return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
 }
 
-#define ALIGNMENT 64 /* of every array in the workspace: a cache line, an AVX-512 vector */
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
 
 static inline int64_t aligned(int64_t bytes)
 {
     return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The first aligned byte of a caller's memory. */
+/* align_memory gives the first aligned byte of a caller's memory. */
 static inline char *align_memory(const void *memory)
 {
     const uintptr_t at = (uintptr_t)memory;
@@ -707,7 +710,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-/* Appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
     const int64_t offset = *at;
@@ -717,27 +720,28 @@ static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 
 #define LINE (ALIGNMENT / (int64_t)sizeof(float))
 
-/* Floats of whole cache lines. */
+/* whole_lines counts the floats of whole cache lines. */
 static inline int64_t whole_lines(int64_t floats)
 {
     return times(ceil_div(floats, LINE), LINE);
 }
 
-/* Whole cache lines, an odd number of them, so that rows do not compete for the same cache sets. */
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
 static inline int64_t pitch_of(int64_t dim)
 {
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
-/* A stride as it was given, with what 0 and "broadcast" mean. */
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* Fills in the strides of one tensor of `heads` heads, `seq` rows and `dim` elements a row. Packed
- * is [batch, head, seq, dim], or [token, head, dim] with varlen, where the batch axis has no
- * stride. */
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
 static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
                                    int64_t dim)
 {
@@ -895,7 +899,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
 
 typedef struct text {
     char *at;
-    size_t left; /* bytes that still fit, with the terminator */
+    size_t left; /* left counts bytes that still fit, with the terminator. */
 } text;
 
 static inline text text_in(char *buffer, size_t bytes)
@@ -933,7 +937,8 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* Six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
+ * value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -950,7 +955,7 @@ static inline void put_float(text *t, float value)
         rest *= 10;
     put(t, value < 0 ? "-" : "");
     millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* rounded up to the next power of ten */
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
         millionths = 1000000;
         exponent++;
     }
@@ -968,7 +973,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* "name (value)" */
+/* put_field says "name (value)". */
 static inline void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
@@ -987,7 +992,7 @@ static inline void put_word(text *t, const char *word, size_t length)
     }
 }
 
-/* Whether the string a is the b_length letters at b. */
+/* same_word tells whether the string a is the b_length letters at b. */
 static inline int same_word(const char *a, const char *b, size_t b_length)
 {
     size_t i;
@@ -1015,7 +1020,7 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* "name (value) rest" */
+/* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
 {
@@ -1023,7 +1028,7 @@ static inline attn_status bad_field(text *why, attn_status status, const char *n
     return bad(why, status, rest);
 }
 
-/* "name[index] (value) rest" */
+/* bad_entry says "name[index] (value) rest". */
 static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
                                     const char *rest)
 {
@@ -1064,7 +1069,7 @@ static inline attn_status bad_range(text *why, const char *name, int64_t least, 
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
-/* Fields at their offsets from `base`: int64_t, or int. */
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
     int r;
@@ -1196,15 +1201,14 @@ enum field_axis {
     AXIS_COUNT
 };
 
-/* Who takes a field. */
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_DEVICE = 32,   /* attn_opencl.c */
-    BY_ALL = 63,
+    BY_ALL = 31,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1246,8 +1250,7 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
-    MASKS = BY_ALL & ~BY_DILATED,
-    HERE = BY_ALL & ~(BY_DILATED | BY_DEVICE) /* callbacks */
+    MASKS = BY_ALL & ~BY_DILATED
 };
 
 static const call_field call_fields[] = {
@@ -1318,8 +1321,8 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(mask, F_POINTER, HERE | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, HERE, ANY) },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -1327,7 +1330,7 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, HERE | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -1352,8 +1355,8 @@ static const call_field call_fields[] = {
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING | BY_DEVICE), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING | BY_DEVICE), ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
     { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
@@ -1405,6 +1408,19 @@ static attn_status check_values(const call_field *table, int n, const void *base
     return ATTN_OK;
 }
 
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
 /* The first field that is set and that `taker` does not list is refused by its name. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
@@ -1412,16 +1428,8 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         const int64_t value = f->takers & taker ? 0 : field_number(f, p);
-        if (!value)
-            continue;
-        if (f->type == F_INT || f->type == F_INT64)
-            put_field(why, f->name, value);
-        else
-            put(why, f->name);
-        put(why, " is set, but ");
-        put(why, who);
-        put(why, f->instead ? " does not take it: " : " does not take it");
-        return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+        if (value)
+            return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
 }
@@ -1536,9 +1544,63 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
     return status;
 }
 
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
+}
+
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
-#define LANES 16 /* query rows of a portable tile: two AVX, four NEON or SSE vectors */
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {
@@ -2031,7 +2093,7 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 
-#define CPU_KNOWN 1u /* the word has been written */
+#define CPU_KNOWN 1u /* This bit says that the word has been written. */
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -2052,7 +2114,8 @@ static void cpuid(unsigned leaf, unsigned out[4])
  * AVX, 5 to 7 for AVX-512. */
 static unsigned detect_cpu(void)
 {
-    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
+    /* The bits are FMA, OSXSAVE, AVX and F16C. */
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
@@ -2061,7 +2124,8 @@ static unsigned detect_cpu(void)
     cpuid(1, r);
     if ((r[2] & basis) != basis)
         return found;
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0)); /* xgetbv */
+    /* This is xgetbv. */
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
     cpuid(7, r);
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
@@ -2076,7 +2140,7 @@ static unsigned detect_cpu(void)
 }
 #endif
 
-static unsigned cpu_features; /* the only writable word of the library */
+static unsigned cpu_features; /* This is the only writable word of the library. */
 
 ATTN_API unsigned attn_cpu_features(void)
 {
@@ -2100,11 +2164,11 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-/* Best first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* of the set before it, for few rows */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
@@ -2135,7 +2199,8 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* The best set for tiles of so many rows: the first that runs, or its narrow form. */
+/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
+ * form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -2154,7 +2219,7 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* Sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;
@@ -2191,147 +2256,164 @@ typedef struct tuning {
     int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
 } tuning;
 
-/* The names that this library uses for what backends get, too. */
+/* These are the names that this library uses for what backends get, too. */
 typedef attn_problem problem;
 typedef attn_sequence sequence;
 
-/* Element offset of row i of head h in a tensor. */
+/* ROW_AT gives the element offset of row i of head h in a tensor. */
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
-/* A row of a tile: one lane. */
+/* A lane is one row of a tile. */
 typedef struct lane {
-    int used;        /* unused lanes hold zero queries; their results go nowhere */
-    int64_t head, i; /* query head and row */
-    int64_t choice;  /* number of the row among those chosen */
-    int64_t pos;     /* i + offset */
-    int64_t lo, hi;  /* the range masks leave keys lo..hi-1 */
+    int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
+    int64_t head, i; /* They are the query head and the row. */
+    int64_t choice;  /* choice is the number of the row among those chosen. */
+    int64_t pos;     /* pos is i + offset. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1. */
 } lane;
 
-/* The rectangle hull of a tile: what a mask needs to know about all of its lanes. */
+/* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* Which flattened rows a tile takes: rows first, first + 1, ... of `count` rows of `heads`
- * heads. */
+/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
+ * of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
-    const int32_t *list; /* NULL = row number c is c */
+    const int32_t *list; /* NULL means that row number c is c. */
 } row_choice;
 
-/* How the keys of each row tile are divided among workers: section 12. */
+/* A split says how the keys of each row tile are divided among workers (src/split.c). */
 typedef struct split {
-    int parts; /* nodes of 2^level chunks each; 0 = not divided */
+    /* parts counts nodes of 2^level chunks each; 0 means that the keys are not divided. */
+    int parts;
     int level;
-    int inside;              /* so many of the last parts, chunks then, are divided themselves, */
-    int tiles;               /* into tiles of keys, */
-    int64_t columns, slices; /* and V into slices of so many columns */
-    int64_t items;           /* whole parts and tiles of keys, of all row tiles */
-    int64_t states_bytes, bytes; /* of shared memory for a row tile */
-    /* offsets into the memory of a chunk that is divided */
+    /* The last `inside` parts are single chunks and are divided themselves. */
+    int inside;
+    int tiles;                   /* Such a chunk has this number of tiles of keys. */
+    int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
+    int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
+    int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
+    /* These are offsets into the memory of a chunk that is divided. */
     int64_t s, alpha, high, blocks, counts, chunk_bytes;
 } split;
 
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* TILED or NAIVE */
-    int rows, keys;       /* of a tile */
-    int small;            /* little memory before speed */
-    int64_t worker_bytes; /* that a worker's row tiles may share */
-    int item_tiles;       /* row tiles of an item of the first list, which share K and V tiles */
-    int state_slots;      /* (m, l, o) states that the merge tree may hold at once */
-    int64_t tiles;        /* items per kv head: per batch entry, or in all with varlen */
-    int64_t items;        /* first list: o, lse, states */
-    int64_t logits_tiles, logits_items; /* second list: logits */
+    int impl;             /* impl is TILED or NAIVE. */
+    int rows, keys;       /* These are the sizes of a tile. */
+    int small;            /* Nonzero puts little memory before speed. */
+    int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
+    /* An item of the first list has this number of row tiles, which share K and V tiles. */
+    int item_tiles;
+    int state_slots; /* The merge tree may hold this number of (m, l, o) states at once. */
+    /* tiles counts items per kv head: per batch entry, or in all with varlen. */
+    int64_t tiles;
+    int64_t items;                      /* items counts those of the first list: o, lse, states. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
     split split;
-    int64_t matrix_floats; /* naive: logits, m and l of one head */
-    int64_t state_floats;  /* rows * (head_dim_v + 2) */
-    int64_t pitch[2];      /* K, V: floats between rows of the copy of a tile; 0 = not copied */
-    int in_place[2];       /* f32 that does not alias: copied only where pages part it */
-    /* offsets into a slot, in bytes */
+    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
+    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
+     * copied. */
+    int64_t pitch[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
+    int in_place[2];
+    /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
-    /* offsets into a row tile; each of the slot's row tiles has row_tile_bytes */
+    /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
-    int64_t prefix_keys; /* that all rows of the batch take together first; 0 = none */
+    /* All rows of the batch take this number of keys together first; 0 means none. */
+    int64_t prefix_keys;
     int64_t prefix_items;
-    const char *prefix_why; /* why shared_keys changes nothing; NULL = it does, or is 0 */
+    /* prefix_why says why shared_keys changes nothing; NULL means that it does, or is 0. */
+    const char *prefix_why;
     int workers;
-    int modified; /* a modifier of logits is on */
-    int by_pair;  /* so is a mask that may hide whole tiles between others */
-    int ahead;    /* products ask for what the next ones read */
+    int modified; /* Nonzero means that a modifier of logits is on. */
+    int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
+    int ahead;    /* Nonzero means that products ask for what the next ones read. */
 } plan;
 
 enum { KEYS, VALUES };
 #define MAX_LEVELS 64
 
-/* The tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+/* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {
     int64_t j0;
     int n;
-    int copied_from[2]; /* so many rows of K and V are not copied, those behind them are */
+    /* The first copied_from rows of K and of V are not copied, and those behind them are. */
+    int copied_from[2];
     float *copy[2];
-    int64_t item;  /* whose rows the slot's row tiles hold; -1 = none (split items) */
-    int64_t asked; /* the row tile that comes first to a key asks for what comes after */
+    /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
+    int64_t item;
+    /* asked is a key: the row tile that comes to it first asks for what comes after. */
+    int64_t asked;
 } key_tile;
 
-/* A canonical block of keys inside a tile, cut short by the tile's ends. */
+/* A block is a canonical block of keys inside a tile, cut short by the tile's ends. */
 typedef struct block {
     int end;
-    attn_lanes lanes; /* none of the others sees a key of it */
-    int raised;       /* o *= alpha before it enters */
+    attn_lanes lanes; /* No other lane sees a key of it. */
+    int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
-/* A row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+/* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
     const problem *pr;
     const plan *pl;
     key_tile *keys;
-    float *stage;         /* [rows][head_dim or head_dim_v], row-major: queries in, results out */
-    const float **row_in; /* [rows] queries */
-    float **row_out;      /* [rows] results */
-    float *s_tile;        /* [keys][rows] logits, then probabilities */
-    float *x_tile;        /* [keys][rows] bias or distances */
+    /* stage is [rows][head_dim or head_dim_v], row-major: queries come in, results go out. */
+    float *stage;
+    const float **row_in; /* row_in[rows] points to queries. */
+    float **row_out;      /* row_out[rows] points to results. */
+    float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
+    float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_keys; /* [2][rows] clip: begin and end */
-    float *alpha;   /* [block][rows] */
+    int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
+    float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    uint8_t *alive; /* [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair */
-    float *matrix;  /* naive: this head's logits */
-    const char **operand_runs, **ahead_runs; /* where rows of K or V lie */
+    /* alive is [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair. */
+    uint8_t *alive;
+    float *matrix;                           /* The naive path has this head's logits here. */
+    const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
-    int64_t entry_rows; /* 0 = the rows are of s; else so many rows of each batch entry follow */
+    /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
+    int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* of the used lanes */
-    int used;                 /* how many lanes are used */
-    attn_lanes span;          /* first to last of them */
-    int64_t lo, hi;           /* union of the lanes' ranges */
-    int64_t all_from, all_to; /* and their intersection */
+    hull hull;                /* hull is that of the used lanes. */
+    int used;                 /* used counts the used lanes. */
+    attn_lanes span;          /* span goes from the first of them to the last. */
+    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
-    int64_t column, columns; /* of V: all of them, or those of a slice */
-    int by_pair; /* the class of the current tile came from rules by pair: see `alive` */
+    int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
+    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
+     * counts. */
+    int by_pair;
     int block_count;
-    float dead; /* what softmax stores for a dead key: +0, or ATTN_DEAD in a redo */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;    /* [head_dim][rows] */
-    float *state; /* of the current chunk; NULL until a key of it is visible */
+    float *qt;    /* qt is [head_dim][rows]. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
-    float *pending[MAX_LEVELS]; /* by tree level */
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* One call of attn_forward: lies at the start of the workspace, read-only for the items but for
- * `failed`. */
+/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
+ * it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;
     float *shared;
     char *slots;
     int slot_count;
-    int64_t items; /* of the list that runs */
+    int64_t items; /* items counts those of the list that runs. */
     void (*item)(const struct call *c, char *slot, int64_t index);
     unsigned failed;
 } call;
@@ -2341,9 +2423,9 @@ typedef struct call {
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
-    size_t offset; /* of an int64_t */
+    size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* of two only */
+    int powers; /* Nonzero allows powers of two only. */
     const char *rest;
 } tuning_values[] = {
     { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
@@ -2365,8 +2447,8 @@ static void usual_tuning(tuning *t)
         memcpy((char *)t + tuning_values[i].offset, &tuning_values[i].usual, sizeof(int64_t));
 }
 
-/* The words of a tuning text, without its comments; what is no printing ASCII separates them as a
- * space does, up to 32, or is shown as '?'. */
+/* A reader reads the words of a tuning text, without its comments. What is no printing ASCII
+ * separates them as a space does, up to 32, or is shown as '?'. */
 typedef struct reader {
     const char *at;
     int line;
@@ -2376,7 +2458,7 @@ static size_t next_word(reader *r, const char **word)
 {
     for (; *r->at == '#' || (*r->at && (unsigned char)*r->at <= ' '); r->at++) {
         r->line += *r->at == '\n';
-        if (*r->at == '#') /* comments are most of a file */
+        if (*r->at == '#') /* Comments are most of a file. */
             while (r->at[1] && r->at[1] != '\n')
                 r->at++;
     }
@@ -2386,7 +2468,7 @@ static size_t next_word(reader *r, const char **word)
     return (size_t)(r->at - *word);
 }
 
-/* A word as it may stand in a sentence: a damaged text can hold anything. */
+/* put_strange shows a word as it may stand in a sentence, as a damaged text can hold anything. */
 static void put_strange(text *t, const char *word, size_t length)
 {
     size_t i;
@@ -2416,8 +2498,8 @@ static void put_unknown(text *t, const reader *r, const char *word, size_t lengt
     put(t, ", or 'end'");
 }
 
-/* "[SET.]NAME VALUE", the word `key` and the one that follows: enters *t if it is meant for `set`.
- * Returns 0 with a sentence if it is not such. */
+/* read_value reads "[SET.]NAME VALUE", the word `key` and the one that follows, and enters it in *t
+ * if it is meant for `set`. It returns 0 with a sentence if the words are something else. */
 static int read_value(reader *r, const char *key, size_t length, const char *set, tuning *t,
                       text *why)
 {
@@ -2452,7 +2534,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
     return 0;
 }
 
-/* All of a tuning text; see attn.h, p.tuning. */
+/* read_values reads all of a tuning text, which attn.h describes in "How to compute". */
 static int read_values(reader *r, const char *set, tuning *t, text *why)
 {
     const char *word;
@@ -2475,8 +2557,8 @@ static int read_values(reader *r, const char *set, tuning *t, text *why)
     return 1;
 }
 
-/* What the text says about a kernel set; the usual values without a text. A damaged one counts as
- * none: then returns 0, and why holds a sentence. */
+/* read_tuning reads what the text says about a kernel set, and takes the usual values without a
+ * text. A damaged text is ignored: it returns 0, and why holds a sentence. */
 static int read_tuning(const char *string, const char *set, tuning *t, text *why)
 {
     reader r;
@@ -2489,7 +2571,7 @@ static int read_tuning(const char *string, const char *set, tuning *t, text *why
     return 0;
 }
 
-/* The sizes of a kernel set in a call. */
+/* tuning_of gives the sizes of a kernel set in a call. */
 static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
 {
     tuning t;
@@ -2498,7 +2580,7 @@ static tuning tuning_of(const attn_params *p, const attn_kernels *kernels)
     return t;
 }
 
-/* What p.tuning says that is not usual, or what is wrong with it. */
+/* put_tuning says what p.tuning has that is not usual, or what is wrong with it. */
 static void put_tuning(const problem *pr, const plan *pl, text *why)
 {
     tuning t;
@@ -2520,17 +2602,6 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 }
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
-
-/* Rows of a batch entry of q, keys of one of k, that are there. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
 
 /* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
@@ -2558,8 +2629,8 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* Of a tile of many rows: logits of 16 KiB stay in L1. Half for heads of 256 and more, so that
- * 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+ * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
@@ -2574,7 +2645,7 @@ static int64_t kv_capacity(const attn_params *p, int64_t b)
                             : p->seq_len_kv;
 }
 
-/* Narrows *from..*to-1 to `count` from `begin` on. */
+/* take_part_of narrows *from..*to-1 to `count` from `begin` on. */
 static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *to)
 {
     *from = max64(*from, min64(begin, *to));
@@ -2612,7 +2683,8 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32 loses of log2 e. */
+/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+ * loses of log2 e. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -2637,51 +2709,12 @@ static void resolve_sizes(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Workers that can run at once in a call of attn_forward, rather than those to size for. */
+/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
+ * to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
         p->num_workers = 1;
-}
-
-/* Rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* Entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static call_axes axes_of_call(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
-    return x;
 }
 
 /* Every array of the call gets its strides, or *why says which one does not fit into memory. */
@@ -2694,7 +2727,8 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* Whether sequences differ in length or position; else the first stands for all. */
+/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
+ * for all. */
 static int has_batch_arrays(const attn_params *p)
 {
     return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
@@ -2708,7 +2742,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* Keys of a tile of a kernel set: what the caller asks for comes first, then what tuning says. */
+/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
+ * what tuning says. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -2718,11 +2753,11 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
-        return (int)cell; /* whole cells: most tiles are seen by all or by none */
+        return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
 }
 
-/* The kernel set and the sizes that the caller leaves open. */
+/* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
@@ -2758,7 +2793,7 @@ static void resolve_numbers(problem *pr)
     resolve_kernels(pr);
 }
 
-/* What has to be computed. */
+/* These tell what has to be computed. */
 static int wants_values(const attn_params *p)
 {
     return p->partial || p->o.data;
@@ -2774,7 +2809,8 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* Whether the first key that enters may lie inside a chunk, or inside a node of the merge tree. */
+/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
+ * the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
@@ -2782,16 +2818,17 @@ static int begins_inside(const attn_params *p)
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* Where a key of a sequence lies: this and the three functions below are all in this file that
- * knows. */
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
 typedef struct key_place {
-    int64_t in_sequence; /* row, before pages */
-    int64_t table_entry; /* that names the page */
-    int64_t entry, row;  /* of k and v; entry: a batch entry or a page */
-    int64_t left;        /* so many rows, this one included, lie one after the other */
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* Slot `slot` of the page of at->table_entry, of row at->in_sequence. */
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
 static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
     at->entry = rows->table[at->table_entry];
@@ -2799,7 +2836,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -2819,7 +2856,7 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
 }
 
 /* The place behind those that lie one after the other: key_at without a division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -2834,7 +2871,7 @@ static void next_place(const attn_params *p, const sequence *s, key_place *at)
         enter_page(rows, at, 0);
 }
 
-/* Whether the rows of a sequence may lie in several places. */
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
@@ -3027,7 +3064,7 @@ static attn_status check_values_of_fields(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Rows or keys of a part: its three fields and the one that bounds them. */
+/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
 typedef struct part_rule {
     const char *flag, *begin_name, *count_name, *whole_name;
     int on;
@@ -3074,7 +3111,8 @@ static attn_status check_part(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* The keys of a part that is continued lie in one chunk, of sequences with rows. */
+/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
+ * rows. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -3138,7 +3176,7 @@ static attn_status check_lengths(const attn_params *p, text *why)
     return status;
 }
 
-/* The pages that hold the keys in use of one sequence are there. */
+/* check_table wants the pages that hold the keys in use of one sequence to be there. */
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3156,7 +3194,7 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     return ATTN_ERR_ARG;
 }
 
-/* The rows of one sequence lie inside the ring and in pages that exist. */
+/* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
 static attn_status check_sequence_rows(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3261,7 +3299,7 @@ static attn_status check_csr(const attn_params *p, text *why)
     const attn_block_mask *m = &p->block_mask;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* rows count within a sequence */
+    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
     for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
         for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
@@ -3285,7 +3323,8 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* Turns *in into *pr, or says in *why what is wrong. need_data: tensors must be there, too. */
+/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
+ * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_status status;
@@ -3354,9 +3393,9 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* States that the tree holds at once: the one of the current chunk, and the maximal nodes to its
- * left, of which there is one a level at most; log2 of the number of chunks, one more where the
- * first key lies inside the tree. */
+/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
@@ -3367,7 +3406,7 @@ static int tree_slots(const problem *pr, int64_t keys)
     return slots;
 }
 
-/* Rows of one item of the first list. */
+/* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
     return (int64_t)pl->rows * pl->item_tiles;
@@ -3378,14 +3417,15 @@ static void plan_items(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     const int varlen = p->cu_seqlens_q != NULL;
     const int64_t group = pr->group;
-    if (varlen) /* tile t of sequence b is number floor(cu[b] * group / rows) + b + t: no table */
+    /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
+    if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* in a query o may come later */
+    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
@@ -3401,15 +3441,15 @@ static void plan_matrix(const problem *pr, plan *pl)
         pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
 }
 
-/* Whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth or less of an L1
- * cache, which costs up to 20 % of the speed. */
+/* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
+ * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
     return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* 16-bit rows are widened once per item. So are f32 rows copied that alias, or do not lie one after
- * the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+ * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
@@ -3442,8 +3482,9 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    const int64_t blocks = keys / ATTN_BLOCK + 1; /* one more where a tile begins inside a block */
-    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* each key a run, at worst */
+    /* There is one more where a tile begins inside a block. */
+    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* At worst each key is a run. */
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -3452,7 +3493,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    pl->lane_values = place(&at, 3 * rows, sizeof(float)); /* factors; mu and sums of section 15 */
+    /* They hold factors, mu, and the sums of split items. */
+    pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
@@ -3466,9 +3508,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
 }
 
-/* Row tiles of an item: they share each tile of K and V, and its copy. 96 rows (item_rows) keep K
- * and V in L2 (tiles of 24 rows, AVX2, gain 2 to 3 % of the peak by it, wider nothing); a copy is
- * worth ITEM_TILES of them. */
+/* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
+ * 96 rows (item_rows) keep K and V in L2: tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it,
+ * and wider ones nothing. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -3476,8 +3518,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
     return pl->impl == ATTN_IMPL_TILED && !pl->small ? (int)max64(1, min64(tiles, wanted)) : 1;
 }
 
-/* Keys that the merge tree has room for. So many that memory does not depend on the length up to
- * 2^20 keys; but where copies want many row tiles, the actual ones. */
+/* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
+ * not depend on the length up to there, but the actual ones where copies want many row tiles. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
     const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
@@ -3486,16 +3528,19 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* ---- dividing the keys of a row tile */
 
-#define SPLIT_BYTES ((int64_t)1 << 18)      /* of shared memory for each worker, at any length; */
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* beside large slots; */
-#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* for large states */
-#define LARGE_STATE ((int64_t)80 << 10) /* beyond 64 rows of 256 columns: bound to 1 MiB a worker */
-#define SPLIT_ITEMS 4                   /* of a worker, at least, so that none waits for long */
+/* Each worker has this number of bytes of shared memory, at any length. */
+#define SPLIT_BYTES ((int64_t)1 << 18)
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
+/* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
+#define LARGE_STATE ((int64_t)80 << 10)
+/* A worker has at least this number of items, so that none waits for long. */
+#define SPLIT_ITEMS 4
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
-/* Whether row tiles alone leave workers idle, with work in each that is worth dividing: below 2^19
- * elements of K and V, 2048 keys of 128, two workers with a pool of their own took longer than one
- * (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+/* wants_split tells whether row tiles alone leave workers idle, with work in each that is worth
+ * dividing. Below 2^19 elements of K and V, 2048 keys of 128, two workers with a pool of their own
+ * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3507,7 +3552,7 @@ static int wants_split(const problem *pr, const plan *pl)
            !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
 }
 
-/* The memory of a chunk that is divided. */
+/* plan_chunk lays out the memory of a chunk that is divided. */
 static void plan_chunk(plan *pl)
 {
     split *sp = &pl->split;
@@ -3520,14 +3565,15 @@ static void plan_chunk(plan *pl)
     sp->chunk_bytes = at;
 }
 
-/* Row tiles in all. */
+/* split_rows counts the row tiles in all. */
 static int64_t split_rows(const plan *pl)
 {
     return pl->items * pl->item_tiles;
 }
 
-/* How many of the last chunks to divide, so that the others make whole rounds of all workers: with
- * the last one if it is cut short. 0 where they need more than so many bytes. */
+/* chunks_inside tells how many of the last chunks to divide, so that the others make whole rounds
+ * of all workers; the last chunk is among them if it is cut short. It gives 0 where they need more
+ * than `bytes` bytes. */
 static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int64_t bytes)
 {
     const int64_t workers = pr->p.num_workers;
@@ -3537,7 +3583,8 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* Smaller tiles of keys and slices of V, until there are enough for all workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
+ * workers. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3550,9 +3597,10 @@ static void plan_inside(const problem *pr, plan *pl)
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
-/* Shared memory for each worker, aligned: what its slot leaves of worker_bytes. Where states are
- * large, as in MLA (132 KB of 64 rows), row tiles that share nothing have two parts at least (128
- * heads, 8192 keys of 512, two threads: 1.6 times the speed of one without, 1.9 with). */
+/* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
+ * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
+ * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
+ * without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
@@ -3563,7 +3611,8 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* Parts as small as the memory allows; pl->split.parts stays 0 where there is nothing to divide. */
+/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
+ * nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3580,11 +3629,11 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below) /* dropped keys count in the sums, which come late */
+    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
-    pl->shared_bytes = bytes; /* so that shorter calls find it, too */
+    pl->shared_bytes = bytes; /* Shorter calls find it, too. */
     sp->parts = (int)parts;
     sp->states_bytes = times(parts, state);
     sp->bytes = sp->states_bytes + sp->inside * sp->chunk_bytes;
@@ -3593,15 +3642,15 @@ static void plan_split(const problem *pr, plan *pl)
     sp->items = pl->items * (parts - sp->inside) + split_rows(pl) * sp->inside * sp->tiles;
 }
 
-/* Of the longest list of a call that divides keys. */
+/* split_items counts the longest list of a call that divides keys. */
 static int64_t split_items(const plan *pl)
 {
     const split *sp = &pl->split;
     return max64(sp->items, split_rows(pl) * sp->inside * (sp->slices + 1));
 }
 
-/* As many row tiles an item as fit into item_bytes, the L2 cache, and leave SPLIT_ITEMS items to
- * each of several workers, if need be by dividing their keys. */
+/* plan_sharing gives an item as many row tiles as fit into item_bytes, the L2 cache, and leave
+ * SPLIT_ITEMS items to each of several workers, if need be by dividing their keys. */
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
@@ -3620,9 +3669,9 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
-/* Asking ahead pays where K and V come from beyond the L2 cache: if they are read once, as in
- * decoding (twice as fast), or are larger than it (1 % at 2048 keys of 128, 13 % at 65536 for 48
- * rows). Else it costs 1 to 2 %. */
+/* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
+ * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
+ * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3632,7 +3681,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
-/* What does not depend on how rows and keys are divided. */
+/* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
@@ -3647,7 +3696,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* Items, slots, shared memory, workers; a prefix of prefix_keys goes without division of keys. */
+/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
+ * division of keys. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3717,14 +3767,16 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 typedef struct mask_rule {
     const char *name;
     int (*active)(const attn_params *p);
-    /* Narrows [*lo, *hi) for a query at pos; NULL if not an interval. */
+    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
     void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
-    /* Clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* Quick answer for a whole rectangle, an attn_tile_class; NULL = always PARTIAL. */
+    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
+     * PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before this one; NULL = always j. */
+    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
+     * means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -3868,7 +3920,8 @@ static int bitmap_active(const attn_params *p)
     return p->block_mask.bitmap != NULL;
 }
 
-/* The first visible cell of columns column..end-1, or end: whole empty bytes at once. */
+/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
+ * bytes at once. */
 static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
@@ -3884,7 +3937,7 @@ static int csr_active(const attn_params *p)
     return p->block_mask.row_offsets != NULL;
 }
 
-/* The same by a binary search in the row's ascending columns. */
+/* csr_first finds it by a binary search in the row's ascending columns. */
 static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
                          int64_t end)
 {
@@ -3905,7 +3958,7 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
 typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end);
 
-/* Both forms of the block-sparse mask: one look-up a cell, not a key. */
+/* cells_row serves both forms of the block-sparse mask, with one look-up a cell and not a key. */
 static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
                       int64_t j0, int n, uint8_t *alive, int step)
 {
@@ -4016,7 +4069,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
     { "causal", causal_active, causal_range, NULL, NULL, NULL },
     { "window", window_active, window_range, NULL, NULL, NULL },
@@ -4086,7 +4139,7 @@ static double visible_pairs(const attn_params *p)
  * that a GQA group fills the lanes also when there is one query (decode).
  */
 
-/* What the row tiles of a slot share. */
+/* set_scratch points to what the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
 {
     const plan *pl = t->pl;
@@ -4113,7 +4166,7 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
-/* A row tile at `own`. */
+/* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
     const plan *pl = &c->pl;
@@ -4131,19 +4184,19 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     return t;
 }
 
-/* Row tile number `index` of a slot. */
+/* open_tile begins row tile number `index` of a slot. */
 static tile *open_tile(const call *c, char *slot, int index)
 {
     return open_tile_at(c, slot, (char *)row_tile(&c->pl, slot, index));
 }
 
-/* The lane of row c and head number `head` of the choice. */
+/* set_lane sets the lane of row c and head number `head` of the choice. */
 static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int64_t head)
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
     l->lo = l->hi = 0;
-    if (c < 0 || c >= choice->count) /* below 0: varlen slots before cu_seqlens_q[0] */
+    if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
         t->s = sequence_of(p, c / t->entry_rows);
@@ -4186,7 +4239,7 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* Query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
@@ -4196,7 +4249,7 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return space;
 }
 
-/* Sets the lanes of a tile and packs their queries; returns how many lanes are used. */
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
     const problem *pr = t->pr;
@@ -4204,7 +4257,7 @@ static int set_rows(tile *t, const row_choice *choice)
     const float **q = t->row_in;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
-    if (head < 0) { /* rounded towards 0 */
+    if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
@@ -4243,7 +4296,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
 }
 
-/* Whether the kernels take another way for so few lanes: see attn_kernels.few. */
+/* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
 static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
     return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
@@ -4254,7 +4307,7 @@ static const attn_tensor *key_tensor(const tile *t, int which)
     return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
 }
 
-/* That row of K or of the columns of V. */
+/* row_of gives that row of K or of the columns of V. */
 static const char *row_of(const tile *t, int which, const key_place *at)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4263,13 +4316,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
 }
 
-/* Elements of such a row. */
+/* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* Rows j.. of the open tile become f32 rows, up to those that are so already. */
+/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
+ * already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4292,7 +4346,7 @@ static void copy_rows(tile *t, int which, int64_t j)
     keys->copied_from[which] = from < end ? from : end;
 }
 
-/* Keys j0..j0+n-1 become the open tile, all of K and V copied. */
+/* copy_key_tile makes keys j0 to j0+n-1 the open tile, with all of K and V copied. */
 static void copy_key_tile(tile *t, int64_t j0, int n)
 {
     open_keys(t, j0, n);
@@ -4300,9 +4354,10 @@ static void copy_key_tile(tile *t, int64_t j0, int n)
     copy_rows(t, VALUES, j0);
 }
 
-/* Rows j..j+n-1 of K or V, which lie in the open tile, as f32, *stride floats apart: in place if
- * they lie so. Few lanes read V row after row, which compete for nothing, so that rows that alias
- * need no copy (16 to 20 % of the time of a step of decoding with interleaved heads). */
+/* key_rows gives rows j to j+n-1 of K or V, which lie in the open tile, as f32, *stride floats
+ * apart: in place if they lie in this way. Few lanes read V row after row, which compete for
+ * nothing, so that rows that alias need no copy (16 to 20 % of the time of a step of decoding with
+ * interleaved heads). */
 static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes lanes,
                              ptrdiff_t *stride)
 {
@@ -4317,8 +4372,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
 }
 
-/* Lists where rows j..j+n-1 of K or V lie. 0 if a run between the first and the last is not a whole
- * page: the last page of a ring may be short. */
+/* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
+ * the last is not a whole page, as the last page of a ring may be short. */
 static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char **list,
                      attn_runs *runs)
 {
@@ -4331,7 +4386,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
     runs->run = list;
     runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* no run is longer */
+    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -4343,8 +4398,8 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     return even;
 }
 
-/* Whether kernels for few lanes take rows j..j+n-1 of K or V as they lie, which *runs then lists:
- * those that key_rows would have to copy. */
+/* few_runs tells whether kernels for few lanes take rows j to j+n-1 of K or V as they lie, which
+ * *runs then lists: the rows that key_rows would have to copy. */
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
@@ -4360,8 +4415,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
 }
 
-/* Rows j..end-1 of K or V, none where end <= j, to be asked for ahead of use. Good until the next
- * call for this slot. */
+/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
+ * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
     attn_ahead a;
@@ -4381,7 +4436,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 
 /* src/visibility.c - which pairs of a tile are visible, and which lanes of its blocks. */
 
-/* Whether the ranges leave keys j0..j0+n-1 to every used lane. */
+/* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
     return t->all_from <= j0 && t->all_to >= j0 + n;
@@ -4402,7 +4457,8 @@ static int range_class(const tile *t, int64_t j0, int n)
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
 
-/* The keys of j0..j0+n-1 that the ranges leave to lane r, counted from j0; none if it is unused. */
+/* lane_range gives the keys of j0 to j0+n-1 that the ranges leave to lane r, counted from j0; it
+ * gives none if the lane is unused. */
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
@@ -4410,7 +4466,7 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive[key][lane] from the ranges alone; of unused lanes 0. */
+/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
@@ -4424,8 +4480,9 @@ static void fill_ranges(tile *t, int64_t j0, int n)
     }
 }
 
-/* What `alive`, a part of t->alive, has for lanes r..r+3 of n keys, a byte a lane: in *any 1 if one
- * of the keys is alive, in *all if every one is. Tiles have a multiple of 4 lanes. */
+/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
+ * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
+ * multiple of 4 lanes. */
 static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
                        uint32_t *all)
 {
@@ -4473,7 +4530,8 @@ static int has_pair_rule(const attn_params *p)
     return any;
 }
 
-/* Class of keys j0..j0+n-1 for this tile; sets t->by_pair and then fills t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
+ * t->alive. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -4497,7 +4555,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     return t->by_pair ? count_class(t, n) : class_so_far;
 }
 
-/* The lanes to whom the ranges leave a key of j0..j0+n-1. */
+/* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
 static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 {
     attn_lanes lanes = { 0, 0 };
@@ -4510,7 +4568,7 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* The lanes to whom t->alive leaves one of its keys from..from+n-1. */
+/* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
@@ -4528,7 +4586,8 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* Cuts the tile of keys j0..j0+n-1, of which tile_class has told, into its canonical blocks. */
+/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
+ * blocks. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -4623,7 +4682,7 @@ static int alibi_active(const attn_params *p)
 
 typedef struct modifier {
     const char *name;
-    int last_stage; /* logits asked for at an earlier stage do not have it */
+    int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
@@ -4670,9 +4729,10 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* Base-2 logits of keys j0..j0+n-1 as they stand after `stage`. class: from tile_class, needed from
- * stage BIAS on. lanes: no other one sees any of the keys. beside: see the kernel qk. The callback
- * comes after the masks, because it need not see masked pairs. */
+/* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
+ * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
+ * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
+ * not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
                         attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
 {
@@ -4700,7 +4760,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
         return;
-    if (class != ATTN_TILE_FULL) /* unused lanes, +0 where K is finite, are harmless */
+    if (class != ATTN_TILE_FULL) /* Unused lanes, which hold +0 where K is finite, are harmless. */
         hide_dead(t, s, j0, n, class);
     if (p->score)
         apply_score(t, s, j0, n);
@@ -4766,9 +4826,9 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* The merge tree as a binary counter: chunk i is complete; its state is NULL if no key of it was
- * visible. Trailing one bits of i are the levels at which a lower half waits. (Or all i are nodes
- * of one higher level, and what is left is the tree above.) */
+/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
+ * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
+ * i may also be nodes of one higher level; what is left is then the tree above. */
 static void end_chunk(tile *t, int64_t i)
 {
     float *state = t->state;
@@ -4788,8 +4848,8 @@ static void end_chunk(tile *t, int64_t i)
     t->pending[level] = state;
 }
 
-/* The root: keys and chunks that never came are empty, so the state of the current chunk and the
- * pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
+ * chunk and the pending ones fold upwards. */
 static float *take_root(tile *t)
 {
     float *root = t->state;
@@ -4808,16 +4868,18 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* Whether the tile needs the second pass: a masked NaN or Inf may have met p = +0. */
+/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
+ * +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
     return t->pr->p.force_redo ||
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows); /* l, then o */
+           /* These are l, then o. */
+           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
 }
 
-/* One row's merge with the state (sink * log2 e, 1, 0) of its sink: updates m and l and returns the
- * factor on o, which scale_values applies. */
+/* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l
+ * and returns the factor on o, which scale_values applies. */
 static float merge_sink(float sink, float *m, float *l)
 {
     const float sink2 = sink * LOG2E_HI;
@@ -4827,7 +4889,7 @@ static float merge_sink(float sink, float *m, float *l)
     w_sink = exp2_canon(w_sink);
     *m = top;
     *l = *l * w;
-    *l = w_sink + *l; /* fma(1, w_sink, l) */
+    *l = w_sink + *l; /* This is fma(1, w_sink, l). */
     return w;
 }
 
@@ -4836,11 +4898,12 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     int64_t d;
     for (d = 0; d < n; d++) {
         o[d * step] = o[d * step] * w;
-        o[d * step] = o[d * step] + 0.0f; /* fma(0, w_sink, o) */
+        o[d * step] = o[d * step] + 0.0f; /* This is fma(0, w_sink, o). */
     }
 }
 
-/* LSE of a finished row; empty: no key was alive, so that only the sink is left, copied. */
+/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
+ * is left and copied. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -4852,7 +4915,8 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* Applies the sink to every used lane; lse[lane] (NULL = not wanted) gets the finished LSE. */
+/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
+ * not wanted. */
 static void finish_lanes(tile *t, float *state, float *lse)
 {
     const int rows = t->pl->rows;
@@ -4870,7 +4934,7 @@ static void finish_lanes(tile *t, float *state, float *lse)
     }
 }
 
-/* The chunk that part.continued goes on with, as write_partial left it. */
+/* continue_state loads the chunk that part.continued goes on with, as write_partial left it. */
 static void continue_state(tile *t)
 {
     const attn_params *p = &t->pr->p;
@@ -4910,8 +4974,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* Rows [dim][lane] of a tile, divided by l and times the factor, become rows of an output: f32 at
- * once where they belong, others by way of t->stage. */
+/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
+ * output: f32 goes at once where it belongs, other types go by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -4933,7 +4997,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* The root state of a tile becomes rows of the outputs. */
+/* write_rows makes the root state of a tile rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
@@ -4960,7 +5024,7 @@ static void write_rows(tile *t, float *state)
  * chunks of 1024 keys that a binary tree merges.
  */
 
-/* p of n keys times V into o. */
+/* add_products adds p of n keys times V to o. */
 static void add_products(tile *t, float *o, const float *probabilities, int64_t j0, int n,
                          attn_lanes lanes, attn_ahead *ahead)
 {
@@ -4984,7 +5048,7 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv(&p);
 }
 
-/* Where the keys of block i begin in the tile. */
+/* block_begin tells where the keys of block i begin in the tile. */
 static int block_begin(const tile *t, int i)
 {
     return i ? t->blocks[i - 1].end : 0;
@@ -4995,8 +5059,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* The block behind those whose logits come in one step, from `first` on: with few lanes all whole
- * ones that have the same ones, so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
+ * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
+ * order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -5009,14 +5074,15 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* Blocks of a tile whose logits come in one step; all 0 before the first. */
+/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
+ * first. */
 typedef struct key_step {
-    int first, next; /* blocks */
-    int begin, end;  /* their keys, counted in the tile */
+    int first, next; /* These are blocks. */
+    int begin, end;  /* These are their keys, counted in the tile. */
     attn_lanes lanes;
 } key_step;
 
-/* The next step that has lanes; 0 = there is none. */
+/* take_step goes to the next step that has lanes, and returns 0 after the last. */
 static int take_step(const tile *t, key_step *st)
 {
     do {
@@ -5031,8 +5097,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* Decides the maximum m for block i, whose logits are there. Returns the exponentials that are then
- * to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are there. It returns the
+ * exponentials that are then to be computed, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -5050,8 +5116,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* Running maximum and sum of block i, whose logits are there. *ready, whose block is done, becomes
- * this one: its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
+ * block is done, becomes this one, as its exponentials are to be computed. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -5061,7 +5127,7 @@ static void enter_block(tile *t, int i, attn_exp *ready)
     }
 }
 
-/* The exponentials that *ready is about, if any. */
+/* finish_ready computes the exponentials that *ready is about, if any. */
 static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
 {
     if (ready->n)
@@ -5069,8 +5135,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* Logits of the blocks of a tile that begins at key j0, running maximum and sum, probabilities. The
- * exponentials of the last block of a step run beside the logits of the next step. */
+/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
+ * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
+ * next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -5092,8 +5159,8 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     finish_ready(kernels, &ready);
 }
 
-/* The probabilities of a tile times V, block by block; blocks of the same lanes without a rescale
- * between them in one step. */
+/* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes
+ * and without a rescale between them go in one step. */
 static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 {
     const int rows = t->pl->rows;
@@ -5115,9 +5182,9 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
     }
 }
 
-/* Keys j0..j0+n-1 enter the state of the current chunk. Each product asks for what the next one
- * reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip that. So
- * memory never rests, and what is asked for fits into L2. */
+/* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
+ * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
+ * that. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
@@ -5141,7 +5208,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
-/* The tile of keys j0..end-1 enters the states of `count` row tiles. */
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
     int g;
@@ -5153,7 +5220,7 @@ static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end,
     }
 }
 
-/* The first of keys j..end-1 that a row tile may see, or end. */
+/* first_key finds the first of keys j to end-1 that a row tile may see, or end. */
 static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
 {
     int g, m;
@@ -5170,8 +5237,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* The same up to hi, in reaches that double: a row without a visible cell is not looked through to
- * its end for each tile of the others. */
+/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
+ * not looked through to its end for each tile of the others. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -5185,8 +5252,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* One pass over those of the keys from..to-1 that the row tiles see, which share K and V; tiles end
- * where n is a multiple of the tile size. A chunk that is not complete stays in t->state. */
+/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
+ * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
+ * t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
@@ -5215,7 +5283,8 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* The root state of a tile's rows after tiled_pass, with the second pass where it is needed. */
+/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
+ * is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -5229,7 +5298,8 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* Which sequence and rows item `index` of the tiled list is: heavy causal tiles first. */
+/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
+ * come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
@@ -5240,7 +5310,8 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     choice.heads = pr->group;
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* the last b whose first slot, floor(cu[b] * group / rows) + b, is not beyond */
+        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
+         * beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -5262,7 +5333,7 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
-/* Row tile number g of item `index`, its rows chosen and packed. */
+/* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
     tile *t = open_tile(c, slot, g);
@@ -5275,7 +5346,7 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     return t;
 }
 
-/* Opens the row tiles of item `index` and returns how many have rows. */
+/* open_item opens the row tiles of item `index` and returns how many have rows. */
 static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
 {
     int count = 0, g;
@@ -5286,7 +5357,8 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* The keys from key `from` on enter the states of an item's row tiles, which are then written. */
+/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
+ * these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;
@@ -5320,7 +5392,8 @@ static void tiled_item(const call *c, char *slot, int64_t index)
  * Every element sees the operations of a tiled item in their order.
  */
 
-/* Row tile `row` of all. A slot keeps the row tiles of an item until it is asked for another's. */
+/* split_tile gives row tile `row` of all. A slot keeps the row tiles of an item until it is asked
+ * for another's. */
 static tile *split_tile(const call *c, char *slot, int64_t row)
 {
     const int64_t item = row / c->pl.item_tiles;
@@ -5337,7 +5410,7 @@ static tile *split_tile(const call *c, char *slot, int64_t row)
     return t;
 }
 
-/* Where a part's state lies. */
+/* part_state tells where a part's state lies. */
 static float *part_state(const call *c, int64_t row, int part)
 {
     const split *sp = &c->pl.split;
@@ -5345,7 +5418,8 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* The node that a part is, and those of its keys that a row tile sees; 0 if it sees none. */
+/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
+ * 0 if it sees none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -5356,14 +5430,15 @@ static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int6
     return *from < *to;
 }
 
-/* A tile of keys of a divided chunk. */
+/* A cut is a tile of keys of a divided chunk. */
 typedef struct cut {
-    int64_t from, to; /* those of its keys that the row tile sees */
-    int *count;       /* of its blocks */
-    float *high;      /* [block][rows] maxima */
+    int64_t from, to; /* The row tile sees these of its keys. */
+    int *count;       /* count is that of its blocks. */
+    float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* Lets a row tile work on tile k of divided chunk x; 0 if it sees nothing of the chunk. */
+/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
+ * the chunk. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -5413,15 +5488,16 @@ static void score_cut(tile *t, const cut *at)
     }
 }
 
-/* Which of `owners` index `index` of a list belongs to, so many to each, and its number there. A
- * worker stays with an owner as long as it can. Owner 0, which may have fewer rows, comes last. */
+/* list_owner tells which of `owners` index `index` of a list belongs to, if each has `each`, and
+ * its number there. A worker stays with an owner as long as it can. Owner 0, which may have fewer
+ * rows, comes last. */
 static int64_t list_owner(int64_t index, int64_t owners, int64_t each, int *number)
 {
     *number = (int)(index % each);
     return (index / each + 1) % owners;
 }
 
-/* A part of the keys of an item's row tiles. */
+/* score_part takes a part of the keys of an item's row tiles. */
 static void score_part(const call *c, char *slot, int64_t item, int part)
 {
     tile *tiles[ITEM_TILES];
@@ -5445,7 +5521,7 @@ static void score_part(const call *c, char *slot, int64_t item, int part)
     }
 }
 
-/* List "scores": whole parts first, as they take longer. */
+/* List "scores" begins with whole parts, as they take longer. */
 static void score_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5464,8 +5540,8 @@ static void score_item(const call *c, char *slot, int64_t index)
     }
 }
 
-/* The decisions about the maximum in an earlier tile of keys again, from the maxima of its blocks:
- * m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
+/* decide_blocks decides again about the maximum in an earlier tile of keys, from the maxima of its
+ * blocks. m is that of the chunk so far; behind l, which goes nowhere, there is room for alpha. */
 static void decide_blocks(tile *t, const cut *at, float *m, float *l)
 {
     int i;
@@ -5476,8 +5552,8 @@ static void decide_blocks(tile *t, const cut *at, float *m, float *l)
     }
 }
 
-/* The decisions in the open tile of keys, and its exponentials. The sums l go nowhere: list
- * "values" adds in order. */
+/* weigh_blocks decides about the maximum in the open tile of keys, and computes its exponentials.
+ * The sums l go nowhere, as list "values" adds in order. */
 static void weigh_blocks(tile *t, float *m, float *l)
 {
     int i;
@@ -5490,7 +5566,7 @@ static void weigh_blocks(tile *t, float *m, float *l)
     }
 }
 
-/* List "weights". The last tile of a chunk knows its final maximum. */
+/* In list "weights" the last tile of a chunk knows its final maximum. */
 static void weight_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5517,7 +5593,7 @@ static void weight_item(const call *c, char *slot, int64_t index)
     memcpy(state, m, (size_t)c->pl.rows * sizeof *state);
 }
 
-/* The sums of a tile's probabilities: as P V with one column of ones. */
+/* add_sums adds up a tile's probabilities, as P V does with one column of ones. */
 static void add_sums(const tile *t, float *l)
 {
     static const float one = 1.0f;
@@ -5540,7 +5616,7 @@ static void add_sums(const tile *t, float *l)
     }
 }
 
-/* List "values": a slice of the columns of V, or the sums. */
+/* An item of list "values" is a slice of the columns of V, or the sums. */
 static void value_item(const call *c, char *slot, int64_t index)
 {
     const split *sp = &c->pl.split;
@@ -5550,7 +5626,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     const int x = number / each, slice = number % each, sums = slice == sp->slices;
     tile *t = split_tile(c, slot, row);
     float *state = part_state(c, row, sp->parts - sp->inside + x), *o = state_o(t, state);
-    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* that asks for no other */
+    const int last = c->pl.ahead ? sp->tiles - 1 : 0; /* The last tile asks for no other. */
     cut at;
     if (!sums) {
         t->column = slice * sp->columns;
@@ -5559,7 +5635,7 @@ static void value_item(const call *c, char *slot, int64_t index)
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
         const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
         attn_ahead next;
-        if (t->block_count == 0) /* it may lie before key 0 */
+        if (t->block_count == 0) /* It may lie before key 0. */
             continue;
         next = rows_ahead(t, VALUES, at.to, end);
         open_keys(t, at.from, (int)(at.to - at.from));
@@ -5598,14 +5674,18 @@ static void combine_item(const call *c, char *slot, int64_t index)
  *     shared = | call of the first list | row tile 0 | row tile 1 | ...
  */
 
-#define PREFIX_LEAST 64 /* keys; 64 of 600, batch 8, 4 rows each: 9 % faster */
-#define PREFIX_ROWS 64  /* of an entry and kv head; batch 4, 4096 keys: 48 rows 9 % faster, 96 0 */
+/* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
+#define PREFIX_LEAST 64
+/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
+ * 96 0 %. */
+#define PREFIX_ROWS 64
 
-/* What a call asks for that keeps its rows from sharing; NULL = nothing. */
+/* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
 static const char *never_shared(const problem *pr)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len); /* at least, in a query */
+    /* In a query this is the least number. */
+    const int64_t rows = pr->size_query ? 1 : max64(1, pr->max_q_len);
     const struct {
         int holds;
         const char *why;
@@ -5629,7 +5709,8 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* Whether entry 0 has these keys and every row of the batch sees all of them; else why not. */
+/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
+ * else why not. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
@@ -5651,8 +5732,8 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
-/* The keys to share, up to a canonical block's end, or 0 and why. A size query reserves what any
- * shorter call may want. */
+/* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
+ * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
@@ -5666,14 +5747,15 @@ static int64_t prefix_of(const problem *pr, const char **why)
     return *why ? 0 : keys;
 }
 
-/* Rows of each batch entry and query head in the first list. */
+/* entry_rows counts the rows of each batch entry and query head in the first list. */
 static int64_t entry_rows(const problem *pr)
 {
     const int64_t most = max64(1, PREFIX_ROWS / pr->group);
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* The plan of the first list. Its row tiles are shared by as few items as give each worker one. */
+/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
+ * worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -5692,8 +5774,8 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* Adds the first list to a plan with prefix_keys, or returns why not. `items` could run at once
- * without it. */
+/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
+ * at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -5712,13 +5794,13 @@ OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t it
     return NULL;
 }
 
-/* The first list of a call whose plan has one. */
+/* prefix_list gives the first list of a call whose plan has one. */
 static call *prefix_list(const call *c)
 {
     return (call *)(void *)c->shared;
 }
 
-/* Row tile number `index` of a kv head in the first list. */
+/* prefix_tile gives row tile number `index` of a kv head in the first list. */
 static char *prefix_tile(const call *list, int64_t kv_head, int64_t index)
 {
     return (char *)list->shared + (kv_head * list->pl.tiles + index) * list->pl.row_tile_bytes;
@@ -5750,8 +5832,8 @@ static void prefix_item(const call *list, char *slot, int64_t index)
         tiled_pass(tiles, count, 0, INT64_MAX, wants_values(&list->pr.p));
 }
 
-/* Lanes r..r+n-1 of the state `to` (NULL = to be begun) become lanes at..at+n-1 of a state of
- * `rows` lanes; without that, `to` stays. */
+/* copy_lanes makes lanes r to r+n-1 of the state `to` (NULL means that it has to be begun) lanes at
+ * to at+n-1 of a state of `rows` lanes; without that state `to` stays. */
 static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows, int at, int n)
 {
     int64_t k;
@@ -5759,14 +5841,14 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* m, l and the rows of o */
+    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }
 
-/* A row tile of the second list gets its rows' states at the end of the prefix. Both lists number
- * the rows of an entry alike, so that lanes next to each other come from lanes next to each
- * other. */
+/* take_prefix gives a row tile of the second list its rows' states at the end of the prefix. Both
+ * lists number the rows of an entry alike, so that lanes next to each other come from lanes next to
+ * each other. */
 static void take_prefix(const call *c, tile *t)
 {
     const call *list = prefix_list(c);
@@ -5787,7 +5869,7 @@ static void take_prefix(const call *c, tile *t)
     }
 }
 
-/* An item of the second list. */
+/* suffix_item is an item of the second list. */
 static void suffix_item(const call *c, char *slot, int64_t index)
 {
     tile *tiles[ITEM_TILES];
@@ -5924,7 +6006,8 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l after the sink. */
+/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
+ * sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -5947,7 +6030,7 @@ static float *logits_row(const tile *t, const lane *at)
     return p->logits.data + row * p->seq_len_kv;
 }
 
-/* Columns outside the sequence. */
+/* fill_outside fills columns outside the sequence. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
@@ -5957,7 +6040,8 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* Keys j0..j0+n-1 at the stage asked for, in t->s_tile: natural logits or probabilities. */
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -6028,7 +6112,8 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's: OpenMP's threads where it is compiled in, else this one. */
+/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
+ * otherwise this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -6074,7 +6159,7 @@ static attn_status run_items(call *c, int64_t items,
     return failed || LOAD_WORD(&c->failed) ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
-/* Runs the first list, if the plan has one. */
+/* run_prefix runs the first list, if the plan has one. */
 static attn_status run_prefix(const call *c)
 {
     call *list = prefix_list(c);
@@ -6087,7 +6172,7 @@ static attn_status run_prefix(const call *c)
     return run_items(list, list->pl.items, prefix_item);
 }
 
-/* What runs an item of the main list. */
+/* item_of gives what runs an item of the main list. */
 static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
 {
     if (pl->impl == ATTN_IMPL_NAIVE)
@@ -6095,7 +6180,7 @@ static void (*item_of(const plan *pl))(const call *c, char *slot, int64_t index)
     return pl->prefix_keys ? suffix_item : tiled_item;
 }
 
-/* The lists of a call, one after the other; empty ones cost nothing. */
+/* run_lists runs the lists of a call one after the other; empty ones cost nothing. */
 static attn_status run_lists(call *c)
 {
     const plan *pl = &c->pl;
@@ -6135,7 +6220,8 @@ ATTN_API size_t attn_params_size(void)
 
 ATTN_API const char *attn_impl_name(int impl)
 {
-    static const char *const names[] = { "default", "tiled", "naive", "auto" }; /* by attn_impl */
+    /* The names are in the order of attn_impl. */
+    static const char *const names[] = { "default", "tiled", "naive", "auto" };
     return impl >= 0 && impl < COUNT_OF(names) ? names[impl] : NULL;
 }
 
@@ -6154,7 +6240,8 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* Bytes for so many workers; 0 when there is nothing to do. */
+/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
+ * do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -6162,7 +6249,8 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* The plan of a call: with the prefix once for the batch if that is asked for and can be. */
+/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
+ * possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
@@ -6184,7 +6272,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     }
 }
 
-/* How many of the plan's workers fit. */
+/* workers_within tells how many of the plan's workers fit. */
 static int workers_within(const problem *pr, const plan *pl, size_t bytes)
 {
     const int64_t one = workspace_bytes(pr, pl, 1), most = workspace_bytes(pr, pl, pl->workers);
@@ -6195,11 +6283,11 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
     return (int)(((int64_t)bytes - one) / pl->slot_bytes) + 1;
 }
 
-/* The plan that lets most workers run: the best one; the same with what there is for each worker,
- * as a shorter call may want larger slots or memory to divide keys than the call whose workspace it
- * is; or the small one. Fewer rows, keys, row tiles and tree slots need less each in a small plan:
- * so the workspace of a call holds any shorter one. Returns how many workers run, 0 = it is too
- * small. */
+/* plan_within takes the plan that lets most workers run, and returns how many run, or 0 if the
+ * workspace is too small. The candidates are the best plan; that plan with what there is for each
+ * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
+ * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
+ * a small plan, so the workspace of a call holds any shorter one. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -6221,13 +6309,13 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    if (most > 0 && last != best) /* else the small plan tells how much is needed */
+    if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);
     return most;
 }
 
-/* Above 0: the backend takes the call; 0: the CPU does, below 0: nobody can, and *why (may be NULL)
- * gets the backend's reason. */
+/* ask_backend returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
+ * where nobody can. *why (may be NULL) then gets the backend's reason. */
 static int ask_backend(const problem *pr, text *why)
 {
     const attn_backend *backend = pr->p.backend;
@@ -6256,7 +6344,7 @@ static attn_status too_small(int64_t least, size_t bytes, text *why)
     return ATTN_ERR_WORKSPACE;
 }
 
-/* A backend has one size, and no plan of the CPU. */
+/* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
     size_t need = 0;
@@ -6354,8 +6442,8 @@ ATTN_API attn_sequence attn_sequence_of(const attn_problem *pr, int64_t b)
     return sequence_of(&pr->p, b);
 }
 
-/* The problem with one query row, which may divide its keys where more rows do not, and take
- * another kernel set, whose tiles have more keys. */
+/* leave_one_row makes the problem one with one query row, which may divide its keys where more rows
+ * do not, and take another kernel set, whose tiles have more keys. */
 static void leave_one_row(const attn_params *asked, problem *pr)
 {
     pr->p.seq_len_q = min64(asked->seq_len_q, 1);
@@ -6366,8 +6454,8 @@ static void leave_one_row(const attn_params *asked, problem *pr)
     resolve_kernels(pr);
 }
 
-/* What attn_workspace_size says of a call without a backend: enough for all workers, whether the
- * prefix will be shared or not, and for one row. *pr becomes another. */
+/* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
+ * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -6409,14 +6497,14 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
     return size_of_call(p, &pr, &why, bytes);
 }
 
-/* Runs the call on the backend and returns 1, or logs why not and returns 0. */
+/* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
 {
     char sentence[256];
     text why = text_in(sentence, sizeof sentence);
     problem pr;
-    validate(p, &pr, 1, &why); /* cannot fail: check_call has passed */
+    validate(p, &pr, 1, &why); /* It cannot fail, as check_call has passed. */
     if (ask_backend(&pr, &why) > 0) {
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
@@ -6504,7 +6592,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put_missing_kernels(why);
 }
 
-/* Of the keys of a row tile: what different workers may take. */
+/* key_parts counts the parts of the keys of a row tile that different workers may take. */
 static int key_parts(const plan *pl)
 {
     const split *sp = &pl->split;
@@ -6531,7 +6619,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
-    put_tuning(pr, pl, &why); /* before a list that may not fit */
+    put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
         put(&why, "; one worker: num_workers is 0, parallel_for is not called");
@@ -6558,7 +6646,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     info->bytes = call_bytes(p);
 }
 
-/* All but workspace_bytes. */
+/* explain_plan fills in all but workspace_bytes. */
 OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
 {
     text why = text_in(info->reasons, sizeof info->reasons);
@@ -6672,7 +6760,7 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
     return 0;
 }
 
-/* One "key=value" of `length` characters. */
+/* set_option takes one "key=value" of `length` characters. */
 static int set_option(attn_params *p, const char *word, size_t length)
 {
     size_t key = 0;
@@ -6720,7 +6808,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string,
 
 /* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
-/* One row of attn_state_finish, in pieces that fit on the stack. */
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
 {
@@ -6787,7 +6875,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
-        if (*lower.l == 0.0f || *upper.l == 0.0f) /* an empty part is the identity */
+        if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
@@ -6797,7 +6885,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
 
 /* ---- finished results */
 
-/* 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
+/* lse_weight gives 2^((x - top) * log2 e), the weight of a part whose LSE is x. */
 static float lse_weight(float x, float top)
 {
     float w = x - top;
@@ -6834,7 +6922,7 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
-        if (only_a || only_b) { /* an empty part is the identity */
+        if (only_a || only_b) { /* An empty part changes nothing. */
             memmove(o_out + at, only_a ? o_a + at : o_b + at, (size_t)head_dim_v * sizeof *o_out);
             lse_out[row] = only_a ? lse_a[row] : lse_b[row];
             continue;
@@ -9218,7 +9306,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     return done(status, &why);
 }
 
-/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
 /* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
@@ -9309,10 +9397,35 @@ static const call_field gradient_fields[] = {
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
     { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
 };
 #undef AT
 
-/* check_given refuses a gradient that needs something which is not given. */
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
+
+/* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9397,19 +9510,6 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
         status = check_given(p, g, naive, why);
     if (!status)
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
-    return status;
-}
-
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
-static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
-{
-    const call_axes x = axes_of_call(p);
-    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
     return status;
 }
 
@@ -10973,15 +11073,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
 }
 
 /* describe_backend changes *info if a backend takes the call. */
