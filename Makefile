@@ -287,9 +287,8 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/, every room of which compiles alone
 	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
 
-# What src/ makes keeps the style of its rooms. Set by hand: the examples; and src/simd.h, whose loops
-# begin with macros that clang-format takes for calls.
-FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(filter-out src/simd.h,$(ROOMS)) $(wildcard tests/*.[ch] tools/*.[ch]) \
+# What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tools/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \
