@@ -492,7 +492,7 @@ typedef struct attn_product {
     float *to;             /* s [n][rows], or o [dim][rows] */
     const float *by;       /* qt [dim][rows], or p [n][rows] */
     const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* so many floats apart; */
+    ptrdiff_t stride;      /* floats between rows; */
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
@@ -624,7 +624,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
     const char *name;
@@ -715,7 +715,7 @@ static inline int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-/* tree_levels counts the levels of a binary tree above so many leaves. */
+/* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {
     int levels = 0;
@@ -3603,7 +3603,7 @@ static void plan_inside(const problem *pr, plan *pl)
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
-    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
+    sp->columns = round_up(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK);
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
@@ -12373,7 +12373,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
     p->seq_len_kv = keys;
 }
 
-/* All rows and keys of such a call are in use. */
+/* clear_lengths says that all rows and keys of a call are in use. */
 static void clear_lengths(attn_params *p)
 {
     p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;

@@ -375,7 +375,7 @@ typedef struct attn_product {
     float *to;             /* s [n][rows], or o [dim][rows] */
     const float *by;       /* qt [dim][rows], or p [n][rows] */
     const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* so many floats apart; */
+    ptrdiff_t stride;      /* floats between rows; */
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
@@ -507,7 +507,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
     const char *name;
@@ -599,7 +599,7 @@ static inline int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-/* tree_levels counts the levels of a binary tree above so many leaves. */
+/* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {
     int levels = 0;
@@ -2055,7 +2055,7 @@ static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
     return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
 }
 
-/* chunks_of counts chunks likewise. */
+/* chunks_of counts the chunks that the keys of a sequence touch. */
 static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
@@ -3111,7 +3111,7 @@ typedef struct array_bytes {
     int64_t bytes;
     int64_t offset;   /* of element 0 */
     int64_t elements; /* 0 = nothing is there */
-    int64_t between;  /* so many further ones lie there; below 0: elements overlap */
+    int64_t between;  /* further elements that lie there; below 0: elements overlap */
 } array_bytes;
 
 /* ---- shapes */

@@ -134,7 +134,7 @@ typedef struct attn_product {
     float *to;             /* s [n][rows], or o [dim][rows] */
     const float *by;       /* qt [dim][rows], or p [n][rows] */
     const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* so many floats apart; */
+    ptrdiff_t stride;      /* floats between rows; */
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
@@ -266,7 +266,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
     const char *name;
@@ -347,7 +347,7 @@ typedef struct simd_keys {
 /* A whole block of its keys. */
 typedef struct simd_block {
     float *to[4];        /* logits of keys 0, 4, 8 and 12, */
-    ptrdiff_t apart;     /* the others so many floats apart behind them */
+    ptrdiff_t apart;     /* floats between them and those behind them */
     const char *from[4]; /* the keys, the others `step` bytes apart behind them */
     ptrdiff_t step;
     const float *qt;
@@ -695,7 +695,7 @@ INLINE int isa(rows_of)(attn_lanes lanes)
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
-/* Where a table has the function for so many. */
+/* Where a table has the function for this number of rows. */
 INLINE int isa(way_of)(int rows)
 {
     return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;

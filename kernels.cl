@@ -684,7 +684,7 @@ typedef struct shared {
     __local float *alpha;   /* [BM][BLOCKS] factor on l and o before a block enters */
     __local int *lo, *hi;   /* [BM] keys that the row may see; none if it is not in use */
     __local long *q_at;     /* [BM] element where the query lies, or NOWHERE */
-    __local long *dout_at;  /* [BM] of gradients: likewise */
+    __local long *dout_at;  /* [BM] of gradients: where rows of dout lie */
     __local long *k_at, *v_at; /* [BN] where the rows of K and V lie, or NOWHERE: not needed */
     __local int *range;     /* lowest lo, highest hi, highest lo, lowest hi, of the rows in use */
     __local int *flag;      /* [2] a maximum was raised; a result is not finite */
@@ -1572,7 +1572,7 @@ void naive_values(INPUTS, int b, int head, int keys, __global const float *matri
 #endif /* PART_NAIVE */
 
 /* ------------------------------------------------------------------------------------------------
- * 9  Gradients: docs/canon.md, section 12. Seven products and one again: rows against all keys for
+ * 9  Gradients: docs/canon.md, "Gradients". Seven products and one again: rows against all keys for
  *    dq, keys against all rows for dk and for dv. Group: (tile, slice), kv head, sequence.
  * --------------------------------------------------------------------------------------------- */
 
@@ -2145,7 +2145,7 @@ void check(__global const float *a, __global float *result)
     if (kind == CHECK_STORE_F16 || kind == CHECK_STORE_BF16)
         r = 0.0f;
     result[i] = r;
-    if (kind == CHECK_STORE_F16) /* likewise */
+    if (kind == CHECK_STORE_F16) /* by integer rules, too */
         store1((out_bytes)result, 1, 2 * i, x);
     if (kind == CHECK_STORE_BF16)
         store1((out_bytes)result, 2, 2 * i, x);

@@ -33,7 +33,7 @@ typedef struct bench_options {
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
     double min_time;   /* seconds; < 0 = the default */
-    double max_time;   /* likewise; 0 = any */
+    double max_time;   /* seconds; 0 = any */
     int64_t seed;
     int64_t max_seq_len; /* -1 = the preset's */
     uint64_t given;      /* which options, by their places in the table of options.c */

@@ -22,7 +22,7 @@ int complain(const char *what, const char *about)
 
 /* ---- dilated attention, patterns and memory */
 
-/* "N,N,..." of 1 to 2^28, up to so many; 0 = it is not such a text. */
+/* "N,N,..." of 1 to 2^28, up to `most` numbers; 0 = the text is something else. */
 static int parse_sizes(const char *text, int64_t sizes[DILATED_MAX_BRANCHES])
 {
     int n = 0;

@@ -913,7 +913,7 @@ static void add_phases(bench_run *run, bench_result *r)
     r->phase_clock_ms = 1e3 * t.clock;
 }
 
-/* After the timed calls, likewise. What the device's own memory can do stands for the reading loop
+/* After the timed calls. What the device's own memory can do stands for the reading loop
  * of the CPU. */
 static int add_device(bench_context *x, bench_run *run, bench_result *r)
 {

@@ -76,7 +76,7 @@ typedef struct bench_run {
     double running_before;
 } bench_run;
 
-/* A measure_fn: one call of such a run. */
+/* A measure_fn: one call of a run. */
 int run_call(void *run);
 
 /* Nonzero: r was skipped because its result was wrong. */
@@ -123,7 +123,7 @@ void phases_report(const bench_result *results, int n);
 
 /* ---- roof.c: the two peaks that a row is held against, for as many threads as it has. */
 
-/* How many of so many threads can run at once. */
+/* How many of these threads can run at once. */
 double roof_cpus(const bench_context *x, int threads);
 
 /* Fills the row's peaks: FMA of one thread times threads, but no more than CPUs; reading from

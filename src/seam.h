@@ -91,7 +91,7 @@ typedef struct attn_product {
     float *to;             /* s [n][rows], or o [dim][rows] */
     const float *by;       /* qt [dim][rows], or p [n][rows] */
     const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* so many floats apart; */
+    ptrdiff_t stride;      /* floats between rows; */
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
@@ -223,7 +223,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
     const char *name;

@@ -117,7 +117,7 @@ typedef struct simd_keys {
 /* A whole block of its keys. */
 typedef struct simd_block {
     float *to[4];        /* logits of keys 0, 4, 8 and 12, */
-    ptrdiff_t apart;     /* the others so many floats apart behind them */
+    ptrdiff_t apart;     /* floats between them and those behind them */
     const char *from[4]; /* the keys, the others `step` bytes apart behind them */
     ptrdiff_t step;
     const float *qt;
@@ -465,7 +465,7 @@ INLINE int isa(rows_of)(attn_lanes lanes)
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
-/* Where a table has the function for so many. */
+/* Where a table has the function for this number of rows. */
 INLINE int isa(way_of)(int rows)
 {
     return rows <= 2 ? rows - 1 : rows == 4 ? 2 : 3;

@@ -85,7 +85,7 @@ static inline int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-/* tree_levels counts the levels of a binary tree above so many leaves. */
+/* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {
     int levels = 0;

@@ -139,7 +139,7 @@ int case_has_shape(test_case *c, const case_tensor *t, int rank, const int64_t *
 /* Runs the call; if a->cached, in a contiguous cache and in a paged one, which must agree. */
 int case_compute(test_case *c, const case_call *a, case_results *r);
 int case_compare_results(test_case *c, const case_call *a, const case_results *r);
-/* All of `want`, against numbers of `type`, packed likewise. */
+/* All of `want`, against numbers of `type`, packed in the same way. */
 int case_compare(test_case *c, case_tensor *want, int type, const void *got);
 /* Says which NaN of stored outputs were not compared, because zero_rows were. */
 void case_note_zero_rows(test_case *c);

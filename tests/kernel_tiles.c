@@ -5,7 +5,7 @@
  * one run function. The value of an element depends on array, index and lane alone, so the portable
  * kernel, whose tiles have other rows, can be run on any lanes of a tile: all arrays are then
  * compared, those that the kernel must leave alone among them. What sums over lanes goes into C,
- * which the portable kernel, run on one part of the lanes after the other, fills likewise.
+ * which the portable kernel, run on one part of the lanes after the other, fills in the same way.
  *
  * Logits, maxima and exponentials go by blocks of 16 keys, as in a call; the last entry, `tile`, is
  * a whole tile of keys as attn.c works it off. */

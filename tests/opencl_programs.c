@@ -321,7 +321,7 @@ static void check_first_use(subject *s, const first_use *f, int exact)
     attn_opencl_close(gpu);
 }
 
-/* Likewise of gradients: with what is asked pair by pair and without. */
+/* Programs of gradients, with what is asked pair by pair and without. */
 static void check_first_gradients(subject *s, int pairs, int exact)
 {
     const test_shape shape = {

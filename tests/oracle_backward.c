@@ -115,7 +115,7 @@ typedef struct row_pass {
     double *k, *v;    /* of the kv head, [keys][dim] */
     double *q, *dout; /* of the row */
     double *partial;  /* [dim or dim_v] sums */
-    quantity *sum;    /* likewise */
+    quantity *sum;    /* of magnitudes */
     pair_of *pairs;   /* [keys] */
     double maximum;   /* of logits and sink */
     double lse, lse_error;

@@ -5,7 +5,7 @@
  * 1 / (1 - p)) and delta[i] the sum over j of P dP,
  *
  *     dV[j] = sum over i of P keep do[i]       dP = keep do[i].v[j]
- *     dS = P (dP - (delta - dlse))             dQ[i] = scale sum over j of dS k[j], dK likewise
+ *     dS = P (dP - (delta - dlse))             dQ[i] = scale sum over j of dS k[j], dK alike
  *
  * dS is multiplied by the score callback's derivative, then dbias and dslopes are its sums, then by
  * 1 - tanh^2 of softcap. It reads neither o nor lse. Masks, logits and dropout are those of

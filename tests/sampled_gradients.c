@@ -47,7 +47,7 @@ typedef struct check {
 typedef struct row_terms {
     int64_t b, h, i;
     double lse, delta, delta_error; /* the error in units of u */
-    double spread;                  /* what sums over its keys round, likewise */
+    double spread;                  /* what sums over its keys round */
     unsigned branches;              /* of the part of the row, where the case is dilated */
     double share;                   /* of the result, of this part */
 } row_terms;

@@ -114,7 +114,7 @@ typedef struct bench_result {
     const char *tuning;        /* file whose text was used; "" = none */
     const char *device;        /* its name; "" = the CPU */
     const char *merge;         /* "lse", "mean"; "" = the case is dense */
-    const char *variant;       /* "strided", "gathered"; likewise */
+    const char *variant;       /* "strided", "gathered"; NULL without branches */
     const char *pattern_cache; /* "on", "off": built in every call; "" = there is none */
     const char *memory_pool;   /* "on", "off": workspace in every call */
     const char *branch_heads;  /* "same", "turned", "groups": which heads have which of them */
@@ -141,7 +141,7 @@ typedef struct bench_result {
     double gbytes_per_s;      /* kv_bytes / ms_p50 */
     double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
     double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
-    double speedup;           /* over the case that it shares tensors with, likewise; 0 = none */
+    double speedup;           /* over the case that it shares tensors with; 0 = none */
     double efficiency;        /* speedup / threads */
     double vs_first;          /* over the first path timed of this case, by P50; 0 = none */
     double visible;           /* share of the pairs that the mask shows */
@@ -393,11 +393,11 @@ const bench_path *path_get(int index);         /* NULL beyond the last */
 const bench_path *path_find(const char *name); /* NULL = there is none */
 int path_index(const bench_path *path);
 
-/* The path's kernels for so many rows a tile, a narrow set where the library would take one too;
+/* The path's kernels for this number of rows a tile, a narrow set where the library would take one too;
  * NULL where the path leaves the choice open or this CPU cannot run them. */
 const attn_kernels *path_kernels(const bench_path *path, int64_t rows);
 
-/* 1 = it can run on this machine with so many threads; 0, and why holds the reason. */
+/* 1 = it can run on this machine with these threads; 0, and why holds the reason. */
 int path_usable(const bench_path *path, int threads, char *why, size_t bytes);
 
 /* Whether it appends to a cache in place of attention. */
@@ -406,7 +406,7 @@ int path_appends(const bench_path *path);
 /* Text for p.tuning without which the path would not be what its name says; NULL = none. */
 const char *path_tuning(const bench_path *path);
 
-/* Whether keys divided into so many parts are what the path is about. */
+/* Whether keys divided into this number of parts are what the path is about. */
 int path_fits(const bench_path *path, int key_parts, int threads, char *why, size_t bytes);
 
 typedef struct path_list {

@@ -9,7 +9,7 @@
 
 enum { BATCH = 1024 }; /* elements converted at a time */
 
-/* Normal numbers repeat after so many, since a GiB of them takes 10 seconds: a prime, so that no
+/* Normal numbers repeat after this count, since a GiB of them takes 10 seconds: a prime, so that no
  * two rows of a tensor are the same before that many rows. */
 enum { PERIOD = 1048573 };
 

@@ -580,7 +580,7 @@ static const struct {
                       set_blocks, block_keys, NO_LIST },
     [MASK_BLOCKS_CSR] = { "blocks-csr", "the same cells as CSR", 0, 0, 0, set_blocks_csr,
                           block_keys, NO_LIST },
-    [MASK_BLOCKS_TENTH] = { "blocks-tenth", "bitmap of such cells: every tenth of a row", 0, 0, 0,
+    [MASK_BLOCKS_TENTH] = { "blocks-tenth", "bitmap of cells: every tenth cell of a row", 0, 0, 0,
                             set_blocks_tenth, tenth_keys, NO_LIST },
     [MASK_LOCAL_GLOBAL] = { "local-global", "causal cells: one's own, 4 before it, the first 2", 0,
                             0, 0, set_pattern, cell_keys, NO_LIST },

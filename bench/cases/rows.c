@@ -116,7 +116,7 @@ static const char *set_rows(bench_case *c, const char *word)
     return word;
 }
 
-/* Three branches of heads that are turned: so many keys around, every fourth of four times as many,
+/* Three branches of heads that are turned: `segment` keys around, every fourth of four times as many,
  * every sixteenth of sixteen times. */
 static const char *set_dilated(bench_case *c, const char *word)
 {
@@ -129,7 +129,7 @@ static const char *set_dilated(bench_case *c, const char *word)
     return word;
 }
 
-/* "4/1+2/2": parts of the keys, and every so many positions of them; of branches. */
+/* "4/1+2/2": of each branch the parts of the keys, and its dilation. */
 static const char *set_branches(bench_case *c, const char *word)
 {
     static char text[DILATED_TEXT];

@@ -46,7 +46,7 @@ typedef struct probe_result {
 /* The unit that a kernel set uses: the one whose name its own begins with, else the best. */
 const probe_peak *probe_unit_of(const probe_result *p, const char *set);
 
-/* GB/s of so many threads reading memory far larger than the caches; 0 = no memory. One thread
+/* GB/s of `threads` threads reading memory far larger than the caches; 0 = no memory. One thread
  * needs no parallel_for. */
 double probe_reading(int threads, attn_parallel_for_fn parallel_for, void *user);
 

@@ -173,11 +173,11 @@ const char *utf8_printable(const char *text, char *to, size_t bytes);
 
 /* ---- progress.c: how far a long run is, on stderr. */
 
-/* Of so many runs; deadline: of clock_seconds, 0 = none. On a terminal one line that is rewritten,
+/* Of this number of runs; deadline: of clock_seconds, 0 = none. On a terminal one line that is rewritten,
  * elsewhere a line every 10 s of runs that last over 30 s. */
 void progress_begin(int runs, double deadline);
 
-/* Before a run of so many cases: shows what comes. */
+/* Before a run of n cases: shows what comes. */
 void progress_show(const char *preset, const char *name, const char *path);
 
 /* After it, before anything is printed: wipes the line. */
@@ -223,7 +223,7 @@ void relative_products(const bench_result *results, int n);
  * take; prints nothing where there is none. */
 void relative_patterns(const bench_result *results, int n);
 
-/* Ranks against one: speed-up, efficiency, what is moved, balance; likewise. */
+/* Ranks against one: speed-up, efficiency, what is moved, balance. */
 void relative_ranks(const bench_result *results, int n);
 
 /* ---- scaling.c: how time and memory grow with the length: exponents of scenarios that differ
@@ -270,7 +270,7 @@ typedef struct bench_verdict {
     double memory_saved;              /* share of theirs' workspace, geometric mean */
     double launch, transfer, compute; /* shares of our calls on the device, summed over the cases */
     int64_t shortest, longest;        /* keys, of the cases compared */
-    int64_t crossover; /* from so many keys on ours is the faster one at every length; 0 =
+    int64_t crossover; /* from this number of keys on ours is faster at every length; 0 =
                                 * it is not at the longest one */
     int noisy;         /* pairs of which a row was disturbed */
 } bench_verdict;

@@ -21,7 +21,7 @@ typedef struct array_bytes {
     int64_t bytes;
     int64_t offset;   /* of element 0 */
     int64_t elements; /* 0 = nothing is there */
-    int64_t between;  /* so many further ones lie there; below 0: elements overlap */
+    int64_t between;  /* further elements that lie there; below 0: elements overlap */
 } array_bytes;
 
 /* ---- shapes */

@@ -72,7 +72,7 @@ static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
     return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
 }
 
-/* chunks_of counts chunks likewise. */
+/* chunks_of counts the chunks that the keys of a sequence touch. */
 static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
