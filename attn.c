@@ -710,6 +710,20 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+static inline int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
+}
+
+/* tree_levels counts the levels of a binary tree above so many leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -1643,8 +1657,8 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 
 /* src/kernels.c - the portable kernels.
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by
- * PORTABLE_SET below: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
+ * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 
 /* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
@@ -3399,11 +3413,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
-    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + inside;
-    int slots = 1 + inside;
-    for (; chunks > 1; chunks = ceil_div(chunks, 2))
-        slots++;
-    return slots;
+    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* item_rows counts the rows of one item of the first list. */
@@ -11305,10 +11315,7 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
  * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
-    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
-    for (; chunks > 1; chunks = ceil_div(chunks, 2))
-        slots++;
-    return slots;
+    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
 }
 
 /* lay_out needs *p resolved. */

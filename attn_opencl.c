@@ -594,6 +594,20 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+static inline int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
+}
+
+/* tree_levels counts the levels of a binary tree above so many leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -1761,10 +1775,10 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
  * use these rooms as they are.
  */
 
-/* Arrays that a device has. */
+/* A device_array is an array that the device has. */
 enum device_array {
     NO_ARRAY,
-    IN_Q, /* those that kernels read in the order of their arguments: INPUTS in kernels.cl */
+    IN_Q, /* kernels read these, in the order of their arguments: INPUTS in kernels.cl */
     IN_K,
     IN_V,
     IN_TABLE,
@@ -1779,11 +1793,11 @@ enum device_array {
     IN_TREE,
     IN_SLOPES,
     IN_SINKS,
-    IN_O, /* of gradients only */
+    IN_O, /* only gradients read these */
     IN_LSE,
     IN_DOUT,
     IN_DLSE,
-    OUT_O, /* those that they write */
+    OUT_O, /* kernels write these */
     OUT_LSE,
     OUT_M,
     OUT_L,
@@ -1798,7 +1812,7 @@ enum device_array {
     ARRAY_COUNT
 };
 
-/* Which elements of an array a call reads or writes. */
+/* A reach says which elements of an array a call reads or writes. */
 enum reach { REACH_ALL, REACH_ROWS, REACH_KEYS, REACH_CHOSEN };
 
 typedef struct device_field {
@@ -1816,7 +1830,7 @@ typedef struct device_field {
 #define ARRAY(member, name, which, elements)                                                       \
     .offset = AT(member), .number = name, .array = which, .reach = elements
 
-/* In the order of call_fields. A field that is not here is refused. */
+/* The rows are in the order of call_fields. A field that has none is refused. */
 #define AT(member) offsetof(attn_params, member)
 static const device_field device_fields[] = {
     { HOST(batch) },
@@ -1894,7 +1908,7 @@ static const device_field device_fields[] = {
 };
 #undef AT
 
-/* In the order of gradient_fields. */
+/* The rows are in the order of gradient_fields. */
 #define AT(member) offsetof(attn_gradients, member)
 static const device_field device_gradient_fields[] = {
     { NUMBER(dout.dtype, N_DOUT_TYPE) },
@@ -1912,7 +1926,7 @@ static const device_field device_gradient_fields[] = {
 };
 #undef AT
 
-/* A walk over the fields of a call, or of its gradients, and their rows. */
+/* A field_walk goes over the fields of a call, or of its gradients, and their rows. */
 typedef struct field_walk {
     const call_field *fields, *f; /* all, the present one */
     int count, done;
@@ -1943,7 +1957,7 @@ static int next_field(field_walk *w)
     return 1;
 }
 
-/* What the call asks for, by flag. */
+/* flags_of has a flag for each thing that the fields ask for. */
 static int64_t flags_of(field_walk w)
 {
     int64_t all = 0;
@@ -1953,7 +1967,7 @@ static int64_t flags_of(field_walk w)
     return all;
 }
 
-/* Numbers that kernels read as they are in the fields. */
+/* copy_numbers copies the numbers that kernels read as they are in the fields. */
 static void copy_numbers(field_walk w, int64_t *numbers)
 {
     while (next_field(&w))
@@ -1961,7 +1975,7 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* Whether a field is set that devices do not know; *why then says which. */
+/* refuse_unknown returns whether a field is set that devices do not know; *why then says which. */
 static int refuse_unknown(const attn_params *p, text *why)
 {
     field_walk w = walk_fields(p);
@@ -1992,7 +2006,7 @@ typedef struct variant {
 
 enum { MIXED = 3 };
 
-/* What the plan depends on besides the problem. */
+/* The plan depends on device_limits besides the problem. */
 typedef struct device_limits {
     int compute_units;
     size_t local_bytes, allocation_bytes;
@@ -2003,14 +2017,15 @@ typedef struct device_limits {
 typedef struct device_plan {
     variant forward;
     int64_t tiles, parts, slices, items, groups;
-    int64_t chunk_keys, part_keys, levels;
+    int64_t chunk_keys, part_keys;
+    int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
-/* Local memory of a work-group of the kernel forward: see its arrays. */
+/* local_bytes_of counts the local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
@@ -2018,11 +2033,6 @@ static int64_t local_bytes_of(int rows, int columns)
     const int64_t blocks = CL_BN / CL_BLOCK;
     return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
            8 * (rows + 2 * CL_BN);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 static int64_t most_of(const attn_problem *pr,
@@ -2036,7 +2046,8 @@ static int64_t most_of(const attn_problem *pr,
     return most;
 }
 
-/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
+/* parts_of counts the parts of part_keys each, counted from n = 0, that the keys of a sequence
+ * touch. */
 static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
 {
     if (s->kv_len == 0)
@@ -2044,14 +2055,14 @@ static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
     return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
 }
 
-/* Chunks likewise. */
+/* chunks_of counts chunks likewise. */
 static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return parts_of(s, ATTN_CHUNK);
 }
 
-/* The most of any sequence, at least 1. */
+/* count_parts gives the most parts of any sequence, at least 1. */
 static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
     int64_t b, most = 1;
@@ -2067,12 +2078,12 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     int64_t b, n = 0;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        n += round_up(s.q_len * pr->group, rows) / rows;
+        n += ceil_div(s.q_len * pr->group, rows);
     }
     return n;
 }
 
-/* What must be asked pair by pair; callbacks are refused before. */
+/* These flags must be asked pair by pair; callbacks are refused before. */
 #define F_BY_PAIR                                                                                  \
     (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
      F_ALIBI | F_DROPOUT)
@@ -2082,7 +2093,8 @@ static int has_pairs(const attn_params *p)
     return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
-/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
+/* divide_keys divides the keys of few tiles, which do not fill the device. Exact parts are nodes of
+ * the tree. */
 static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
     const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
@@ -2100,16 +2112,6 @@ static void divide_keys(const attn_problem *pr, const device_limits *limits, dev
             pl->part_keys = WHOLE;
     }
     pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
-}
-
-/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
- * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
-static int64_t levels_for(int64_t chunks)
-{
-    int64_t levels = 0;
-    for (; chunks > 1; chunks = (chunks + 1) / 2)
-        levels++;
-    return levels;
 }
 
 static int writes_values(const attn_params *p)
@@ -2138,6 +2140,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    int64_t chunks;
     device_plan pl;
     memset(&pl, 0, sizeof pl);
     pl.forward.part = PART_FORWARD;
@@ -2150,11 +2153,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
            local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
         pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
-    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels =
-        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    pl.levels = limits->exact ? tree_levels(chunks) : 0;
     pl.groups =
         pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
@@ -2167,7 +2170,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     return pl;
 }
 
-/* Rows of all heads, as in state_row. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
@@ -2179,7 +2182,7 @@ static int64_t gradient_local_bytes(const device_plan *pl)
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
 }
 
-/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+/* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
 static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
     const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
@@ -2200,13 +2203,13 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
     return pl;
 }
 
-/* gradients: of attn_backward. */
+/* plan_device plans attn_backward where gradients is nonzero, else attn_forward. */
 static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
 {
     return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
-/* Of the textbook: the logits of a head, and a factor for each row. */
+/* matrix_bytes counts the bytes of the logits of a head, which the textbook stores. */
 static int64_t matrix_bytes(const attn_problem *pr)
 {
     const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
@@ -2218,7 +2221,7 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-/* Whether one applies; *why is then the first. */
+/* refuse returns whether one of the refusals applies; *why then has the first. */
 static int refuse(const refusal *refusals, int count, text *why)
 {
     int i = 0;
@@ -2228,7 +2231,7 @@ static int refuse(const refusal *refusals, int count, text *why)
     return i < count;
 }
 
-/* Whether no device of these limits can run the call; *why then says why. */
+/* refuse_plan returns whether no device of these limits can run the call; *why then says why. */
 static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
                        text *why)
 {
@@ -2284,7 +2287,7 @@ static void say(const attn_opencl *gpu, int level, const char *sentence)
         gpu->log(gpu->log_user, level, sentence);
 }
 
-/* why = "text: error -5 (out of resources)" */
+/* explain_error says "what: OpenCL error -5 (out of resources)". */
 static void explain_error(text *why, const char *what, cl_int error)
 {
     put(why, what);
@@ -2339,7 +2342,7 @@ static uint64_t device_number(const attn_opencl *gpu, cl_handle device, cl_uint 
 #define DEVICE_ULONG(device, what) device_number(gpu, device, what, 8)
 #define DEVICE_SIZE(device, what) device_number(gpu, device, what, sizeof(size_t))
 
-/* Text of a device or, with `platform`, of its platform. */
+/* device_text reads a text of a device or, with `platform`, of its platform. */
 static void device_text(const attn_opencl *gpu, cl_handle device, int platform, cl_uint what,
                         char *to, size_t bytes)
 {
@@ -2357,7 +2360,7 @@ static void device_text(const attn_opencl *gpu, cl_handle device, int platform, 
     put(&out, words);
 }
 
-/* Whether `part` occurs in `whole`, letter for letter. */
+/* holds returns whether `part` occurs in `whole`, letter for letter. */
 static int holds(const char *whole, const char *part)
 {
     const size_t length = strlen(part);
@@ -2375,7 +2378,7 @@ static uint32_t host_is_little(void)
     return first;
 }
 
-/* Why the device cannot run the kernels; NULL = it can. */
+/* device_fault says why the device cannot run the kernels, or gives NULL: it can. */
 static const char *device_fault(const attn_opencl *gpu, cl_handle device)
 {
     if (!DEVICE_UINT(device, CL_DEVICE_AVAILABLE))
@@ -2404,7 +2407,7 @@ static void list_device(const attn_opencl *gpu, cl_handle device, attn_opencl_de
     device_text(gpu, device, 1, CL_PLATFORM_NAME, to->platform, sizeof to->platform);
 }
 
-/* Rank among others; 0 = it cannot be used, or is not the one that is wanted. */
+/* rank_device ranks a device among others; one that cannot be used, or is not wanted, has 0. */
 static double rank_device(const attn_opencl_device *d, const char *wanted)
 {
     if (!d->usable || (wanted && !holds(d->device, wanted) && !holds(d->platform, wanted)))
@@ -2412,7 +2415,7 @@ static double rank_device(const attn_opencl_device *d, const char *wanted)
     return (d->gpu ? 1e6 : 1) * (1 + (double)d->compute_units);
 }
 
-/* What a walk over the devices of all platforms finds. */
+/* A device_walk goes over the devices of all platforms. */
 typedef struct device_walk {
     cl_uint platforms, devices;
     const char *wanted;
@@ -2495,7 +2498,7 @@ static void describe_device(attn_opencl *gpu)
     memcpy(info->platform, found.platform, sizeof info->platform);
 }
 
-/* Kernels of a call rely on the order in which they were handed over. */
+/* is_in_order matters: kernels of a call rely on the order in which they were handed over. */
 static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 {
     cl_flags properties = 0;
@@ -2504,7 +2507,7 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
            !(properties & CL_QUEUE_OUT_OF_ORDER);
 }
 
-/* The caller's context, device and queue, or our own. */
+/* open_queue takes the caller's context, device and queue, or makes our own. */
 static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
 {
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);
@@ -2611,8 +2614,8 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
 #define COUNT_ONE(at) (*(at))++
 #endif
 
-/* What the compiler said, if anything; one thread of several that build at once is heard. A log is
- * given whole or not at all. */
+/* keep_build_log keeps what the compiler said, if anything. Of several threads that build at once
+ * one is heard. A log is given whole or not at all. */
 static void keep_build_log(attn_opencl *gpu, cl_handle program, int failed)
 {
     text log = text_in(gpu->build_log, sizeof gpu->build_log);
@@ -2636,7 +2639,7 @@ static void keep_build_log(attn_opencl *gpu, cl_handle program, int failed)
     STORE(&gpu->log_taken, 0);
 }
 
-/* Builds the program that was created, or releases it. */
+/* finish_program builds the program that was created, or releases it. */
 static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle program,
                                 cl_int *error)
 {
@@ -2661,7 +2664,8 @@ static cl_handle build_program(attn_opencl *gpu, const variant *v, cl_int *error
     return finish_program(gpu, v, program, error);
 }
 
-/* The program is in the slot, or another that was there before: which one is returned. */
+/* publish_program puts the program into its slot and returns the one that is there: another may
+ * have come first. */
 static cl_handle publish_program(attn_opencl *gpu, int number, cl_handle program)
 {
     cl_handle before = NULL;
@@ -2697,7 +2701,7 @@ static uint64_t whole_words_of(uint64_t bytes)
     return (bytes + 7) / 8 * 8;
 }
 
-/* FNV-1a: another byte anywhere gives another sum. */
+/* add_to_sum is FNV-1a: another byte anywhere gives another sum. */
 static uint64_t add_to_sum(uint64_t sum, const void *bytes, size_t count)
 {
     const unsigned char *at = (const unsigned char *)bytes;
@@ -2707,7 +2711,7 @@ static uint64_t add_to_sum(uint64_t sum, const void *bytes, size_t count)
     return sum;
 }
 
-/* Of everything behind KEPT_SUM. */
+/* sum_of_kept sums everything behind KEPT_SUM. */
 static uint64_t sum_of_kept(const unsigned char *from, size_t bytes)
 {
     const size_t before = (KEPT_SUM + 1) * sizeof(uint64_t);
@@ -2733,7 +2737,8 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
     return key;
 }
 
-/* Bytes of the program's binary for our device, which go to `to` unless it is NULL; 0 = none. */
+/* read_binary writes the program's binary for our device to `to` unless it is NULL, and returns its
+ * bytes; 0 means that there is none. */
 static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned char *to)
 {
     cl_handle devices[MOST_DEVICES];
@@ -2754,7 +2759,8 @@ static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned ch
     return sizes[d];
 }
 
-/* Number, bytes, binary of one program to `to`, as far as it has room; returns the bytes needed. */
+/* keep_program writes number, bytes and binary of one program to `to` if it has room for them, and
+ * returns the bytes needed. */
 static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to, size_t room)
 {
     const cl_handle program = LOAD(&gpu->programs[number]);
@@ -2797,7 +2803,8 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
     return at;
 }
 
-/* The program at *at, which moves behind it; 0 = none lies there within the bytes. */
+/* next_kept reads the program at *at, which moves behind it, or returns 0: none lies there within
+ * the bytes. */
 static int next_kept(const unsigned char *from, uint64_t bytes, uint64_t *at, kept_program *k)
 {
     uint64_t words[2];
@@ -2814,7 +2821,7 @@ static int next_kept(const unsigned char *from, uint64_t bytes, uint64_t *at, ke
     return 1;
 }
 
-/* Whether the programs that the head promises fill the bytes. */
+/* fills_kept returns whether the programs that the head promises fill the bytes. */
 static int fills_kept(const unsigned char *from, uint64_t bytes, uint64_t programs)
 {
     uint64_t at = KEPT_HEAD * sizeof(uint64_t);
@@ -2824,7 +2831,7 @@ static int fills_kept(const unsigned char *from, uint64_t bytes, uint64_t progra
     return programs == 0 && at == bytes;
 }
 
-/* Why the bytes are not kept programs for this device, or NULL. */
+/* kept_fault says why the bytes are not kept programs for this device, or gives NULL. */
 static const char *kept_fault(const attn_opencl *gpu, const unsigned char *from, size_t bytes)
 {
     uint64_t head[KEPT_HEAD];
@@ -2842,7 +2849,7 @@ static const char *kept_fault(const attn_opencl *gpu, const unsigned char *from,
     return fills_kept(from, bytes, head[KEPT_PROGRAMS]) ? NULL : "kept programs: damaged";
 }
 
-/* A program that the driver refuses is built from source when it is needed. */
+/* take_program leaves out what the driver refuses: it is built from source when it is needed. */
 static void take_program(attn_opencl *gpu, const kept_program *k)
 {
     const variant v = variant_of((int)k->number);
@@ -2933,168 +2940,97 @@ static inline uint16_t bf16_from_f32(float x)
     return (uint16_t)(u >> 16);
 }
 
-/* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
  *
- * IEEE 754 and OpenCL promise most of them; compilers that fuse or drivers that flush do not keep
- * it.
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
  */
 
-static uint32_t mixed(uint32_t x)
+static float load_f32(const void *data, int64_t at)
 {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
+    return ((const float *)data)[at];
 }
 
-/* A number with a random significand, 2^low <= |x| < 2^high; sometimes with all bits set. */
-static float check_number(uint32_t seed, int low, int high)
+static float load_f16(const void *data, int64_t at)
 {
-    const uint32_t u = mixed(seed), exponent = (uint32_t)(127 + low) + u % (uint32_t)(high - low);
-    const uint32_t bits = u % 7 == 0 ? 0x7fffffu : mixed(u) & 0x7fffffu;
-    return float_of((u & 0x80000000u) | exponent << 23 | bits);
+    return f16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static void fill_checks(check_data *d)
+static float load_bf16(const void *data, int64_t at)
 {
-    uint32_t i;
-    for (i = 0; i < CL_CHECKS; i++) {
-        float *x = &d->in[3 * i];
-        x[0] = check_number(3 * i, -12, 12);
-        x[1] = check_number(3 * i + 1, -4, 4);
-        x[2] = check_number(3 * i + 2, -12, 12);
-        switch (i % CHECK_KINDS) {
-        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
-            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
-            break;
-        case CHECK_EXP2:
-            x[0] = check_number(3 * i, -6, 7);
-            x[0] = x[0] > 0 ? -x[0] : x[0];
-            break;
-        case CHECK_LOG2:
-            x[0] = x[0] < 0 ? -x[0] : x[0];
-            break;
-        case CHECK_TANH:
-            x[0] = check_number(3 * i, -12, 5);
-            break;
-        case CHECK_LOAD_F16:
-        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
-            x[0] = float_of(mixed(i) & 0xbbffu);
-            break;
-        case CHECK_STORE_F16:
-            x[0] = check_number(3 * i, -26, 16);
-            break;
-        default:
-            break;
-        }
-    }
+    return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static float product_sum(float x, float y, float z)
+static void store_f32(void *data, int64_t at, float x)
 {
-    float r = x * y;
-    r = r + z;
-    return r;
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
 }
 
-/* What operation i must give, in bits. */
-static uint32_t right_answer(const check_data *d, int i)
+static void store_f16(void *data, int64_t at, float x)
 {
-    const float *x = &d->in[3 * i];
-    const uint32_t low = bits_of(x[0]) & 0xffffu;
-    uint32_t half;
-    switch (i % CHECK_KINDS) {
-    case CHECK_PRODUCT_SUM:
-        return bits_of(product_sum(x[0], x[1], x[2]));
-    case CHECK_FMA:
-        return bits_of(fma32(FMA_BASE, x[0], x[1], x[2]));
-    case CHECK_RECIPROCAL:
-        return bits_of(1.0f / x[0]);
-    case CHECK_EXP2:
-        return bits_of(exp2_canon(x[0]));
-    case CHECK_LOG2:
-        return bits_of(log2_canon(x[0]));
-    case CHECK_TANH:
-        return bits_of(tanh_with(FMA_BASE, x[0]));
-    case CHECK_LOAD_F16:
-        return bits_of(f16_to_f32((uint16_t)low));
-    case CHECK_LOAD_BF16:
-        return bits_of(bf16_to_f32((uint16_t)low));
-    case CHECK_STORE_F16:
-        half = f16_from_f32(x[0]);
-        return half == 0x8000u ? 0 : half;
-    default:
-        return bf16_from_f32(x[0]);
-    }
+    ((uint16_t *)data)[at] = f16_from_f32(x);
 }
 
-static void compare_checks(attn_opencl *gpu, const check_data *d)
+static void store_bf16(void *data, int64_t at, float x)
 {
-    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
-                                                    "fma is not rounded once",
-                                                    "1 / x is not correctly rounded",
-                                                    "2^x",
-                                                    "log2",
-                                                    "tanh",
-                                                    "f16 is not read exactly",
-                                                    "bf16 is not read exactly",
-                                                    "f16 is not rounded to nearest even",
-                                                    "bf16 is not rounded to nearest even" };
-    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
-    int i;
-    gpu->info.exact = 1;
-    for (i = 0; i < CL_CHECKS && gpu->info.exact; i++)
-        if (bits_of(d->out[i]) != right_answer(d, i)) {
-            gpu->info.exact = 0;
-            put(&why, "the device's arithmetic differs from the CPU's: ");
-            put(&why, names[i % CHECK_KINDS]);
-            put(&why, ", at ");
-            put_float(&why, d->in[3 * i]);
-        }
+    ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
-/* Fills in info.exact. */
-static void check_device(attn_opencl *gpu)
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
-    check_data *d = &gpu->check;
-    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
-    const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
-    cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
-    cl_int error = CL_SUCCESS;
-    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
-    fill_checks(d);
-    program = find_program(gpu, &v, &error);
-    if (!error)
-        queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
-    if (!error)
-        kernel = gpu->cl.clCreateKernel(program, "check", &error);
-    if (!error)
-        in = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR,
-                                    sizeof d->in, d->in, &error);
-    if (!error)
-        out = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE, sizeof d->out, NULL, &error);
-    if (!error)
-        error = gpu->cl.clSetKernelArg(kernel, 0, sizeof in, &in);
-    if (!error)
-        error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
-    if (!error)
-        error =
-            gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
-    if (!error)
-        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL, NULL);
-    if (error)
-        explain_error(&why, "the check of the device's arithmetic did not run", error);
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
+typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
+    float (*load)(const void *data, int64_t at);
+    void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+} storage;
+
+/* By attn_dtype. Runs of f32 are copied. */
+static const storage storages[] = {
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+};
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
     else
-        compare_checks(gpu, d);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
-    if (kernel)
-        gpu->cl.clReleaseKernel(kernel);
-    if (in)
-        gpu->cl.clReleaseMemObject(in);
-    if (out)
-        gpu->cl.clReleaseMemObject(out);
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
 }
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
@@ -3160,8 +3096,8 @@ static int is_scattered(const attn_params *p)
 
 /* src/opencl/arrays.c - arrays as the host has them, and as copies of them that a device gets. */
 
-/* An array of the host: four axes, strides in elements, 0 = broadcast. Elements have 1, 8, 16 or
- * 32 bits. */
+/* An array lies in the host's memory. It has four axes, strides in elements, 0 where it is
+ * broadcast, and elements of 1, 8, 16 or 32 bits. */
 typedef struct array {
     const void *data;
     int bits;
@@ -3169,7 +3105,7 @@ typedef struct array {
     int64_t count[4], stride[4];
 } array;
 
-/* The bytes from its first element to its last. */
+/* array_bytes tells of the bytes from an array's first element to its last. */
 typedef struct array_bytes {
     char *first;
     int64_t bytes;
@@ -3180,7 +3116,7 @@ typedef struct array_bytes {
 
 /* ---- shapes */
 
-/* Rows that masks and the bias may be asked for, and columns. */
+/* rows_asked and columns_asked count what masks and the bias may be asked for. */
 static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
@@ -3193,7 +3129,8 @@ static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
     return s->column + s->kv_len;
 }
 
-/* What a device may ask for: elements along the axes of a call, rows and columns of pairs. */
+/* asked counts what a device may ask for: elements along the axes of a call, rows and columns of
+ * pairs. */
 typedef struct asked {
     call_axes axes;
     int64_t rows, columns;
@@ -3214,7 +3151,8 @@ static asked asked_of(const attn_problem *pr)
     return all;
 }
 
-/* Whether the sequences of the batch lie one after the other along the axis of rows or keys. */
+/* lies_packed returns whether the sequences of the batch lie one after the other along the axis of
+ * rows or keys. */
 static int lies_packed(const call_field *f, const call_axes *x)
 {
     const int axis = f->axis[2] ? f->axis[2] : f->axis[3];
@@ -3223,7 +3161,7 @@ static int lies_packed(const call_field *f, const call_axes *x)
            (x->packed_kv && (axis == AXIS_KEY || (list && axis == AXIS_SEQ_KV)));
 }
 
-/* The array of a field, whose strides are resolved; those that it has not are packed. */
+/* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
     int64_t packed = 1;
@@ -3249,7 +3187,7 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
     return a;
 }
 
-/* Which array of the device a field's is in this call, or NO_ARRAY. */
+/* array_in_call tells which array of the device a field's is in this call, or NO_ARRAY. */
 static int array_in_call(int which, const attn_params *p, int gradients)
 {
     switch (which) {
@@ -3270,7 +3208,7 @@ static int array_in_call(int which, const attn_params *p, int gradients)
     }
 }
 
-/* The columns of a CSR mask: as many as its largest offset says. */
+/* columns_array gives the columns of a CSR mask, as many as its largest offset says. */
 static array columns_array(const attn_params *p, const asked *all)
 {
     const attn_block_mask *m = &p->block_mask;
@@ -3285,7 +3223,7 @@ static array columns_array(const attn_params *p, const asked *all)
     return a;
 }
 
-/* dbias or dslopes. */
+/* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
     array a;
@@ -3300,13 +3238,13 @@ static array sums_array(const attn_sum_axes *sum)
     return a;
 }
 
-/* Different elements along an axis. */
+/* held_along counts the different elements along an axis. */
 static int64_t held_along(const array *a, int axis)
 {
     return a->stride[axis] ? a->count[axis] : min64(a->count[axis], 1);
 }
 
-/* The byte that has bit n, which may be below 0. */
+/* byte_of_bit gives the byte that has bit n, which may be below 0. */
 static int64_t byte_of_bit(int64_t n)
 {
     return n >= 0 ? n / 8 : -((7 - n) / 8);
@@ -3335,8 +3273,8 @@ static array_bytes bytes_of_array(const array *a)
 
 /* ---- copies */
 
-/* Strides of a copy: row-major without gaps; axes that are broadcast stay so. Rows of bits begin at
- * whole bytes. Returns the bytes needed. */
+/* pack_strides sets the strides of a copy, row-major without gaps; axes that are broadcast stay so,
+ * and rows of bits begin at whole bytes. It returns the bytes needed. */
 static int64_t pack_strides(const array *a, int64_t packed[4])
 {
     int64_t elements = 1;
@@ -3350,7 +3288,7 @@ static int64_t pack_strides(const array *a, int64_t packed[4])
     return elements * a->bits / 8;
 }
 
-/* Which way a copy goes. */
+/* An array_copy is an array and its copy, and which way elements go. */
 typedef struct array_copy {
     const array *host;
     const int64_t *stride; /* of the copy, packed */
@@ -3370,7 +3308,8 @@ static void copy_bits(const array *a, uint8_t *to, int64_t to_at, int64_t from_a
     }
 }
 
-/* Elements that lie one after the other, from `host` of the array and `packed` of its copy on. */
+/* copy_elements copies n elements that lie one after the other, from element `host` of the array
+ * and element `packed` of its copy on. */
 static void copy_elements(const array_copy *c, int64_t host, int64_t packed, int64_t n)
 {
     const int64_t bytes = c->host->bits / 8;
@@ -3379,7 +3318,7 @@ static void copy_elements(const array_copy *c, int64_t host, int64_t packed, int
     memcpy(c->back ? mine : there, c->back ? there : mine, (size_t)(n * bytes));
 }
 
-/* Row (x, y, z) of the last axis. */
+/* copy_row copies row (x, y, z) of the last axis. */
 static void copy_row(const array_copy *c, int64_t x, int64_t y, int64_t z)
 {
     const array *a = c->host;
@@ -3406,7 +3345,7 @@ static void copy_all(const array_copy *c)
                 copy_row(c, x, y, z);
 }
 
-/* Rows in use: padded ones are neither read nor written. */
+/* copy_rows copies the rows in use: padded ones are neither read nor written. */
 static void copy_rows(const attn_sequence *s, const array_copy *c)
 {
     int64_t h, i;
@@ -3415,7 +3354,7 @@ static void copy_rows(const attn_sequence *s, const array_copy *c)
             copy_row(c, s->b, h, i);
 }
 
-/* Keys in use, wherever they lie. */
+/* copy_keys copies the keys in use, wherever they lie. */
 static void copy_keys(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     key_place at;
@@ -3434,7 +3373,7 @@ static void copy_keys(const attn_params *p, const attn_sequence *s, const array_
     }
 }
 
-/* Rows that logits are asked of, and that exist. */
+/* copy_chosen copies the rows that logits are asked of, if they exist. */
 static void copy_chosen(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     const int32_t *list = p->logits.rows;
@@ -3468,7 +3407,7 @@ static int64_t float_number(float x)
     return (int64_t)bits_of(x);
 }
 
-/* Those of the problem and the plan; fields have told theirs. */
+/* fill_numbers sets what kernels are told of fields, of the problem and of the plan. */
 static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
 {
     const attn_params *p = &pr->p;
@@ -3505,7 +3444,7 @@ static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
     n[N_VALUE_SLICES] = g->dv.data ? ceil_div(p->head_dim_v, columns) : 0;
 }
 
-/* numbers: with the strides of arrays. */
+/* describe_sequences needs numbers that have the strides of arrays already. */
 static void describe_sequences(const attn_problem *pr, const int64_t *numbers, int64_t *to)
 {
     const attn_params *p = &pr->p;
@@ -3525,7 +3464,7 @@ static void describe_sequences(const attn_problem *pr, const int64_t *numbers, i
     }
 }
 
-/* The last rows of a sequence first: with a causal mask they have most to do. */
+/* describe_tiles begins with the last rows of a sequence, which a causal mask gives most to do. */
 static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_t *to)
 {
     const int64_t rows = pl->forward.rows;
@@ -3546,10 +3485,10 @@ static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_
 
 enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
-/* Where an array lies: in the caller's buffer, in the host's memory, in a copy. */
+/* A place says where an array lies: in the caller's buffer, in the host's memory, in a copy. */
 enum place { NAMED, IN_PLACE, COPIED };
 
-/* An array of the call on the device. */
+/* A bound array is one that the device has for the time of the call. */
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
@@ -3558,7 +3497,7 @@ typedef struct bound {
     int place;         /* enum place */
 } bound;
 
-/* Where time goes: from the start of one command to the end of another, or the same. */
+/* A timed span goes from the start of one command to the end of another, or of the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
 typedef struct timed {
     cl_handle first, last;
@@ -3566,7 +3505,7 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* SVM of the caller as a buffer. */
+/* A shared_array is SVM of the caller as a buffer. */
 typedef struct shared_array {
     const void *of;
     cl_handle memory;
@@ -3609,7 +3548,7 @@ static double seconds_at(const session *s, cl_handle event, cl_uint what)
     return (double)nanoseconds * 1e-9;
 }
 
-/* Waits for the commands and counts their times. */
+/* read_times waits for the commands and counts their times. */
 static void read_times(session *s)
 {
     attn_opencl_times *to = s->call->times;
@@ -3628,7 +3567,8 @@ static void read_times(session *s)
     }
 }
 
-/* Where the next command puts its event, which begins a span; NULL = nobody asks. */
+/* begin_span tells where the next command puts its event, which begins a span, or gives NULL where
+ * nobody asks for times. */
 static cl_handle *begin_span(session *s, int on)
 {
     timed *t;
@@ -3642,13 +3582,13 @@ static cl_handle *begin_span(session *s, int on)
     return &t->first;
 }
 
-/* Where the command that ends the span puts its event. */
+/* end_span tells where the command that ends the span puts its event. */
 static cl_handle *end_span(session *s)
 {
     return s->call->times ? &s->timed[s->timed_count].last : NULL;
 }
 
-/* The span's commands are enqueued. */
+/* keep_span keeps the span when its commands are enqueued. */
 static void keep_span(session *s)
 {
     timed *t = &s->timed[s->timed_count];
@@ -3660,8 +3600,8 @@ static void keep_span(session *s)
         s->timed_count++;
 }
 
-/* A buffer for the time of this call; NULL after an error. bytes may be 0 without an array of the
- * host. */
+/* new_buffer makes a buffer for the time of this call, or gives NULL after an error. bytes may be 0
+ * where host is NULL. */
 static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *host, const char *what)
 {
     cl_int error = CL_SUCCESS;
@@ -3746,7 +3686,7 @@ static launch open_launch(session *s, const variant *v, const char *name)
     return l;
 }
 
-/* Enqueues the kernel and releases it. */
+/* close_launch enqueues the kernel and releases it. */
 static void close_launch(launch *l, const char *name, const size_t global[3], const size_t local[3])
 {
     session *s = l->s;
@@ -3763,9 +3703,9 @@ static void close_launch(launch *l, const char *name, const size_t global[3], co
         s->gpu->cl.clReleaseKernel(l->kernel);
 }
 
-/* src/opencl/bind.c - where the arrays of a call lie on the device, and how they come there and back. */
+/* src/opencl/bind.c - where arrays of a call lie on the device, and how they get there and back. */
 
-/* The caller's buffer that has the array, or NULL. */
+/* named_buffer finds the caller's buffer that has the array, or gives NULL. */
 static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const void *data)
 {
     int i;
@@ -3778,8 +3718,9 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
     return NULL;
 }
 
-/* The caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer with
- * CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its arrays. */
+/* memory_of gives the caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer
+ * with CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its
+ * arrays. */
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
     shared_array *found = s->shared;
@@ -3803,13 +3744,14 @@ static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
     return found->memory;
 }
 
-/* Bytes from the caller's address to the array's element 0. */
+/* bytes_into counts the bytes from the caller's address to the array's element 0. */
 static int64_t bytes_into(const attn_opencl_buffer *named, const array *a)
 {
     return (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
 }
 
-/* Whether the array lies where the caller's buffer says, and that is in its memory. */
+/* fits_named returns whether the array lies where the caller's buffer says, and that is in its
+ * memory. */
 static int fits_named(session *s, const attn_opencl_buffer *named, const array *a,
                       const array_bytes *all)
 {
@@ -3831,7 +3773,7 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* Brings what the call reads of an array to its copy, or what it has written back. */
+/* move_copy brings what the call reads of an array to its copy, or what it has written back. */
 static void move_copy(session *s, const bound *b, int64_t bytes, int back)
 {
     array_copy c;
@@ -3845,8 +3787,8 @@ static void move_copy(session *s, const bound *b, int64_t bytes, int back)
     unmap_buffer(s, b->memory, c.at);
 }
 
-/* The array becomes an argument of kernels. number: where its offset goes, and its strides behind,
- * as many as it has there. */
+/* bind_array makes the array an argument of kernels. Its offset becomes numbers[number], and its
+ * first strides those behind it. */
 static void bind_array(session *s, int which, const array *a, int number, int strides)
 {
     const attn_opencl_buffer *named = named_buffer(s->call, a->data);
@@ -3883,7 +3825,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
         s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* Waits for the device and brings what it has written to the host. */
+/* fetch_array waits for the device and brings what it has written to the host. */
 static void fetch_array(session *s, const bound *b)
 {
     int64_t packed[4];
@@ -3909,7 +3851,7 @@ static void bind_fields(session *s, field_walk w, const asked *all, int gradient
     }
 }
 
-/* g: NULL for attn_forward. */
+/* bind_arrays binds those of attn_forward where g is NULL. */
 static void bind_arrays(session *s, const attn_gradient_call *g)
 {
     const asked all = asked_of(s->pr);
@@ -3926,7 +3868,7 @@ static void bind_arrays(session *s, const attn_gradient_call *g)
 
 /* src/opencl/run.c - the kernels of attn_forward, in order. */
 
-/* The programs of rows and of the textbook do not depend on tiles. */
+/* simple_variant names a program of rows or of the textbook, which do not depend on tiles. */
 static variant simple_variant(const session *s, int part)
 {
     variant v = s->pl.forward;
@@ -3937,7 +3879,7 @@ static variant simple_variant(const session *s, int part)
     return v;
 }
 
-/* OUTPUTS in kernels.cl, and the tiles. */
+/* add_results adds OUTPUTS in kernels.cl, and the tiles. */
 static void add_results(launch *l)
 {
     int out;
@@ -4073,8 +4015,8 @@ static void launch_statistics(session *s, cl_handle stats)
     close_launch(&l, "statistics", global, local);
 }
 
-/* Kernel `name`, a group for each of the tiles and slices, kv heads and sequences. Results go to
- * outputs first..last. */
+/* launch_gradients launches kernel `name` with a group for each of the tiles and slices, kv heads
+ * and sequences. Results go to arrays first to last. */
 static void launch_gradients(session *s, const char *name, int64_t tiles, int64_t slices,
                              cl_handle stats, int first, int last)
 {
@@ -4103,7 +4045,7 @@ static void launch_sinks(session *s, cl_handle stats)
     close_launch(&l, "sink_gradients", global, local);
 }
 
-/* A sum over pairs: dbias or dslopes. */
+/* A pair_sum is a sum over pairs: dbias or dslopes. */
 typedef struct pair_sum {
     const attn_sum_axes *axes;
     int number; /* its first number */
@@ -4126,7 +4068,7 @@ static void launch_sum_ends(session *s, const pair_sum *sum, int first)
     close_launch(&l, "sum_ends", global, local);
 }
 
-/* By tiles of the rows or keys of a head. */
+/* launch_tiles_of_sum adds up tiles of the rows or keys of a head. */
 static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *name, int64_t tiles,
                                 int64_t b, int64_t head)
 {
@@ -4157,7 +4099,7 @@ static void launch_row_sums(session *s, const pair_sum *sum, int64_t b, int64_t 
     close_launch(&l, "add_row_sums", one, one);
 }
 
-/* Heads and sequences one after the other, as docs/canon.md has it. */
+/* run_sum takes heads and sequences one after the other, as docs/canon.md has it. */
 static void run_sum(session *s, const pair_sum *sum)
 {
     const attn_params *p = &s->pr->p;
@@ -4216,7 +4158,7 @@ static void run_gradients(session *s, const attn_gradient_call *c)
 
 /* src/opencl/call.c - one call on the device, from its arrays to its end. */
 
-/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
+/* Sequences and then tiles are described behind the session in the workspace. */
 static int64_t *sequences_of(session *s)
 {
     return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
@@ -4248,7 +4190,7 @@ static void describe_call(session *s)
             new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
 }
 
-/* What the call waits for, and what is waited for at its end. */
+/* await_inputs has the device wait for the caller's events. */
 static void await_inputs(session *s)
 {
     if (s->call->num_wait > 0 && !s->call->wait)
@@ -4291,7 +4233,7 @@ static attn_status report(const session *s)
     return ATTN_ERR_CALLBACK;
 }
 
-/* A session at the start of the workspace, or NULL: it is too small. */
+/* open_session makes a session at the start of the workspace, or gives NULL: it is too small. */
 static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
                              const device_plan *pl, void *workspace, size_t bytes)
 {
@@ -4313,7 +4255,8 @@ static session *open_session(const attn_opencl_call *how, const attn_problem *pr
     return s;
 }
 
-/* g: NULL for attn_forward. */
+/* run_within runs attn_forward where g is NULL, else attn_backward. Arrays are copied before the
+ * device waits for the caller's events: those must not hold copies of the host's. */
 static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
                               const attn_problem *pr, const attn_gradient_call *g, void *workspace,
                               size_t bytes)
@@ -4324,8 +4267,7 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
         return ATTN_ERR_WORKSPACE;
     if (g)
         fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
-    bind_arrays(s,
-                g); /* before waiting for the caller's events: copies of the host's are not held */
+    bind_arrays(s, g);
     describe_call(s);
     await_inputs(s);
     if (g)
@@ -4374,6 +4316,171 @@ static attn_status gradient_workspace(const attn_backend *self, const attn_probl
     return workspace_of(self, pr, 1, bytes);
 }
 
+/* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
+ *
+ * IEEE 754 and OpenCL promise most of them; compilers that fuse or drivers that flush do not keep
+ * it.
+ */
+
+static uint32_t mixed(uint32_t x)
+{
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* check_number makes a number with a random significand, 2^low <= |x| < 2^high; some have all bits
+ * set. */
+static float check_number(uint32_t seed, int low, int high)
+{
+    const uint32_t u = mixed(seed), exponent = (uint32_t)(127 + low) + u % (uint32_t)(high - low);
+    const uint32_t bits = u % 7 == 0 ? 0x7fffffu : mixed(u) & 0x7fffffu;
+    return float_of((u & 0x80000000u) | exponent << 23 | bits);
+}
+
+static void fill_checks(check_data *d)
+{
+    uint32_t i;
+    for (i = 0; i < CL_CHECKS; i++) {
+        float *x = &d->in[3 * i];
+        x[0] = check_number(3 * i, -12, 12);
+        x[1] = check_number(3 * i + 1, -4, 4);
+        x[2] = check_number(3 * i + 2, -12, 12);
+        switch (i % CHECK_KINDS) {
+        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
+            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
+            break;
+        case CHECK_EXP2:
+            x[0] = check_number(3 * i, -6, 7);
+            x[0] = x[0] > 0 ? -x[0] : x[0];
+            break;
+        case CHECK_LOG2:
+            x[0] = x[0] < 0 ? -x[0] : x[0];
+            break;
+        case CHECK_TANH:
+            x[0] = check_number(3 * i, -12, 5);
+            break;
+        case CHECK_LOAD_F16:
+        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
+            x[0] = float_of(mixed(i) & 0xbbffu);
+            break;
+        case CHECK_STORE_F16:
+            x[0] = check_number(3 * i, -26, 16);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static float product_sum(float x, float y, float z)
+{
+    float r = x * y;
+    r = r + z;
+    return r;
+}
+
+/* right_answer gives the bits that operation i must give. */
+static uint32_t right_answer(const check_data *d, int i)
+{
+    const float *x = &d->in[3 * i];
+    const uint32_t low = bits_of(x[0]) & 0xffffu;
+    uint32_t half;
+    switch (i % CHECK_KINDS) {
+    case CHECK_PRODUCT_SUM:
+        return bits_of(product_sum(x[0], x[1], x[2]));
+    case CHECK_FMA:
+        return bits_of(fma32(FMA_BASE, x[0], x[1], x[2]));
+    case CHECK_RECIPROCAL:
+        return bits_of(1.0f / x[0]);
+    case CHECK_EXP2:
+        return bits_of(exp2_canon(x[0]));
+    case CHECK_LOG2:
+        return bits_of(log2_canon(x[0]));
+    case CHECK_TANH:
+        return bits_of(tanh_with(FMA_BASE, x[0]));
+    case CHECK_LOAD_F16:
+        return bits_of(f16_to_f32((uint16_t)low));
+    case CHECK_LOAD_BF16:
+        return bits_of(bf16_to_f32((uint16_t)low));
+    case CHECK_STORE_F16:
+        half = f16_from_f32(x[0]);
+        return half == 0x8000u ? 0 : half;
+    default:
+        return bf16_from_f32(x[0]);
+    }
+}
+
+static void compare_checks(attn_opencl *gpu, const check_data *d)
+{
+    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
+                                                    "fma is not rounded once",
+                                                    "1 / x is not correctly rounded",
+                                                    "2^x",
+                                                    "log2",
+                                                    "tanh",
+                                                    "f16 is not read exactly",
+                                                    "bf16 is not read exactly",
+                                                    "f16 is not rounded to nearest even",
+                                                    "bf16 is not rounded to nearest even" };
+    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
+    int i;
+    gpu->info.exact = 1;
+    for (i = 0; i < CL_CHECKS && gpu->info.exact; i++)
+        if (bits_of(d->out[i]) != right_answer(d, i)) {
+            gpu->info.exact = 0;
+            put(&why, "the device's arithmetic differs from the CPU's: ");
+            put(&why, names[i % CHECK_KINDS]);
+            put(&why, ", at ");
+            put_float(&why, d->in[3 * i]);
+        }
+}
+
+/* check_device fills in info.exact. */
+static void check_device(attn_opencl *gpu)
+{
+    check_data *d = &gpu->check;
+    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
+    const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
+    cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
+    cl_int error = CL_SUCCESS;
+    text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
+    fill_checks(d);
+    program = find_program(gpu, &v, &error);
+    if (!error)
+        queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
+    if (!error)
+        kernel = gpu->cl.clCreateKernel(program, "check", &error);
+    if (!error)
+        in = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR,
+                                    sizeof d->in, d->in, &error);
+    if (!error)
+        out = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE, sizeof d->out, NULL, &error);
+    if (!error)
+        error = gpu->cl.clSetKernelArg(kernel, 0, sizeof in, &in);
+    if (!error)
+        error = gpu->cl.clSetKernelArg(kernel, 1, sizeof out, &out);
+    if (!error)
+        error =
+            gpu->cl.clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
+    if (!error)
+        error = gpu->cl.clEnqueueReadBuffer(queue, out, 1, 0, sizeof d->out, d->out, 0, NULL, NULL);
+    if (error)
+        explain_error(&why, "the check of the device's arithmetic did not run", error);
+    else
+        compare_checks(gpu, d);
+    if (queue)
+        gpu->cl.clReleaseCommandQueue(queue);
+    if (kernel)
+        gpu->cl.clReleaseKernel(kernel);
+    if (in)
+        gpu->cl.clReleaseMemObject(in);
+    if (out)
+        gpu->cl.clReleaseMemObject(out);
+}
+
 /* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
  *
  * Where the results differ, because of a compiler's or a driver's bug, no call uses the program. The
@@ -4403,7 +4510,7 @@ typedef struct trial_results {
     float dbias[TRIAL_KEYS], dsinks[TRIAL_HEADS], dslopes[TRIAL_HEADS];
 } trial_results;
 
-/* What the device has a copy of. */
+/* The device has a copy of trial_arrays. */
 typedef struct trial_arrays {
     float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
     float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
@@ -4425,20 +4532,17 @@ typedef struct trial {
     trial_results device;
 } trial;
 
-/* n numbers of -most..most, as they are stored. */
+/* fill_random stores n numbers of -most..most. */
 static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
 {
     int64_t i;
     for (i = 0; i < n; i++) {
         const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else
-            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+        storages[dtype].store(to, i, x);
     }
 }
 
-/* A problem whose plan is the variant: sizes are no multiples of its tiles'. */
+/* describe_trial makes a problem whose plan is the variant; its sizes fill no tile. */
 static void describe_trial(attn_params *p, const variant *v)
 {
     p->batch = p->num_heads_kv = p->num_workers = 1;
@@ -4487,7 +4591,8 @@ static void fill_problem(trial *t, const variant *v, int part)
     t->limits.divide = part == PART_ROWS;
 }
 
-/* Gradients of all that there is a kernel for; so small that sums of them are up to 10. */
+/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
+ * them are up to 10. */
 static void fill_gradients(trial *t, const variant *v)
 {
     trial_arrays *a = &t->arrays;
@@ -4512,7 +4617,7 @@ static void fill_gradients(trial *t, const variant *v)
     g->dslopes = a->out.dslopes;
 }
 
-/* All but the problem. */
+/* place_trial sets all but the problem. */
 static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
 {
     memset(t, 0, sizeof *t);
@@ -4525,7 +4630,7 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->limits = limits_of(&gpu->info, gpu->exact);
 }
 
-/* Whether the device's results will do; by how much they are off at most. */
+/* is_near returns whether the device's results will do; *off is by how much they are off at most. */
 static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
@@ -4563,7 +4668,7 @@ static attn_status call_device(trial *t)
                       TRIAL_WORKSPACE);
 }
 
-/* The problem on the CPU and on the device; why not, if not. */
+/* run_trial returns whether CPU and device agree on the problem; *why says how they do not. */
 static int run_trial(trial *t, text *why)
 {
     const attn_opencl *gpu = t->how.gpu;
@@ -4598,8 +4703,8 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* On a queue of its own: the caller's may be waiting for the caller. UNTRIED where there is no
- * memory for it now. */
+/* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
+ * program stays UNTRIED where there is no memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
 {
     const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
@@ -4643,8 +4748,8 @@ static const char *const distrusted[PART_COUNT] = {
 
 static const char untried[] = "a kernel could not be checked before its first use";
 
-/* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
- * gradients: of attn_backward. */
+/* verdict_on judges the program of this part, and the kernel forward where it takes part: what is
+ * TRUSTED may be used. gradients is nonzero for attn_backward. */
 static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
@@ -4671,7 +4776,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
     return now;
 }
 
-/* Why the call must not use its programs, or NULL. */
+/* distrust says why the call must not use its programs, or gives NULL. */
 static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
 {
     int part, found;
@@ -4685,7 +4790,7 @@ static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradien
 
 /* src/opencl/refusals.c - what the device does not do. */
 
-/* As attn_explain counts them; the pairs of a sequence that is masked are all counted, or half of
+/* call_flops counts as attn_explain does, but all pairs of a sequence that is masked, or half of
  * them if it is causal: what a mask hides is not worth a walk over it at every call. */
 static double call_flops(const attn_problem *pr)
 {
@@ -4704,8 +4809,8 @@ static const char times_or_event[] =
     "times are known when a call has ended: with event it returns before";
 static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
 
-/* Whether the CPU cannot take the call: the caller waits for the device's event, or has arrays
- * there. g: NULL for attn_forward. */
+/* is_bound returns whether the CPU cannot take the call: the caller waits for the device's event,
+ * or has arrays there. g is NULL for attn_forward. */
 static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
 {
     const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
@@ -4725,7 +4830,8 @@ static int is_bound(const attn_opencl_call *how, const attn_params *p, const att
     return found;
 }
 
-/* Whether the host would have to fetch an array that the call writes; *why then says which. */
+/* has_host_output returns whether the host would have to fetch an array that the call writes; *why
+ * then says which. */
 static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
                            int gradients, text *why)
 {
@@ -4741,7 +4847,7 @@ static int has_host_output(const attn_opencl_call *how, const attn_params *p, fi
     return 0;
 }
 
-/* Likewise of sums over pairs. */
+/* is_host_sum asks the same of a sum over pairs. */
 static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
                        text *why)
 {
@@ -4752,7 +4858,8 @@ static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, co
     return 1;
 }
 
-/* Whether anything of the call but its plan, of the object or its options stands against it. */
+/* refuse_call returns whether anything of the call but its plan, of the object or of its options
+ * stands against it; *why then says what. */
 static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
                        const attn_gradient_call *g, text *why)
 {
@@ -4774,7 +4881,7 @@ static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
     return refuse(others, COUNT_OF(others), why);
 }
 
-/* Whether the device takes the call: *why, maybe empty, says why not. */
+/* takes returns whether the device takes the call; *why says why not. */
 static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                  text *why)
 {
@@ -4795,7 +4902,7 @@ static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn
     return fault == NULL;
 }
 
-/* As backends answer: see attn_backend. */
+/* answer answers as backends do: see attn_backend. */
 static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                   text why)
 {

@@ -27,11 +27,7 @@
 static int tree_slots(const problem *pr, int64_t keys)
 {
     const int inside = begins_inside(&pr->p);
-    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + inside;
-    int slots = 1 + inside;
-    for (; chunks > 1; chunks = ceil_div(chunks, 2))
-        slots++;
-    return slots;
+    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* item_rows counts the rows of one item of the first list. */

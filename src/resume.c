@@ -30,10 +30,7 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
  * begin anywhere. */
 static int64_t most_pending(int64_t keys)
 {
-    int64_t chunks = ceil_div(keys, ATTN_CHUNK) + 1, slots = 2;
-    for (; chunks > 1; chunks = ceil_div(chunks, 2))
-        slots++;
-    return slots;
+    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
 }
 
 /* lay_out needs *p resolved. */

@@ -6,8 +6,8 @@
 #include "../keys.c"
 #include "plan.c"
 
-/* An array of the host: four axes, strides in elements, 0 = broadcast. Elements have 1, 8, 16 or
- * 32 bits. */
+/* An array lies in the host's memory. It has four axes, strides in elements, 0 where it is
+ * broadcast, and elements of 1, 8, 16 or 32 bits. */
 typedef struct array {
     const void *data;
     int bits;
@@ -15,7 +15,7 @@ typedef struct array {
     int64_t count[4], stride[4];
 } array;
 
-/* The bytes from its first element to its last. */
+/* array_bytes tells of the bytes from an array's first element to its last. */
 typedef struct array_bytes {
     char *first;
     int64_t bytes;
@@ -26,7 +26,7 @@ typedef struct array_bytes {
 
 /* ---- shapes */
 
-/* Rows that masks and the bias may be asked for, and columns. */
+/* rows_asked and columns_asked count what masks and the bias may be asked for. */
 static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
@@ -39,7 +39,8 @@ static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
     return s->column + s->kv_len;
 }
 
-/* What a device may ask for: elements along the axes of a call, rows and columns of pairs. */
+/* asked counts what a device may ask for: elements along the axes of a call, rows and columns of
+ * pairs. */
 typedef struct asked {
     call_axes axes;
     int64_t rows, columns;
@@ -60,7 +61,8 @@ static asked asked_of(const attn_problem *pr)
     return all;
 }
 
-/* Whether the sequences of the batch lie one after the other along the axis of rows or keys. */
+/* lies_packed returns whether the sequences of the batch lie one after the other along the axis of
+ * rows or keys. */
 static int lies_packed(const call_field *f, const call_axes *x)
 {
     const int axis = f->axis[2] ? f->axis[2] : f->axis[3];
@@ -69,7 +71,7 @@ static int lies_packed(const call_field *f, const call_axes *x)
            (x->packed_kv && (axis == AXIS_KEY || (list && axis == AXIS_SEQ_KV)));
 }
 
-/* The array of a field, whose strides are resolved; those that it has not are packed. */
+/* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
     int64_t packed = 1;
@@ -95,7 +97,7 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
     return a;
 }
 
-/* Which array of the device a field's is in this call, or NO_ARRAY. */
+/* array_in_call tells which array of the device a field's is in this call, or NO_ARRAY. */
 static int array_in_call(int which, const attn_params *p, int gradients)
 {
     switch (which) {
@@ -116,7 +118,7 @@ static int array_in_call(int which, const attn_params *p, int gradients)
     }
 }
 
-/* The columns of a CSR mask: as many as its largest offset says. */
+/* columns_array gives the columns of a CSR mask, as many as its largest offset says. */
 static array columns_array(const attn_params *p, const asked *all)
 {
     const attn_block_mask *m = &p->block_mask;
@@ -131,7 +133,7 @@ static array columns_array(const attn_params *p, const asked *all)
     return a;
 }
 
-/* dbias or dslopes. */
+/* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
     array a;
@@ -146,13 +148,13 @@ static array sums_array(const attn_sum_axes *sum)
     return a;
 }
 
-/* Different elements along an axis. */
+/* held_along counts the different elements along an axis. */
 static int64_t held_along(const array *a, int axis)
 {
     return a->stride[axis] ? a->count[axis] : min64(a->count[axis], 1);
 }
 
-/* The byte that has bit n, which may be below 0. */
+/* byte_of_bit gives the byte that has bit n, which may be below 0. */
 static int64_t byte_of_bit(int64_t n)
 {
     return n >= 0 ? n / 8 : -((7 - n) / 8);
@@ -181,8 +183,8 @@ static array_bytes bytes_of_array(const array *a)
 
 /* ---- copies */
 
-/* Strides of a copy: row-major without gaps; axes that are broadcast stay so. Rows of bits begin at
- * whole bytes. Returns the bytes needed. */
+/* pack_strides sets the strides of a copy, row-major without gaps; axes that are broadcast stay so,
+ * and rows of bits begin at whole bytes. It returns the bytes needed. */
 static int64_t pack_strides(const array *a, int64_t packed[4])
 {
     int64_t elements = 1;
@@ -196,7 +198,7 @@ static int64_t pack_strides(const array *a, int64_t packed[4])
     return elements * a->bits / 8;
 }
 
-/* Which way a copy goes. */
+/* An array_copy is an array and its copy, and which way elements go. */
 typedef struct array_copy {
     const array *host;
     const int64_t *stride; /* of the copy, packed */
@@ -216,7 +218,8 @@ static void copy_bits(const array *a, uint8_t *to, int64_t to_at, int64_t from_a
     }
 }
 
-/* Elements that lie one after the other, from `host` of the array and `packed` of its copy on. */
+/* copy_elements copies n elements that lie one after the other, from element `host` of the array
+ * and element `packed` of its copy on. */
 static void copy_elements(const array_copy *c, int64_t host, int64_t packed, int64_t n)
 {
     const int64_t bytes = c->host->bits / 8;
@@ -225,7 +228,7 @@ static void copy_elements(const array_copy *c, int64_t host, int64_t packed, int
     memcpy(c->back ? mine : there, c->back ? there : mine, (size_t)(n * bytes));
 }
 
-/* Row (x, y, z) of the last axis. */
+/* copy_row copies row (x, y, z) of the last axis. */
 static void copy_row(const array_copy *c, int64_t x, int64_t y, int64_t z)
 {
     const array *a = c->host;
@@ -252,7 +255,7 @@ static void copy_all(const array_copy *c)
                 copy_row(c, x, y, z);
 }
 
-/* Rows in use: padded ones are neither read nor written. */
+/* copy_rows copies the rows in use: padded ones are neither read nor written. */
 static void copy_rows(const attn_sequence *s, const array_copy *c)
 {
     int64_t h, i;
@@ -261,7 +264,7 @@ static void copy_rows(const attn_sequence *s, const array_copy *c)
             copy_row(c, s->b, h, i);
 }
 
-/* Keys in use, wherever they lie. */
+/* copy_keys copies the keys in use, wherever they lie. */
 static void copy_keys(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     key_place at;
@@ -280,7 +283,7 @@ static void copy_keys(const attn_params *p, const attn_sequence *s, const array_
     }
 }
 
-/* Rows that logits are asked of, and that exist. */
+/* copy_chosen copies the rows that logits are asked of, if they exist. */
 static void copy_chosen(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     const int32_t *list = p->logits.rows;

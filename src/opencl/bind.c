@@ -1,11 +1,11 @@
-/* src/opencl/bind.c - where the arrays of a call lie on the device, and how they come there and back.
+/* src/opencl/bind.c - where arrays of a call lie on the device, and how they get there and back.
  * SPDX-License-Identifier: MIT
  */
 #pragma once
 
 #include "session.c"
 
-/* The caller's buffer that has the array, or NULL. */
+/* named_buffer finds the caller's buffer that has the array, or gives NULL. */
 static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const void *data)
 {
     int i;
@@ -18,8 +18,9 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
     return NULL;
 }
 
-/* The caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer with
- * CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its arrays. */
+/* memory_of gives the caller's memory. A buffer of SVM has its storage (OpenCL 2.0, clCreateBuffer
+ * with CL_MEM_USE_HOST_PTR), but two of the same bytes would be undefined: one serves all its
+ * arrays. */
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
     shared_array *found = s->shared;
@@ -43,13 +44,14 @@ static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
     return found->memory;
 }
 
-/* Bytes from the caller's address to the array's element 0. */
+/* bytes_into counts the bytes from the caller's address to the array's element 0. */
 static int64_t bytes_into(const attn_opencl_buffer *named, const array *a)
 {
     return (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
 }
 
-/* Whether the array lies where the caller's buffer says, and that is in its memory. */
+/* fits_named returns whether the array lies where the caller's buffer says, and that is in its
+ * memory. */
 static int fits_named(session *s, const attn_opencl_buffer *named, const array *a,
                       const array_bytes *all)
 {
@@ -71,7 +73,7 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* Brings what the call reads of an array to its copy, or what it has written back. */
+/* move_copy brings what the call reads of an array to its copy, or what it has written back. */
 static void move_copy(session *s, const bound *b, int64_t bytes, int back)
 {
     array_copy c;
@@ -85,8 +87,8 @@ static void move_copy(session *s, const bound *b, int64_t bytes, int back)
     unmap_buffer(s, b->memory, c.at);
 }
 
-/* The array becomes an argument of kernels. number: where its offset goes, and its strides behind,
- * as many as it has there. */
+/* bind_array makes the array an argument of kernels. Its offset becomes numbers[number], and its
+ * first strides those behind it. */
 static void bind_array(session *s, int which, const array *a, int number, int strides)
 {
     const attn_opencl_buffer *named = named_buffer(s->call, a->data);
@@ -123,7 +125,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
         s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* Waits for the device and brings what it has written to the host. */
+/* fetch_array waits for the device and brings what it has written to the host. */
 static void fetch_array(session *s, const bound *b)
 {
     int64_t packed[4];
@@ -149,7 +151,7 @@ static void bind_fields(session *s, field_walk w, const asked *all, int gradient
     }
 }
 
-/* g: NULL for attn_forward. */
+/* bind_arrays binds those of attn_forward where g is NULL. */
 static void bind_arrays(session *s, const attn_gradient_call *g)
 {
     const asked all = asked_of(s->pr);

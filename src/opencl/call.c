@@ -5,7 +5,7 @@
 
 #include "gradients.c"
 
-/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
+/* Sequences and then tiles are described behind the session in the workspace. */
 static int64_t *sequences_of(session *s)
 {
     return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
@@ -37,7 +37,7 @@ static void describe_call(session *s)
             new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
 }
 
-/* What the call waits for, and what is waited for at its end. */
+/* await_inputs has the device wait for the caller's events. */
 static void await_inputs(session *s)
 {
     if (s->call->num_wait > 0 && !s->call->wait)
@@ -80,7 +80,7 @@ static attn_status report(const session *s)
     return ATTN_ERR_CALLBACK;
 }
 
-/* A session at the start of the workspace, or NULL: it is too small. */
+/* open_session makes a session at the start of the workspace, or gives NULL: it is too small. */
 static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
                              const device_plan *pl, void *workspace, size_t bytes)
 {
@@ -102,7 +102,8 @@ static session *open_session(const attn_opencl_call *how, const attn_problem *pr
     return s;
 }
 
-/* g: NULL for attn_forward. */
+/* run_within runs attn_forward where g is NULL, else attn_backward. Arrays are copied before the
+ * device waits for the caller's events: those must not hold copies of the host's. */
 static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
                               const attn_problem *pr, const attn_gradient_call *g, void *workspace,
                               size_t bytes)
@@ -113,8 +114,7 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
         return ATTN_ERR_WORKSPACE;
     if (g)
         fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
-    bind_arrays(s,
-                g); /* before waiting for the caller's events: copies of the host's are not held */
+    bind_arrays(s, g);
     describe_call(s);
     await_inputs(s);
     if (g)

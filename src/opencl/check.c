@@ -18,7 +18,8 @@ static uint32_t mixed(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* A number with a random significand, 2^low <= |x| < 2^high; sometimes with all bits set. */
+/* check_number makes a number with a random significand, 2^low <= |x| < 2^high; some have all bits
+ * set. */
 static float check_number(uint32_t seed, int low, int high)
 {
     const uint32_t u = mixed(seed), exponent = (uint32_t)(127 + low) + u % (uint32_t)(high - low);
@@ -68,7 +69,7 @@ static float product_sum(float x, float y, float z)
     return r;
 }
 
-/* What operation i must give, in bits. */
+/* right_answer gives the bits that operation i must give. */
 static uint32_t right_answer(const check_data *d, int i)
 {
     const float *x = &d->in[3 * i];
@@ -124,7 +125,7 @@ static void compare_checks(attn_opencl *gpu, const check_data *d)
         }
 }
 
-/* Fills in info.exact. */
+/* check_device fills in info.exact. */
 static void check_device(attn_opencl *gpu)
 {
     check_data *d = &gpu->check;

@@ -10,7 +10,7 @@ static int64_t float_number(float x)
     return (int64_t)bits_of(x);
 }
 
-/* Those of the problem and the plan; fields have told theirs. */
+/* fill_numbers sets what kernels are told of fields, of the problem and of the plan. */
 static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
 {
     const attn_params *p = &pr->p;
@@ -47,7 +47,7 @@ static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
     n[N_VALUE_SLICES] = g->dv.data ? ceil_div(p->head_dim_v, columns) : 0;
 }
 
-/* numbers: with the strides of arrays. */
+/* describe_sequences needs numbers that have the strides of arrays already. */
 static void describe_sequences(const attn_problem *pr, const int64_t *numbers, int64_t *to)
 {
     const attn_params *p = &pr->p;
@@ -67,7 +67,7 @@ static void describe_sequences(const attn_problem *pr, const int64_t *numbers, i
     }
 }
 
-/* The last rows of a sequence first: with a causal mask they have most to do. */
+/* describe_tiles begins with the last rows of a sequence, which a causal mask gives most to do. */
 static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_t *to)
 {
     const int64_t rows = pl->forward.rows;

@@ -39,7 +39,7 @@ static void say(const attn_opencl *gpu, int level, const char *sentence)
         gpu->log(gpu->log_user, level, sentence);
 }
 
-/* why = "text: error -5 (out of resources)" */
+/* explain_error says "what: OpenCL error -5 (out of resources)". */
 static void explain_error(text *why, const char *what, cl_int error)
 {
     put(why, what);
@@ -94,7 +94,7 @@ static uint64_t device_number(const attn_opencl *gpu, cl_handle device, cl_uint 
 #define DEVICE_ULONG(device, what) device_number(gpu, device, what, 8)
 #define DEVICE_SIZE(device, what) device_number(gpu, device, what, sizeof(size_t))
 
-/* Text of a device or, with `platform`, of its platform. */
+/* device_text reads a text of a device or, with `platform`, of its platform. */
 static void device_text(const attn_opencl *gpu, cl_handle device, int platform, cl_uint what,
                         char *to, size_t bytes)
 {
@@ -112,7 +112,7 @@ static void device_text(const attn_opencl *gpu, cl_handle device, int platform, 
     put(&out, words);
 }
 
-/* Whether `part` occurs in `whole`, letter for letter. */
+/* holds returns whether `part` occurs in `whole`, letter for letter. */
 static int holds(const char *whole, const char *part)
 {
     const size_t length = strlen(part);
@@ -130,7 +130,7 @@ static uint32_t host_is_little(void)
     return first;
 }
 
-/* Why the device cannot run the kernels; NULL = it can. */
+/* device_fault says why the device cannot run the kernels, or gives NULL: it can. */
 static const char *device_fault(const attn_opencl *gpu, cl_handle device)
 {
     if (!DEVICE_UINT(device, CL_DEVICE_AVAILABLE))
@@ -159,7 +159,7 @@ static void list_device(const attn_opencl *gpu, cl_handle device, attn_opencl_de
     device_text(gpu, device, 1, CL_PLATFORM_NAME, to->platform, sizeof to->platform);
 }
 
-/* Rank among others; 0 = it cannot be used, or is not the one that is wanted. */
+/* rank_device ranks a device among others; one that cannot be used, or is not wanted, has 0. */
 static double rank_device(const attn_opencl_device *d, const char *wanted)
 {
     if (!d->usable || (wanted && !holds(d->device, wanted) && !holds(d->platform, wanted)))
@@ -167,7 +167,7 @@ static double rank_device(const attn_opencl_device *d, const char *wanted)
     return (d->gpu ? 1e6 : 1) * (1 + (double)d->compute_units);
 }
 
-/* What a walk over the devices of all platforms finds. */
+/* A device_walk goes over the devices of all platforms. */
 typedef struct device_walk {
     cl_uint platforms, devices;
     const char *wanted;
@@ -250,7 +250,7 @@ static void describe_device(attn_opencl *gpu)
     memcpy(info->platform, found.platform, sizeof info->platform);
 }
 
-/* Kernels of a call rely on the order in which they were handed over. */
+/* is_in_order matters: kernels of a call rely on the order in which they were handed over. */
 static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 {
     cl_flags properties = 0;
@@ -259,7 +259,7 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
            !(properties & CL_QUEUE_OUT_OF_ORDER);
 }
 
-/* The caller's context, device and queue, or our own. */
+/* open_queue takes the caller's context, device and queue, or makes our own. */
 static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
 {
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);

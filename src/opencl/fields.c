@@ -9,10 +9,10 @@
 #include "../../kernels.cl" /* for its numbers: the kernels are left out */
 #include "../backward/fields.c"
 
-/* Arrays that a device has. */
+/* A device_array is an array that the device has. */
 enum device_array {
     NO_ARRAY,
-    IN_Q, /* those that kernels read in the order of their arguments: INPUTS in kernels.cl */
+    IN_Q, /* kernels read these, in the order of their arguments: INPUTS in kernels.cl */
     IN_K,
     IN_V,
     IN_TABLE,
@@ -27,11 +27,11 @@ enum device_array {
     IN_TREE,
     IN_SLOPES,
     IN_SINKS,
-    IN_O, /* of gradients only */
+    IN_O, /* only gradients read these */
     IN_LSE,
     IN_DOUT,
     IN_DLSE,
-    OUT_O, /* those that they write */
+    OUT_O, /* kernels write these */
     OUT_LSE,
     OUT_M,
     OUT_L,
@@ -46,7 +46,7 @@ enum device_array {
     ARRAY_COUNT
 };
 
-/* Which elements of an array a call reads or writes. */
+/* A reach says which elements of an array a call reads or writes. */
 enum reach { REACH_ALL, REACH_ROWS, REACH_KEYS, REACH_CHOSEN };
 
 typedef struct device_field {
@@ -64,7 +64,7 @@ typedef struct device_field {
 #define ARRAY(member, name, which, elements)                                                       \
     .offset = AT(member), .number = name, .array = which, .reach = elements
 
-/* In the order of call_fields. A field that is not here is refused. */
+/* The rows are in the order of call_fields. A field that has none is refused. */
 #define AT(member) offsetof(attn_params, member)
 static const device_field device_fields[] = {
     { HOST(batch) },
@@ -142,7 +142,7 @@ static const device_field device_fields[] = {
 };
 #undef AT
 
-/* In the order of gradient_fields. */
+/* The rows are in the order of gradient_fields. */
 #define AT(member) offsetof(attn_gradients, member)
 static const device_field device_gradient_fields[] = {
     { NUMBER(dout.dtype, N_DOUT_TYPE) },
@@ -160,7 +160,7 @@ static const device_field device_gradient_fields[] = {
 };
 #undef AT
 
-/* A walk over the fields of a call, or of its gradients, and their rows. */
+/* A field_walk goes over the fields of a call, or of its gradients, and their rows. */
 typedef struct field_walk {
     const call_field *fields, *f; /* all, the present one */
     int count, done;
@@ -191,7 +191,7 @@ static int next_field(field_walk *w)
     return 1;
 }
 
-/* What the call asks for, by flag. */
+/* flags_of has a flag for each thing that the fields ask for. */
 static int64_t flags_of(field_walk w)
 {
     int64_t all = 0;
@@ -201,7 +201,7 @@ static int64_t flags_of(field_walk w)
     return all;
 }
 
-/* Numbers that kernels read as they are in the fields. */
+/* copy_numbers copies the numbers that kernels read as they are in the fields. */
 static void copy_numbers(field_walk w, int64_t *numbers)
 {
     while (next_field(&w))
@@ -209,7 +209,7 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* Whether a field is set that devices do not know; *why then says which. */
+/* refuse_unknown returns whether a field is set that devices do not know; *why then says which. */
 static int refuse_unknown(const attn_params *p, text *why)
 {
     field_walk w = walk_fields(p);

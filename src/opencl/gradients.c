@@ -18,8 +18,8 @@ static void launch_statistics(session *s, cl_handle stats)
     close_launch(&l, "statistics", global, local);
 }
 
-/* Kernel `name`, a group for each of the tiles and slices, kv heads and sequences. Results go to
- * outputs first..last. */
+/* launch_gradients launches kernel `name` with a group for each of the tiles and slices, kv heads
+ * and sequences. Results go to arrays first to last. */
 static void launch_gradients(session *s, const char *name, int64_t tiles, int64_t slices,
                              cl_handle stats, int first, int last)
 {
@@ -48,7 +48,7 @@ static void launch_sinks(session *s, cl_handle stats)
     close_launch(&l, "sink_gradients", global, local);
 }
 
-/* A sum over pairs: dbias or dslopes. */
+/* A pair_sum is a sum over pairs: dbias or dslopes. */
 typedef struct pair_sum {
     const attn_sum_axes *axes;
     int number; /* its first number */
@@ -71,7 +71,7 @@ static void launch_sum_ends(session *s, const pair_sum *sum, int first)
     close_launch(&l, "sum_ends", global, local);
 }
 
-/* By tiles of the rows or keys of a head. */
+/* launch_tiles_of_sum adds up tiles of the rows or keys of a head. */
 static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *name, int64_t tiles,
                                 int64_t b, int64_t head)
 {
@@ -102,7 +102,7 @@ static void launch_row_sums(session *s, const pair_sum *sum, int64_t b, int64_t 
     close_launch(&l, "add_row_sums", one, one);
 }
 
-/* Heads and sequences one after the other, as docs/canon.md has it. */
+/* run_sum takes heads and sequences one after the other, as docs/canon.md has it. */
 static void run_sum(session *s, const pair_sum *sum)
 {
     const attn_params *p = &s->pr->p;

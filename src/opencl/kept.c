@@ -18,7 +18,7 @@ static uint64_t whole_words_of(uint64_t bytes)
     return (bytes + 7) / 8 * 8;
 }
 
-/* FNV-1a: another byte anywhere gives another sum. */
+/* add_to_sum is FNV-1a: another byte anywhere gives another sum. */
 static uint64_t add_to_sum(uint64_t sum, const void *bytes, size_t count)
 {
     const unsigned char *at = (const unsigned char *)bytes;
@@ -28,7 +28,7 @@ static uint64_t add_to_sum(uint64_t sum, const void *bytes, size_t count)
     return sum;
 }
 
-/* Of everything behind KEPT_SUM. */
+/* sum_of_kept sums everything behind KEPT_SUM. */
 static uint64_t sum_of_kept(const unsigned char *from, size_t bytes)
 {
     const size_t before = (KEPT_SUM + 1) * sizeof(uint64_t);
@@ -54,7 +54,8 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
     return key;
 }
 
-/* Bytes of the program's binary for our device, which go to `to` unless it is NULL; 0 = none. */
+/* read_binary writes the program's binary for our device to `to` unless it is NULL, and returns its
+ * bytes; 0 means that there is none. */
 static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned char *to)
 {
     cl_handle devices[MOST_DEVICES];
@@ -75,7 +76,8 @@ static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned ch
     return sizes[d];
 }
 
-/* Number, bytes, binary of one program to `to`, as far as it has room; returns the bytes needed. */
+/* keep_program writes number, bytes and binary of one program to `to` if it has room for them, and
+ * returns the bytes needed. */
 static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to, size_t room)
 {
     const cl_handle program = LOAD(&gpu->programs[number]);
@@ -118,7 +120,8 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
     return at;
 }
 
-/* The program at *at, which moves behind it; 0 = none lies there within the bytes. */
+/* next_kept reads the program at *at, which moves behind it, or returns 0: none lies there within
+ * the bytes. */
 static int next_kept(const unsigned char *from, uint64_t bytes, uint64_t *at, kept_program *k)
 {
     uint64_t words[2];
@@ -135,7 +138,7 @@ static int next_kept(const unsigned char *from, uint64_t bytes, uint64_t *at, ke
     return 1;
 }
 
-/* Whether the programs that the head promises fill the bytes. */
+/* fills_kept returns whether the programs that the head promises fill the bytes. */
 static int fills_kept(const unsigned char *from, uint64_t bytes, uint64_t programs)
 {
     uint64_t at = KEPT_HEAD * sizeof(uint64_t);
@@ -145,7 +148,7 @@ static int fills_kept(const unsigned char *from, uint64_t bytes, uint64_t progra
     return programs == 0 && at == bytes;
 }
 
-/* Why the bytes are not kept programs for this device, or NULL. */
+/* kept_fault says why the bytes are not kept programs for this device, or gives NULL. */
 static const char *kept_fault(const attn_opencl *gpu, const unsigned char *from, size_t bytes)
 {
     uint64_t head[KEPT_HEAD];
@@ -163,7 +166,7 @@ static const char *kept_fault(const attn_opencl *gpu, const unsigned char *from,
     return fills_kept(from, bytes, head[KEPT_PROGRAMS]) ? NULL : "kept programs: damaged";
 }
 
-/* A program that the driver refuses is built from source when it is needed. */
+/* take_program leaves out what the driver refuses: it is built from source when it is needed. */
 static void take_program(attn_opencl *gpu, const kept_program *k)
 {
     const variant v = variant_of((int)k->number);

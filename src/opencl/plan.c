@@ -23,7 +23,7 @@ typedef struct variant {
 
 enum { MIXED = 3 };
 
-/* What the plan depends on besides the problem. */
+/* The plan depends on device_limits besides the problem. */
 typedef struct device_limits {
     int compute_units;
     size_t local_bytes, allocation_bytes;
@@ -34,14 +34,15 @@ typedef struct device_limits {
 typedef struct device_plan {
     variant forward;
     int64_t tiles, parts, slices, items, groups;
-    int64_t chunk_keys, part_keys, levels;
+    int64_t chunk_keys, part_keys;
+    int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
-/* Local memory of a work-group of the kernel forward: see its arrays. */
+/* local_bytes_of counts the local memory of a work-group of the kernel forward: see its arrays. */
 static int64_t local_bytes_of(int rows, int columns)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
@@ -49,11 +50,6 @@ static int64_t local_bytes_of(int rows, int columns)
     const int64_t blocks = CL_BN / CL_BLOCK;
     return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
            8 * (rows + 2 * CL_BN);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 static int64_t most_of(const attn_problem *pr,
@@ -67,7 +63,8 @@ static int64_t most_of(const attn_problem *pr,
     return most;
 }
 
-/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
+/* parts_of counts the parts of part_keys each, counted from n = 0, that the keys of a sequence
+ * touch. */
 static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
 {
     if (s->kv_len == 0)
@@ -75,14 +72,14 @@ static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
     return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
 }
 
-/* Chunks likewise. */
+/* chunks_of counts chunks likewise. */
 static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
     return parts_of(s, ATTN_CHUNK);
 }
 
-/* The most of any sequence, at least 1. */
+/* count_parts gives the most parts of any sequence, at least 1. */
 static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
     int64_t b, most = 1;
@@ -98,12 +95,12 @@ static int64_t count_tiles(const attn_problem *pr, int rows)
     int64_t b, n = 0;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        n += round_up(s.q_len * pr->group, rows) / rows;
+        n += ceil_div(s.q_len * pr->group, rows);
     }
     return n;
 }
 
-/* What must be asked pair by pair; callbacks are refused before. */
+/* These flags must be asked pair by pair; callbacks are refused before. */
 #define F_BY_PAIR                                                                                  \
     (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
      F_ALIBI | F_DROPOUT)
@@ -113,7 +110,8 @@ static int has_pairs(const attn_params *p)
     return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
-/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
+/* divide_keys divides the keys of few tiles, which do not fill the device. Exact parts are nodes of
+ * the tree. */
 static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
     const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
@@ -131,16 +129,6 @@ static void divide_keys(const attn_problem *pr, const device_limits *limits, dev
             pl->part_keys = WHOLE;
     }
     pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
-}
-
-/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
- * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
-static int64_t levels_for(int64_t chunks)
-{
-    int64_t levels = 0;
-    for (; chunks > 1; chunks = (chunks + 1) / 2)
-        levels++;
-    return levels;
 }
 
 static int writes_values(const attn_params *p)
@@ -169,6 +157,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    int64_t chunks;
     device_plan pl;
     memset(&pl, 0, sizeof pl);
     pl.forward.part = PART_FORWARD;
@@ -181,11 +170,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
            local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
         pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
-    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels =
-        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    pl.levels = limits->exact ? tree_levels(chunks) : 0;
     pl.groups =
         pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
@@ -198,7 +187,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     return pl;
 }
 
-/* Rows of all heads, as in state_row. */
+/* all_rows counts the rows of all heads, as state_row numbers them. */
 static int64_t all_rows(const attn_params *p)
 {
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
@@ -210,7 +199,7 @@ static int64_t gradient_local_bytes(const device_plan *pl)
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
 }
 
-/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+/* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
 static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
     const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
@@ -231,13 +220,13 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
     return pl;
 }
 
-/* gradients: of attn_backward. */
+/* plan_device plans attn_backward where gradients is nonzero, else attn_forward. */
 static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
 {
     return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
 }
 
-/* Of the textbook: the logits of a head, and a factor for each row. */
+/* matrix_bytes counts the bytes of the logits of a head, which the textbook stores. */
 static int64_t matrix_bytes(const attn_problem *pr)
 {
     const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
@@ -249,7 +238,7 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-/* Whether one applies; *why is then the first. */
+/* refuse returns whether one of the refusals applies; *why then has the first. */
 static int refuse(const refusal *refusals, int count, text *why)
 {
     int i = 0;
@@ -259,7 +248,7 @@ static int refuse(const refusal *refusals, int count, text *why)
     return i < count;
 }
 
-/* Whether no device of these limits can run the call; *why then says why. */
+/* refuse_plan returns whether no device of these limits can run the call; *why then says why. */
 static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
                        text *why)
 {

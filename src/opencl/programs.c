@@ -76,8 +76,8 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
 #define COUNT_ONE(at) (*(at))++
 #endif
 
-/* What the compiler said, if anything; one thread of several that build at once is heard. A log is
- * given whole or not at all. */
+/* keep_build_log keeps what the compiler said, if anything. Of several threads that build at once
+ * one is heard. A log is given whole or not at all. */
 static void keep_build_log(attn_opencl *gpu, cl_handle program, int failed)
 {
     text log = text_in(gpu->build_log, sizeof gpu->build_log);
@@ -101,7 +101,7 @@ static void keep_build_log(attn_opencl *gpu, cl_handle program, int failed)
     STORE(&gpu->log_taken, 0);
 }
 
-/* Builds the program that was created, or releases it. */
+/* finish_program builds the program that was created, or releases it. */
 static cl_handle finish_program(attn_opencl *gpu, const variant *v, cl_handle program,
                                 cl_int *error)
 {
@@ -126,7 +126,8 @@ static cl_handle build_program(attn_opencl *gpu, const variant *v, cl_int *error
     return finish_program(gpu, v, program, error);
 }
 
-/* The program is in the slot, or another that was there before: which one is returned. */
+/* publish_program puts the program into its slot and returns the one that is there: another may
+ * have come first. */
 static cl_handle publish_program(attn_opencl *gpu, int number, cl_handle program)
 {
     cl_handle before = NULL;

@@ -5,7 +5,7 @@
 
 #include "trials.c"
 
-/* As attn_explain counts them; the pairs of a sequence that is masked are all counted, or half of
+/* call_flops counts as attn_explain does, but all pairs of a sequence that is masked, or half of
  * them if it is causal: what a mask hides is not worth a walk over it at every call. */
 static double call_flops(const attn_problem *pr)
 {
@@ -24,8 +24,8 @@ static const char times_or_event[] =
     "times are known when a call has ended: with event it returns before";
 static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
 
-/* Whether the CPU cannot take the call: the caller waits for the device's event, or has arrays
- * there. g: NULL for attn_forward. */
+/* is_bound returns whether the CPU cannot take the call: the caller waits for the device's event,
+ * or has arrays there. g is NULL for attn_forward. */
 static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
 {
     const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
@@ -45,7 +45,8 @@ static int is_bound(const attn_opencl_call *how, const attn_params *p, const att
     return found;
 }
 
-/* Whether the host would have to fetch an array that the call writes; *why then says which. */
+/* has_host_output returns whether the host would have to fetch an array that the call writes; *why
+ * then says which. */
 static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
                            int gradients, text *why)
 {
@@ -61,7 +62,7 @@ static int has_host_output(const attn_opencl_call *how, const attn_params *p, fi
     return 0;
 }
 
-/* Likewise of sums over pairs. */
+/* is_host_sum asks the same of a sum over pairs. */
 static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
                        text *why)
 {
@@ -72,7 +73,8 @@ static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, co
     return 1;
 }
 
-/* Whether anything of the call but its plan, of the object or its options stands against it. */
+/* refuse_call returns whether anything of the call but its plan, of the object or of its options
+ * stands against it; *why then says what. */
 static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
                        const attn_gradient_call *g, text *why)
 {
@@ -94,7 +96,7 @@ static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
     return refuse(others, COUNT_OF(others), why);
 }
 
-/* Whether the device takes the call: *why, maybe empty, says why not. */
+/* takes returns whether the device takes the call; *why says why not. */
 static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                  text *why)
 {
@@ -115,7 +117,7 @@ static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn
     return fault == NULL;
 }
 
-/* As backends answer: see attn_backend. */
+/* answer answers as backends do: see attn_backend. */
 static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                   text why)
 {

@@ -5,7 +5,7 @@
 
 #include "bind.c"
 
-/* The programs of rows and of the textbook do not depend on tiles. */
+/* simple_variant names a program of rows or of the textbook, which do not depend on tiles. */
 static variant simple_variant(const session *s, int part)
 {
     variant v = s->pl.forward;
@@ -16,7 +16,7 @@ static variant simple_variant(const session *s, int part)
     return v;
 }
 
-/* OUTPUTS in kernels.cl, and the tiles. */
+/* add_results adds OUTPUTS in kernels.cl, and the tiles. */
 static void add_results(launch *l)
 {
     int out;

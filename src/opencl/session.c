@@ -10,10 +10,10 @@
 
 enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
-/* Where an array lies: in the caller's buffer, in the host's memory, in a copy. */
+/* A place says where an array lies: in the caller's buffer, in the host's memory, in a copy. */
 enum place { NAMED, IN_PLACE, COPIED };
 
-/* An array of the call on the device. */
+/* A bound array is one that the device has for the time of the call. */
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
@@ -22,7 +22,7 @@ typedef struct bound {
     int place;         /* enum place */
 } bound;
 
-/* Where time goes: from the start of one command to the end of another, or the same. */
+/* A timed span goes from the start of one command to the end of another, or of the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
 typedef struct timed {
     cl_handle first, last;
@@ -30,7 +30,7 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* SVM of the caller as a buffer. */
+/* A shared_array is SVM of the caller as a buffer. */
 typedef struct shared_array {
     const void *of;
     cl_handle memory;
@@ -73,7 +73,7 @@ static double seconds_at(const session *s, cl_handle event, cl_uint what)
     return (double)nanoseconds * 1e-9;
 }
 
-/* Waits for the commands and counts their times. */
+/* read_times waits for the commands and counts their times. */
 static void read_times(session *s)
 {
     attn_opencl_times *to = s->call->times;
@@ -92,7 +92,8 @@ static void read_times(session *s)
     }
 }
 
-/* Where the next command puts its event, which begins a span; NULL = nobody asks. */
+/* begin_span tells where the next command puts its event, which begins a span, or gives NULL where
+ * nobody asks for times. */
 static cl_handle *begin_span(session *s, int on)
 {
     timed *t;
@@ -106,13 +107,13 @@ static cl_handle *begin_span(session *s, int on)
     return &t->first;
 }
 
-/* Where the command that ends the span puts its event. */
+/* end_span tells where the command that ends the span puts its event. */
 static cl_handle *end_span(session *s)
 {
     return s->call->times ? &s->timed[s->timed_count].last : NULL;
 }
 
-/* The span's commands are enqueued. */
+/* keep_span keeps the span when its commands are enqueued. */
 static void keep_span(session *s)
 {
     timed *t = &s->timed[s->timed_count];
@@ -124,8 +125,8 @@ static void keep_span(session *s)
         s->timed_count++;
 }
 
-/* A buffer for the time of this call; NULL after an error. bytes may be 0 without an array of the
- * host. */
+/* new_buffer makes a buffer for the time of this call, or gives NULL after an error. bytes may be 0
+ * where host is NULL. */
 static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *host, const char *what)
 {
     cl_int error = CL_SUCCESS;
@@ -210,7 +211,7 @@ static launch open_launch(session *s, const variant *v, const char *name)
     return l;
 }
 
-/* Enqueues the kernel and releases it. */
+/* close_launch enqueues the kernel and releases it. */
 static void close_launch(launch *l, const char *name, const size_t global[3], const size_t local[3])
 {
     session *s = l->s;

@@ -6,8 +6,9 @@
  */
 #pragma once
 
-#include "check.c"
+#include "../storage.c"
 #include "call.c"
+#include "check.c"
 
 enum verdict { UNTRIED, TRUSTED, DROPPED };
 
@@ -32,7 +33,7 @@ typedef struct trial_results {
     float dbias[TRIAL_KEYS], dsinks[TRIAL_HEADS], dslopes[TRIAL_HEADS];
 } trial_results;
 
-/* What the device has a copy of. */
+/* The device has a copy of trial_arrays. */
 typedef struct trial_arrays {
     float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
     float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
@@ -54,20 +55,17 @@ typedef struct trial {
     trial_results device;
 } trial;
 
-/* n numbers of -most..most, as they are stored. */
+/* fill_random stores n numbers of -most..most. */
 static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
 {
     int64_t i;
     for (i = 0; i < n; i++) {
         const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        if (dtype == ATTN_F32)
-            ((float *)to)[i] = x;
-        else
-            ((uint16_t *)to)[i] = dtype == ATTN_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+        storages[dtype].store(to, i, x);
     }
 }
 
-/* A problem whose plan is the variant: sizes are no multiples of its tiles'. */
+/* describe_trial makes a problem whose plan is the variant; its sizes fill no tile. */
 static void describe_trial(attn_params *p, const variant *v)
 {
     p->batch = p->num_heads_kv = p->num_workers = 1;
@@ -116,7 +114,8 @@ static void fill_problem(trial *t, const variant *v, int part)
     t->limits.divide = part == PART_ROWS;
 }
 
-/* Gradients of all that there is a kernel for; so small that sums of them are up to 10. */
+/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
+ * them are up to 10. */
 static void fill_gradients(trial *t, const variant *v)
 {
     trial_arrays *a = &t->arrays;
@@ -141,7 +140,7 @@ static void fill_gradients(trial *t, const variant *v)
     g->dslopes = a->out.dslopes;
 }
 
-/* All but the problem. */
+/* place_trial sets all but the problem. */
 static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
 {
     memset(t, 0, sizeof *t);
@@ -154,7 +153,7 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->limits = limits_of(&gpu->info, gpu->exact);
 }
 
-/* Whether the device's results will do; by how much they are off at most. */
+/* is_near returns whether the device's results will do; *off is by how much they are off at most. */
 static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
@@ -192,7 +191,7 @@ static attn_status call_device(trial *t)
                       TRIAL_WORKSPACE);
 }
 
-/* The problem on the CPU and on the device; why not, if not. */
+/* run_trial returns whether CPU and device agree on the problem; *why says how they do not. */
 static int run_trial(trial *t, text *why)
 {
     const attn_opencl *gpu = t->how.gpu;
@@ -227,8 +226,8 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* On a queue of its own: the caller's may be waiting for the caller. UNTRIED where there is no
- * memory for it now. */
+/* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
+ * program stays UNTRIED where there is no memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
 {
     const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
@@ -272,8 +271,8 @@ static const char *const distrusted[PART_COUNT] = {
 
 static const char untried[] = "a kernel could not be checked before its first use";
 
-/* Of the program of this part, and of the kernel forward where it takes part: TRUSTED may be used.
- * gradients: of attn_backward. */
+/* verdict_on judges the program of this part, and the kernel forward where it takes part: what is
+ * TRUSTED may be used. gradients is nonzero for attn_backward. */
 static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
@@ -300,7 +299,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
     return now;
 }
 
-/* Why the call must not use its programs, or NULL. */
+/* distrust says why the call must not use its programs, or gives NULL. */
 static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
 {
     int part, found;
