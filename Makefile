@@ -221,10 +221,11 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 # library, whose files take longest, first. The first line comes before anything else is done.
 CPUS = $(shell nproc 2>/dev/null || echo 1)
 BENCH_OBJECTS := $(call objects,bench.c $(BENCH) $(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+NOT_COMPILED = $(filter-out $(wildcard $(BENCH_OBJECTS)),$(BENCH_OBJECTS))
 
 bench: ## naive against tiled on this machine, under a minute
-	@echo "compiling up to $(words $(BENCH_OBJECTS)) files, once, 45 s of CPU time in all" \
-	  "on $(CPUS) CPUs; then measuring, about 20 s"
+	@echo "bench: $(if $(NOT_COMPILED),compiling $(words $(NOT_COMPILED)) files on $(CPUS) CPUs \
+	(all of them: 45 s of CPU time); then )measuring, about 20 s"
 	+$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(LIB) $(BUILD)/bench
 	$(RUN) $(BUILD)/bench --quick
 
@@ -286,9 +287,8 @@ check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/, every room of which compiles alone
 	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
 
-# What src/ makes keeps the style of its rooms. Set by hand: the examples; and src/simd.h, whose loops
-# begin with macros that clang-format takes for calls.
-FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(filter-out src/simd.h,$(ROOMS)) $(wildcard tests/*.[ch] tools/*.[ch]) \
+# What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tools/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \

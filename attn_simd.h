@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
- * A plain inclusion gives the seam alone. An ISA file (attn_simd_avx2.c, ...) defines ATTN_SIMD_FILE,
+ * A plain inclusion gives the seam alone. An ISA file (attn_simd_avx2.c, ...) defines ATTN_KERNEL_FILE,
  * includes this file, defines the operations below, and includes it again, which gives the table
  * kernels_ISA.
  *
@@ -275,7 +275,7 @@ struct attn_kernels {
 
 #endif /* ATTN_SEAM_H */
 
-#if !defined ATTN_SIMD_FILE              /* the seam alone */
+#if !defined ATTN_KERNEL_FILE            /* the seam alone */
 #elif !defined ISA && !defined SIMD_JOIN /* what the operations themselves are written with */
 
 #include <string.h>
@@ -848,22 +848,22 @@ INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *fro
     static void (*const ways[3][4])(const simd_block *) = { WAYS(qk_f32), WAYS(qk_f16),
                                                             WAYS(qk_bf16) };
     const int way = isa(way_of)(isa(rows_of)(k->lanes));
-    simd_block block = { .apart = apart * ROWS,
-                         .step = apart * k->step,
-                         .qt = k->qt,
-                         .whole = k->whole,
-                         .at = isa(first_of)(k->lanes),
-                         .ahead = k->ahead };
+    simd_block one = { .apart = apart * ROWS,
+                       .step = apart * k->step,
+                       .qt = k->qt,
+                       .whole = k->whole,
+                       .at = isa(first_of)(k->lanes),
+                       .ahead = k->ahead };
     int b;
     for (b = 0; b < apart; b++) {
         EACH(i, 4) {
             const int row = (b + turn * i) % apart;
-            block.from[i] = from[i] + row * k->step;
-            block.to[i] = s + (4 * apart * i + row) * ROWS;
+            one.from[i] = from[i] + row * k->step;
+            one.to[i] = s + (4 * apart * i + row) * ROWS;
         }
         if (k->ahead)
             k->ahead->lines = lines / apart;
-        ways[k->dtype][way](&block);
+        ways[k->dtype][way](&one);
     }
 }
 
@@ -1109,12 +1109,13 @@ INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
     int64_t d = 0;
     if (rows == 0)
         return 0;
-    for (; d + VL <= p->dim; d += d + widths[way] <= p->dim ? widths[way] : VL) {
-        const int whole = d + widths[way] <= p->dim;
+    while (d + VL <= p->dim) {
+        const int wide = d + widths[way] <= p->dim, width = wide ? widths[way] : VL;
         q.o = p->to + d * ROWS;
         q.column = d * ELEMENT(dtype);
-        q.calls = (p->dim - d) / (whole ? widths[way] : VL);
-        (whole ? ways : last)[dtype][way](&q);
+        q.calls = (p->dim - d) / width;
+        (wide ? ways : last)[dtype][way](&q);
+        d += width;
     }
     return d;
 }

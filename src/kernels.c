@@ -1,8 +1,8 @@
 /* src/kernels.c - the portable kernels.
  * SPDX-License-Identifier: MIT
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by
- * PORTABLE_SET below: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
+ * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 #pragma once
 

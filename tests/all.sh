@@ -17,7 +17,7 @@ echo "make test: $(${RUN:-} "$build/test" --list | grep -c .) groups of tests fo
     "CPU in $jobs processes, cases, symbols, every function of attn.h, examples, pages: about" \
     "$((jobs > 1 ? 1 : 2)) minutes; make check has the rest"
 
-trap 'kill $pids' INT TERM
+trap 'kill $pids 2> /dev/null; exit 1' INT TERM
 i=1
 while [ "$i" -le "$jobs" ]; do
     # shellcheck disable=SC2086 # words

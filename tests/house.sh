@@ -5,7 +5,8 @@
 #
 #     sh tests/house.sh BUILD        (which holds kernels_cl.inc; CC from the environment)
 #
-# Last a planted bug must be noticed: a room without the first of its includes.
+# A planted bug must be noticed: a room without the first of its includes. Last every text of
+# tools/mutants.txt must still occur once, so that a change of a room finds its mutants at once.
 set -u
 build=$1
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-house.XXXXXX") || exit 1
@@ -36,4 +37,5 @@ for file in $(find src -name '*.[ch]' ! -path 'src/api/*' | sort) src/api/attn.h
 done
 grep -v '^#include "numbers.c"' src/halves.c > "$work/planted.c"
 expect "a room without its include is noticed" not alone "$work/planted.c"
+expect "every mutant can be planted" sh tools/mutants.sh --check
 summary "the house"

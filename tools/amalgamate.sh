@@ -227,7 +227,6 @@ single() {
         for (i = 2; i < ARGC; i++) {
             copy(ARGV[i])
             forget(ARGV[i])
-            print "#undef ATTN_SIMD_H /* the next inclusion is a first one again */"
         }
         print "#undef ATTN_SINGLE"
         print "#endif"

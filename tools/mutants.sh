@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/mutants.sh [folder for builds, default build/mutants] [word in a line ...]
+#     sh tools/mutants.sh --check        whether every text can be planted, and ids are distinct
 #
 # tools/mutants.txt lists substitutions. Each is applied to a copy of src/. Only the file of the root
 # that holds the changed room is made anew, compiled (with the assertions of attn.c) and linked with
@@ -283,7 +284,38 @@ one() {
     printf '%-32s %s: %s\n' "$verdict" "$1" "$(field "$line" 6)" > "$at/verdict"
 }
 
+# Tells of each line whose text does not occur exactly once in its file, or whose id is not its own.
+check_list() {
+    awk -F ' ## ' '
+        function wrong(what) {
+            print "mutants.txt: " $1 ": " what
+            bad = 1
+        }
+        /^# section:/ { section = $0; sub(/^# section: /, "", section); sub(/ .*/, "", section) }
+        /^#/ || NF < 2 { next }
+        {
+            if (NF != 6)
+                wrong(NF " fields, not 6")
+            if (seen[$1]++ || index($1, section "-") != 1)
+                wrong("its id is not of its own, or not of section " section)
+            if (!($2 in lines))
+                while ((getline text[$2, ++lines[$2]] < $2) > 0)
+                    ;
+            count = 0
+            for (i = 1; i < lines[$2]; i++)
+                for (rest = text[$2, i]; (at = index(rest, $3)) > 0; count++)
+                    rest = substr(rest, at + length($3))
+            if (count != 1)
+                wrong("its text occurs " count " times in " $2)
+        }
+        END { exit bad }' "$list"
+}
+
 case $1 in
+--check)
+    check_list
+    exit
+    ;;
 --one)
     out=$2
     one "$3"
@@ -350,13 +382,7 @@ grep -E '^(killed|skipped)' "$out/table.txt" | sort
 grep -vE '^(killed|skipped)' "$out/table.txt" | sort
 awk '
     /^# section:/ { section = $3; least[section] = $4; count[section] = 0 }
-    / ## / && !/^#/ {
-        count[section]++
-        if (seen[$1]++ || index($1, section "-") != 1) {
-            print "its id is not of its own, or not of its section: " $0
-            bad = 1
-        }
-    }
+    / ## / && !/^#/ { count[section]++ }
     END {
         for (s in count)
             if (count[s] < least[s]) {
@@ -366,6 +392,7 @@ awk '
         exit bad
     }' "$list"
 enough=$?
+check_list || enough=1
 if [ -s "$out/unchanged" ]; then
     cat "$out/unchanged"
     enough=1
