@@ -1652,8 +1652,8 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 
 /* src/kernels.c - the portable kernels.
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by
- * PORTABLE_SET below: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
+ * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 
 /* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
