@@ -710,11 +710,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-static inline int64_t round_up(int64_t n, int64_t to)
-{
-    return ceil_div(n, to) * to;
-}
-
 /* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {
@@ -3603,7 +3598,7 @@ static void plan_inside(const problem *pr, plan *pl)
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
-    sp->columns = round_up(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK);
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 

@@ -594,11 +594,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-static inline int64_t round_up(int64_t n, int64_t to)
-{
-    return ceil_div(n, to) * to;
-}
-
 /* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {
@@ -2033,6 +2028,11 @@ static int64_t local_bytes_of(int rows, int columns)
     const int64_t blocks = CL_BN / CL_BLOCK;
     return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
            8 * (rows + 2 * CL_BN);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
 }
 
 static int64_t most_of(const attn_problem *pr,

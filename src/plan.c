@@ -217,7 +217,7 @@ static void plan_inside(const problem *pr, plan *pl)
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
-    sp->columns = round_up(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK);
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 

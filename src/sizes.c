@@ -80,11 +80,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-static inline int64_t round_up(int64_t n, int64_t to)
-{
-    return ceil_div(n, to) * to;
-}
-
 /* tree_levels counts the levels of a binary tree above its leaves. */
 static inline int tree_levels(int64_t leaves)
 {

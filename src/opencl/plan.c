@@ -52,6 +52,11 @@ static int64_t local_bytes_of(int rows, int columns)
            8 * (rows + 2 * CL_BN);
 }
 
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
+}
+
 static int64_t most_of(const attn_problem *pr,
                        int64_t (*of)(const attn_problem *, const attn_sequence *))
 {
