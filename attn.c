@@ -487,20 +487,38 @@ static inline void attn_next_line(attn_ahead *a)
     }
 }
 
-/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
- * over rows, which gradients need. */
+/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
+typedef struct attn_product {
+    float *to;             /* s [n][rows], or o [dim][rows] */
+    const float *by;       /* qt [dim][rows], or p [n][rows] */
+    const float *kv;       /* f32 rows of K or V, */
+    ptrdiff_t stride;      /* so many floats apart; */
+    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
+    int n;                 /* keys */
+    int64_t dim;           /* head_dim, or head_dim_v */
+    attn_lanes lanes;
+    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
+    attn_ahead *ahead;      /* NULL = nothing */
+} attn_product;
+
+/* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
-    const float *x; /* [n][rows] of a tile */
-    const float *b; /* [rows] so many floats apart: */
+    const float *x; /* [n][rows] */
+    const float *b; /* [rows] attn_outer.b_stride floats apart */
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
 
-typedef struct attn_terms {
+/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
+typedef struct attn_outer {
+    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
+    ptrdiff_t stride;
+    int n; /* keys */
+    int64_t columns;
     const attn_term *term;
-    int count;
-    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
-} attn_terms;
+    int count;          /* of terms */
+    ptrdiff_t b_stride; /* filled up with numbers */
+} attn_outer;
 
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
@@ -525,84 +543,92 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
+/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
+ * between a call and a set in tests and bench are expanded from it. */
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+
+/* Those that every set has. */
+#define ATTN_SET_KERNELS(X)                                                                        \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
+    /* 7fc00000) as the type's, -0 never written. */                                               \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
+    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
+      (qt, q, head_dim, c))                                                                        \
+    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
+    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    X(void, qk, (const attn_product *p), (p))                                                      \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
+    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
+      (s, n, m, l, alpha))                                                                         \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
+    /* The exponentials of a block without a product beside them. */                               \
+    X(void, exp_block, (const attn_exp *e), (e))                                                   \
+    /* Whether n numbers are all finite. */                                                        \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
+    /* at least; to the others every key is dead, or they have no query. */                        \
+    X(void, pv, (const attn_product *p), (p))                                                      \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
+    X(void, pv_select, (const attn_product *p), (p))                                               \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
+    /* o[head_dim_v][rows]]. */                                                                    \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
+    X(void, result,                                                                                \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
+      (out, o, l, factor, head_dim_v))                                                             \
+    /* ---- gradients */                                                                           \
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
+    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
+    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
+      (s, dp, n, lse2, delta))                                                                     \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
+    X(void, outer, (const attn_outer *f), (f))                                                     \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
+    X(void, outer_select, (const attn_outer *f), (f))                                              \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+
+/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
+ * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
+ * of 16. */
+#define ATTN_FEW_KERNELS(X)                                                                        \
+    X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, pv_runs, (const attn_product *p), (p))
+
+#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
-    const char *name;
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
-     * as the type's, -0 never written. */
-    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
-    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
-    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
-    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
-    /* qt[d][lane] = fl(q[lane][d] * c). */
-    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
-     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
-    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */
-    void (*softcap)(float *s, int n, float cap2, float icap2);
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
-    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
-    void (*clip)(float *s, int n, const int *begin, const int *end);
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
-    void (*hide)(float *s, const uint8_t *alive, int n);
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
-     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
-     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
-     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
-    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
-    void (*maximum)(const float *s, int n, float *m);
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
-    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* The exponentials of a block without a product beside them. */
-    void (*exp_block)(const attn_exp *e);
-    /* Whether n numbers are all finite. */
-    int (*finite)(const float *x, int64_t n);
-    /* x[k][lane] *= alpha[lane] for `count` rows. */
-    void (*rescale)(float *x, const float *alpha, int64_t count);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
-    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, attn_lanes lanes);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
-     * o[head_dim_v][rows]]. */
-    void (*merge)(float *a, float *b, int64_t head_dim_v);
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
-     * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *const *out, const float *o, const float *l, float factor,
-                   int64_t head_dim_v);
     /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
      * way, which qk_runs and pv_runs are of. 0 = there is none. */
     int few;
-    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
-    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                    attn_lanes lanes, attn_ahead *ahead);
-
-    /* ---- gradients */
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
-     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
-    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
-    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
-     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
-     * fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
-    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                         int64_t columns);
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
-    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
+    const char *name;
+    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
 };
 
 #endif /* ATTN_SEAM_H */
@@ -746,35 +772,21 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* bytes_of gives the bytes of one element. */
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
 static inline size_t bytes_of(int dtype)
 {
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+    return storage_bytes[dtype];
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even. */
-
-/* load_run loads n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy(to, (const float *)data + at, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? kernels->widen_f16
-                           : kernels->widen_bf16)(to, (const uint16_t *)data + at, n);
-}
-
-/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    if (dtype == ATTN_F32)
-        memcpy((float *)data + at, from, (size_t)n * sizeof *from);
-    else
-        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)((uint16_t *)data + at,
-                                                                         from, n);
-}
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
+ */
 
 static float load_f32(const void *data, int64_t at)
 {
@@ -806,24 +818,68 @@ static void store_bf16(void *data, int64_t at, float x)
     ((uint16_t *)data)[at] = bf16_from_f32(x);
 }
 
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
 typedef struct storage {
+    int in_products; /* the products for few lanes read rows of it as they lie */
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* The table is in the order of attn_dtype. */
+/* By attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { load_f32, store_f32 },
-    { load_f16, store_f16 },
-    { load_bf16, store_bf16 },
+    { 1, load_f32, store_f32, NULL, NULL },
+    { 1, load_f16, store_f16, read_f16, write_f16 },
+    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
-#define STORAGE_COUNT COUNT_OF(storages)
+
+/* n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* n results, NaN canonical already and without -0, to data[at..]. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
+}
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
 {
-    return dtype >= 0 && dtype < STORAGE_COUNT;
+    return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
@@ -1002,15 +1058,15 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-static inline attn_status bad_range(text *why, const size_rule *rule, int64_t value)
+/* "name (value) must be at least / at most / the only value" */
+static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
+                                    int64_t value)
 {
-    const int low = value < rule->least;
-    put_field(why, rule->name, value);
-    put(why, rule->least == rule->most ? " must be "
-             : low                     ? " must be at least "
-                                       : " must be at most ");
-    put_int(why, low ? rule->least : rule->most);
-    return !low && rule->most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+    const int low = value < least;
+    put_field(why, name, value);
+    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
+    put_int(why, low ? least : most);
+    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
@@ -1021,7 +1077,7 @@ static inline attn_status check_counts(const void *base, const size_rule *rules,
         int64_t value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
@@ -1033,19 +1089,19 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
         int value;
         memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
         if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, &rules[r], value);
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
     }
     return ATTN_OK;
 }
 
-/* `name` is that of an output, and `field` is its stride as it was given. */
-static inline attn_status check_output_stride(const char *name, const char *field, ptrdiff_t stride,
-                                              text *why)
+/* A stride of an output, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *stride_name,
+                                              ptrdiff_t stride, text *why)
 {
     if (stride != ATTN_STRIDE_BROADCAST)
         return ATTN_OK;
     put(why, name);
-    put(why, field);
+    put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
@@ -1102,6 +1158,445 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
     return ATTN_ERR_OVERFLOW;
 }
 
+/* src/fields.c - the table of fields: what each field of a call is, in one row.
+ *
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
+ * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
+ * that somebody forgets is refused, never ignored.
+ */
+
+enum field_type {
+    F_INT, /* values */
+    F_INT64,
+    F_UINT64,
+    F_FLOAT,
+    F_POINTER,
+    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,    /* or of these elements */
+    F_I32,
+    F_I64,
+    F_U8,
+    F_BITS
+};
+
+/* What the axes of arrays count. */
+enum field_axis {
+    AXIS_NONE,
+    AXIS_BATCH,
+    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_HEAD,
+    AXIS_HEAD_KV,
+    AXIS_ROW, /* that are held: p.part */
+    AXIS_KEY,
+    AXIS_DIM,
+    AXIS_DIM_V,
+    AXIS_SEQ_Q, /* of the whole call */
+    AXIS_SEQ_KV,
+    AXIS_CELL_ROW,
+    AXIS_CELL_COLUMN,
+    AXIS_CELL_OFFSET,
+    AXIS_PAGE,
+    AXIS_CHOSEN, /* rows of logits */
+    AXIS_COUNT
+};
+
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
+enum taker {
+    BY_PART = 1,      /* calls of some rows or some keys */
+    BY_GRADIENTS = 2, /* attn_backward */
+    BY_RESUMABLE = 4, /* attn_resume_begin */
+    BY_DILATED = 8,   /* attn_dilated_forward */
+    BY_RING = 16,     /* attn_ring_forward */
+    BY_ALL = 31,
+    BY_RANKS = 64,     /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 128 /* or must have set it or not */
+};
+
+typedef struct call_field {
+    const char *name;
+    uint16_t offset; /* of the value, or of the pointer to an array */
+    uint16_t type, takers;
+    uint16_t output; /* nonzero: written by the call */
+    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
+    uint16_t axis[4];
+    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
+    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
+    int64_t least, most; /* of a number; any where most is below least */
+    const char *instead; /* what helps where the field is refused; NULL = nothing */
+} call_field;
+
+#define AT(member) offsetof(attn_params, member)
+#define VALUE(member, kind, by, ...)                                                               \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+#define RANGE(from, to) .least = from, .most = to
+#define ANY 1, 0
+#define TENSOR(member, entry, heads, rows, columns, by)                                            \
+    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .takers = by, .axis = { entry, heads, rows, columns },                                         \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
+#define PAIRS(member, kind, by)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
+                AT(member.stride_kv) }
+#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .axis = { outer, heads, rows, columns }
+#define LIST(member, kind, by, outer, inner)                                                       \
+    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+
+enum {
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    MASKS = BY_ALL & ~BY_DILATED
+};
+
+static const call_field call_fields[] = {
+    /* ---- sizes */
+    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- tensors */
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+
+    /* ---- lengths */
+    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
+    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
+    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+      .stride = { AT(kv_rows.table_stride) } },
+    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+
+    /* ---- position of the queries */
+    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+
+    /* ---- masks */
+    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(q_segments_stride) } },
+    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+      .stride = { AT(kv_segments_stride) } },
+    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(tree_stride) } },
+    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
+           AXIS_CELL_COLUMN),
+      .shared = 3,
+      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
+                  AT(block_mask.stride_row) } },
+    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
+           AXIS_CELL_OFFSET),
+      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
+
+    /* ---- what changes a logit */
+    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+      .stride = { AT(alibi_stride) } },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+
+    /* ---- softmax */
+    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- further outputs */
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+      .instead = "it needs o and lse" },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
+    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
+    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+      .output = 1, .instead = "ask for logits in a call with all keys" },
+
+    /* ---- how to compute */
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+};
+#undef AT
+
+#define IS_ARRAY(f) ((f)->type >= F_STORED)
+
+/* ---- values */
+
+/* A number of a field, 0 or 1 for a pointer. */
+static int64_t field_number(const call_field *f, const void *base)
+{
+    const char *at = (const char *)base + f->offset;
+    int64_t number = 0;
+    int as_int;
+    float as_float;
+    void *pointer;
+    switch (f->type) {
+    case F_INT:
+        memcpy(&as_int, at, sizeof as_int);
+        return as_int;
+    case F_FLOAT:
+        memcpy(&as_float, at, sizeof as_float);
+        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
+    case F_INT64:
+    case F_UINT64:
+        memcpy(&number, at, sizeof number);
+        return number;
+    default:
+        memcpy(&pointer, at, sizeof pointer);
+        return pointer != NULL;
+    }
+}
+
+static attn_status check_values(const call_field *table, int n, const void *base, text *why)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &table[i];
+        int64_t value;
+        if (f->most < f->least || IS_ARRAY(f))
+            continue;
+        value = field_number(f, base);
+        if (value < f->least || value > f->most)
+            return bad_range(why, f->name, f->least, f->most, value);
+    }
+    return ATTN_OK;
+}
+
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
+{
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
+}
+
+/* The first field that is set and that `taker` does not list is refused by its name. */
+static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
+        if (value)
+            return refuse_field(f, value, who, why);
+    }
+    return ATTN_OK;
+}
+
+/* ---- arrays */
+
+/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+typedef struct call_axes {
+    int64_t count[AXIS_COUNT];
+    int packed_q, packed_kv;
+} call_axes;
+
+static const void *field_data(const call_field *f, const void *base)
+{
+    const void *data;
+    memcpy(&data, (const char *)base + f->offset, sizeof data);
+    return data;
+}
+
+static int64_t element_bytes(const call_field *f, const void *base)
+{
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    int dtype;
+    if (f->type != F_STORED)
+        return bytes[f->type - F_F32];
+    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
+    return (int64_t)bytes_of(dtype);
+}
+
+static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
+{
+    ptrdiff_t stride = 0;
+    if (f->stride[axis])
+        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
+    return stride;
+}
+
+static int is_tensor(const call_field *f)
+{
+    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_packed(const call_field *f, const call_axes *x)
+{
+    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
+}
+
+/* The strides of an array with what 0 and "broadcast" mean. */
+static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
+                               ptrdiff_t stride[4])
+{
+    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
+    const int packed = is_packed(f, x);
+    int64_t elements = 1;
+    int i;
+    for (i = 0; i < 4; i++) {
+        const int axis = orders[packed && f->axis[3]][i];
+        const int shared = f->shared >> axis & 1;
+        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
+        elements = times(elements, x->count[f->axis[axis]]);
+    }
+    if (packed)
+        stride[0] = 0;
+}
+
+static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
+                               const ptrdiff_t stride[4], text *why)
+{
+    const int64_t bytes = element_bytes(f, base);
+    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
+                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+}
+
+static attn_status check_output_field(const call_field *f, const void *base, text *why)
+{
+    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 4 && f->output && !status; axis++)
+        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
+    return status;
+}
+
+/* Outputs are not broadcast. */
+static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        if (IS_ARRAY(&table[i]))
+            status = check_output_field(&table[i], base, why);
+    return status;
+}
+
+/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
+                                  text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, axis;
+    for (i = 0; i < n && !status; i++) {
+        const call_field *f = &table[i];
+        ptrdiff_t stride[4];
+        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+            continue;
+        resolve_strides_of(f, base, x, stride);
+        for (axis = 0; axis < 4; axis++)
+            if (f->stride[axis])
+                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
+        status = check_array(f, base, x, stride, why);
+    }
+    return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
+}
+
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
 /* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
@@ -1121,9 +1616,8 @@ static inline int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
-/* merge_body computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
- * or b. */
-KERNEL void merge_body(int hw, int rows, const attn_state *a, const attn_state *b,
+/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {
     float wa[LANES], wb[LANES];
@@ -1166,18 +1660,30 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* Eight chains in eight lanes: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci +
- * lane]), t = 0..n-1. All matrix products are this loop: for Q K^T t runs over head_dim (xi =
- * k_stride, xt = 1, b = qt), for P V over keys (xi = 1, xt = v_stride, b = p), for `outer` over
- * rows (xi = LANES, xt = 1, its lanes are columns of b).
- * One lane loop of exactly eight over separate arrays is what gcc 12 and clang 14 both turn into
- * registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an array of arrays fell to
- * 10-45 % in one of them. */
+/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
+ * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
+ * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
+ * columns of b). */
+typedef struct chains {
+    float *c;
+    ptrdiff_t ci;
+    int64_t count; /* i = 0..count-1 */
+    const float *x;
+    ptrdiff_t xi, xt;
+    const float *b;
+    ptrdiff_t bt;
+    int64_t n;
+} chains;
+
+/* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
+ * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
+ * array of arrays fell to 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, ptrdiff_t xi,
-                    ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n)
+KERNEL void chains8(int hw, int select, chains s)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
+    float *const c = s.c;
+    const ptrdiff_t ci = s.ci, xi = s.xi;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
@@ -1190,7 +1696,8 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
         c6[r] = c[r + 6 * ci];
         c7[r] = c[r + 7 * ci];
     }
-    for (t = 0; t < n; t++, x += xt, b += bt) {
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt) {
+        const float *const x = s.x, *const b = s.b;
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
         for (r = 0; r < STRIP; r++) {
@@ -1217,32 +1724,38 @@ KERNEL void chains8(int hw, int select, float *c, ptrdiff_t ci, const float *x, 
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, float *c, const float *x, ptrdiff_t xt, const float *b,
-                  ptrdiff_t bt, int64_t n)
+KERNEL void chain(int hw, int select, chains s)
 {
     float c0[STRIP];
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
-        c0[r] = c[r];
-    for (t = 0; t < n; t++, x += xt, b += bt)
+        c0[r] = s.c[r];
+    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt)
         for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, x[0], b[r], c0[r]);
+            c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        c[r] = c0[r];
+        s.c[r] = c0[r];
 }
 
-/* `count` chains in lanes begin..end-1, chain i in row c + i*ci, its factors from x + i*xi. */
-KERNEL void chains(int hw, int select, float *c, ptrdiff_t ci, int64_t count, const float *x,
-                   ptrdiff_t xi, ptrdiff_t xt, const float *b, ptrdiff_t bt, int64_t n,
-                   int64_t begin, int64_t end)
+/* Those from chain i on, in lanes from `at` on. */
+KERNEL chains chains_at(chains s, int64_t i, int64_t at)
+{
+    s.c += i * s.ci + at;
+    s.x += i * s.xi;
+    s.b += at;
+    return s;
+}
+
+/* All of them in lanes begin..end-1. */
+KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= count; i += 8)
-            chains8(hw, select, c + i * ci + at, ci, x + i * xi, xi, xt, b + at, bt, n);
-        for (; i < count; i++)
-            chain(hw, select, c + i * ci + at, x + i * xi, xt, b + at, bt, n);
+        for (i = 0; i + 8 <= s.count; i += 8)
+            chains8(hw, select, chains_at(s, i, at));
+        for (; i < s.count; i++)
+            chain(hw, select, chains_at(s, i, at));
     }
 }
 
@@ -1263,10 +1776,11 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
 {
     int64_t d;
     int r;
+    (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
             qt[d * LANES + r] = q[r][d] * c;
@@ -1294,10 +1808,11 @@ KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *facto
 }
 
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
-KERNEL void maximum_body(const float *s, int n, float *m)
+KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 {
     float top[LANES];
     int j, r;
+    (void)hw;
     memcpy(top, m, sizeof top);
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
@@ -1330,11 +1845,12 @@ KERNEL void exp_block_body(int hw, const attn_exp *e)
 }
 
 /* 16 at a time, which compilers vectorise. */
-KERNEL int finite_body(const float *x, int64_t n)
+KERNEL int finite_body(int hw, const float *x, int64_t n)
 {
     uint32_t wrong[16] = { 0 }, any = 0;
     int64_t k;
     int i;
+    (void)hw;
     for (k = 0; k + 16 <= n; k += 16)
         for (i = 0; i < 16; i++)
             wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
@@ -1354,26 +1870,52 @@ static void ask_ahead(attn_ahead *a)
     }
 }
 
-KERNEL void qk_body(int hw, float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-                    int64_t head_dim, attn_lanes lanes, const attn_exp *beside)
+KERNEL void qk_body(int hw, const attn_product *p)
 {
-    if (beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, beside);
-    memset(s, 0, (size_t)n * LANES * sizeof *s);
-    chains(hw, 0, s, LANES, n, k, k_stride, 1, qt, LANES, head_dim, lanes.begin, lanes.end);
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->n,
+                       .x = p->kv,
+                       .xi = p->stride,
+                       .xt = 1,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->dim };
+    ask_ahead(p->ahead);
+    if (p->beside) /* only vector kernels gain from doing both at once */
+        exp_block_body(hw, p->beside);
+    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
+    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
 }
 
-KERNEL void clip_body(float *s, int n, const int *begin, const int *end)
+KERNEL void add_values_body(int hw, int select, const attn_product *p)
+{
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->dim,
+                       .x = p->kv,
+                       .xi = 1,
+                       .xt = p->stride,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->n };
+    ask_ahead(p->ahead);
+    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
+}
+
+KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
 {
     int j, r;
+    (void)hw;
     for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
 {
     int k;
+    (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
 }
@@ -1385,7 +1927,7 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
         highest[r] = NEG_INF;
-    maximum_body(s, n, highest);
+    maximum_body(hw, s, n, highest);
     for (r = 0; r < LANES; r++) {
         const float limit = m[r] + ATTN_THRESHOLD;
         const int begun = m[r] > NEG_INF;
@@ -1400,10 +1942,11 @@ KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, f
     return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void rescale_body(float *x, const float *alpha, int64_t count)
+KERNEL void rescale_body(int hw, float *x, const float *alpha, int64_t count)
 {
     int64_t k;
     int r;
+    (void)hw;
     for (k = 0; k < count; k++, x += LANES)
         for (r = 0; r < LANES; r++)
             x[r] = x[r] * alpha[r];
@@ -1421,7 +1964,7 @@ static attn_state state_view(float *state, int rows)
     return view;
 }
 
-KERNEL void result_body(int rows, float *const *out, const float *o, const float *l, float factor,
+KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
     int64_t d;
@@ -1469,16 +2012,22 @@ KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float
     }
 }
 
-KERNEL void outer_body(int hw, int select, float *c, ptrdiff_t c_stride, const attn_terms *terms,
-                       int n, int64_t columns)
+KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
 {
     int g;
-    for (g = 0; g < terms->count; g++) {
-        const attn_term *f = &terms->term[g];
-        const int first = f->lanes.begin, end = f->end < n ? f->end : n;
-        chains(hw, select, c + f->begin * c_stride, c_stride, end - f->begin,
-               f->x + f->begin * LANES + first, LANES, 1, f->b + first * terms->b_stride,
-               terms->b_stride, f->lanes.end - first, 0, columns);
+    for (g = 0; g < f->count; g++) {
+        const attn_term *term = &f->term[g];
+        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
+        const chains s = { .c = f->to + term->begin * f->stride,
+                           .ci = f->stride,
+                           .count = end - term->begin,
+                           .x = term->x + term->begin * LANES + first,
+                           .xi = LANES,
+                           .xt = 1,
+                           .b = term->b + first * f->b_stride,
+                           .bt = f->b_stride,
+                           .n = term->lanes.end - first };
+        all_chains(hw, select, s, 0, f->columns);
     }
 }
 
@@ -1493,157 +2042,53 @@ KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t
     memcpy(to, sum, sizeof sum);
 }
 
-/* Defines the table kernels_SET from the bodies. TARGET: function attribute; HW: may use
- * fma_hard. */
-#define PORTABLE_SET(SET, NAME, TARGET, HW)                                                        \
-    TARGET static void widen_f16_##SET(float *to, const uint16_t *from, int64_t n)                 \
-    {                                                                                              \
-        widen_body(f16_to_f32, to, from, n);                                                       \
-    }                                                                                              \
-    TARGET static void widen_bf16_##SET(float *to, const uint16_t *from, int64_t n)                \
-    {                                                                                              \
-        widen_body(bf16_to_f32, to, from, n);                                                      \
-    }                                                                                              \
-    TARGET static void narrow_f16_##SET(uint16_t *to, const float *from, int64_t n)                \
-    {                                                                                              \
-        narrow_body(f16_from_f32, to, from, n);                                                    \
-    }                                                                                              \
-    TARGET static void narrow_bf16_##SET(uint16_t *to, const float *from, int64_t n)               \
-    {                                                                                              \
-        narrow_body(bf16_from_f32, to, from, n);                                                   \
-    }                                                                                              \
-    TARGET static void pack_##SET(float *qt, const float *const *q, int64_t head_dim, float c)     \
-    {                                                                                              \
-        pack_body(qt, q, head_dim, c);                                                             \
-    }                                                                                              \
-    TARGET static void qk_##SET(float *s, const float *qt, const float *k, ptrdiff_t k_stride,     \
-                                int n, int64_t head_dim, attn_lanes lanes, const attn_exp *beside, \
-                                attn_ahead *ahead)                                                 \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        qk_body(HW, s, qt, k, k_stride, n, head_dim, lanes, beside);                               \
-    }                                                                                              \
-    TARGET static void softcap_##SET(float *s, int n, float cap2, float icap2)                     \
-    {                                                                                              \
-        softcap_body(HW, s, n, cap2, icap2);                                                       \
-    }                                                                                              \
-    TARGET static void add_scaled_##SET(float *s, const float *x, const float *factor, int n)      \
-    {                                                                                              \
-        add_scaled_body(HW, s, x, factor, n);                                                      \
-    }                                                                                              \
-    TARGET static void clip_##SET(float *s, int n, const int *begin, const int *end)               \
-    {                                                                                              \
-        clip_body(s, n, begin, end);                                                               \
-    }                                                                                              \
-    TARGET static void hide_##SET(float *s, const uint8_t *alive, int n)                           \
-    {                                                                                              \
-        hide_body(s, alive, n);                                                                    \
-    }                                                                                              \
-    TARGET static int running_max_##SET(const float *s, int n, float *m, float *l, float *alpha)   \
-    {                                                                                              \
-        return running_max_body(HW, s, n, m, l, alpha);                                            \
-    }                                                                                              \
-    TARGET static void maximum_##SET(const float *s, int n, float *m)                              \
-    {                                                                                              \
-        maximum_body(s, n, m);                                                                     \
-    }                                                                                              \
-    TARGET static void exp_sum_##SET(float *s, int n, float dead, const float *m, float *l)        \
-    {                                                                                              \
-        exp_sum_body(HW, s, n, dead, m, l);                                                        \
-    }                                                                                              \
-    TARGET static void exp_block_##SET(const attn_exp *e)                                          \
-    {                                                                                              \
-        exp_block_body(HW, e);                                                                     \
-    }                                                                                              \
-    TARGET static int finite_##SET(const float *x, int64_t n)                                      \
-    {                                                                                              \
-        return finite_body(x, n);                                                                  \
-    }                                                                                              \
-    TARGET static void rescale_##SET(float *x, const float *alpha, int64_t count)                  \
-    {                                                                                              \
-        rescale_body(x, alpha, count);                                                             \
-    }                                                                                              \
-    TARGET static void pv_##SET(float *o, const float *p, const float *v, ptrdiff_t v_stride,      \
-                                int n, int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead)    \
-    {                                                                                              \
-        ask_ahead(ahead);                                                                          \
-        chains(HW, 0, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin, lanes.end);  \
-    }                                                                                              \
-    TARGET static void pv_select_##SET(float *o, const float *p, const float *v,                   \
-                                       ptrdiff_t v_stride, int n, int64_t head_dim_v,              \
-                                       attn_lanes lanes)                                           \
-    {                                                                                              \
-        chains(HW, DEAD_B, o, LANES, head_dim_v, v, 1, v_stride, p, LANES, n, lanes.begin,         \
-               lanes.end);                                                                         \
-    }                                                                                              \
-    TARGET static void merge_##SET(float *a, float *b, int64_t head_dim_v)                         \
-    {                                                                                              \
-        const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);               \
-        merge_body(HW, LANES, &lower, &upper, &upper, head_dim_v);                                 \
-    }                                                                                              \
-    TARGET static void result_##SET(float *const *out, const float *o, const float *l,             \
-                                    float factor, int64_t head_dim_v)                              \
-    {                                                                                              \
-        result_body(LANES, out, o, l, factor, head_dim_v);                                         \
-    }                                                                                              \
-    TARGET static void gradient_##SET(float *s, float *dp, int n, const float *lse2,               \
-                                      const float *delta)                                          \
-    {                                                                                              \
-        gradient_body(HW, s, dp, n, lse2, delta);                                                  \
-    }                                                                                              \
-    TARGET static void softcap_gradient_##SET(float *ds, const float *t, const float *p, int n)    \
-    {                                                                                              \
-        softcap_gradient_body(HW, ds, t, p, n);                                                    \
-    }                                                                                              \
-    TARGET static void outer_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,   \
-                                   int64_t columns)                                                \
-    {                                                                                              \
-        outer_body(HW, 0, c, c_stride, terms, n, columns);                                         \
-    }                                                                                              \
-    TARGET static void outer_select_##SET(float *c, ptrdiff_t c_stride, const attn_terms *terms,   \
-                                          int n, int64_t columns)                                  \
-    {                                                                                              \
-        outer_body(HW, DEAD_X, c, c_stride, terms, n, columns);                                    \
-    }                                                                                              \
-    TARGET static void dots_##SET(float *to, const float *a, const float *b, int64_t dim)          \
-    {                                                                                              \
-        dots_body(HW, to, a, b, dim);                                                              \
-    }                                                                                              \
-    static const attn_kernels kernels_##SET = { ATTN_KERNEL_ABI,                                   \
-                                                LANES,                                             \
-                                                NAME,                                              \
-                                                widen_f16_##SET,                                   \
-                                                widen_bf16_##SET,                                  \
-                                                narrow_f16_##SET,                                  \
-                                                narrow_bf16_##SET,                                 \
-                                                pack_##SET,                                        \
-                                                qk_##SET,                                          \
-                                                softcap_##SET,                                     \
-                                                add_scaled_##SET,                                  \
-                                                clip_##SET,                                        \
-                                                hide_##SET,                                        \
-                                                running_max_##SET,                                 \
-                                                maximum_##SET,                                     \
-                                                exp_sum_##SET,                                     \
-                                                exp_block_##SET,                                   \
-                                                finite_##SET,                                      \
-                                                rescale_##SET,                                     \
-                                                pv_##SET,                                          \
-                                                pv_select_##SET,                                   \
-                                                merge_##SET,                                       \
-                                                result_##SET,                                      \
-                                                0,                                                 \
-                                                NULL,                                              \
-                                                NULL,                                              \
-                                                gradient_##SET,                                    \
-                                                softcap_gradient_##SET,                            \
-                                                outer_##SET,                                       \
-                                                outer_select_##SET,                                \
-                                                dots_##SET };
+KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
+{
+    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
+    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
+}
 
-PORTABLE_SET(portable, "portable", , FMA_BASE)
+/* ---- the tables */
+
+/* Bodies that several kernels share. */
+#define widen_f16_body(hw, to, from, n) widen_body(f16_to_f32, to, from, n)
+#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
+#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
+#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pv_body(hw, p) add_values_body(hw, 0, p)
+#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
+#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define outer_body(hw, f) sum_rows_body(hw, 0, f)
+#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
+
+/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
+#define RETURN_void
+#define RETURN_int return
+#define OPEN(...) __VA_ARGS__
+#define CALL(function, ...) function(__VA_ARGS__)
+#define PORTABLE_TABLE(title, ENTRY)                                                               \
+    {                                                                                              \
+        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
+    }
+
+#define PORTABLE(result, name, parameters, arguments)                                              \
+    static result name##_portable parameters                                                       \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
+    }
+#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
+ATTN_SET_KERNELS(PORTABLE)
+static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
+
 #ifdef FMA_SECOND_BUILD
-PORTABLE_SET(portable_fma, "portable_fma", FMA_TARGET, 1)
+#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
+    FMA_TARGET static result name##_portable_fma parameters                                        \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
+    }
+#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
+ATTN_SET_KERNELS(PORTABLE_FMA)
+static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
 #endif
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
@@ -2158,19 +2603,7 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
 
-/* rows_held counts the rows of a batch entry of q that are there, and keys_held the keys of one of
- * k. */
-static inline int64_t rows_held(const attn_params *p)
-{
-    return p->part.rows ? p->part.row_count : p->seq_len_q;
-}
-
-static inline int64_t keys_held(const attn_params *p)
-{
-    return p->part.keys ? p->part.key_count : p->seq_len_kv;
-}
-
-/* state_row gives the number of a row among raw states: that of a packed lse. */
+/* Number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
@@ -2284,78 +2717,14 @@ static void settle_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* Where 0 means broadcast, its long name does, too. */
-static void resolve_broadcast(ptrdiff_t *stride)
+/* Every array of the call gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_layouts(attn_params *p, text *why)
 {
-    if (*stride == ATTN_STRIDE_BROADCAST)
-        *stride = 0;
-}
-
-static void resolve_mask_strides(attn_mask *m)
-{
-    resolve_broadcast(&m->stride_batch);
-    resolve_broadcast(&m->stride_head);
-    resolve_broadcast(&m->stride_q);
-    resolve_broadcast(&m->stride_kv);
-}
-
-/* rows_of_entry counts the rows of a batch entry of k and v, or of a page. */
-static int64_t rows_of_entry(const attn_params *p)
-{
-    const attn_rows *rows = &p->kv_rows;
-    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
-}
-
-/* table_entries counts the entries of a sequence's page table. */
-static int64_t table_entries(const attn_params *p)
-{
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
-    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
-}
-
-static void resolve_rows(attn_params *p)
-{
-    attn_rows *rows = &p->kv_rows;
-    if (rows->page_size)
-        rows->table_stride = stride_or(rows->table_stride, table_entries(p));
-}
-
-static void resolve_layouts(attn_params *p)
-{
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const attn_block_mask *blocks = &p->block_mask;
-    resolve_rows(p);
-    RESOLVE_STRIDES(p->q, varlen, p->num_heads_q, rows_held(p), p->head_dim);
-    RESOLVE_STRIDES(p->k, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim);
-    RESOLVE_STRIDES(p->v, packed, p->num_heads_kv, rows_of_entry(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->o, varlen, p->num_heads_q, rows_held(p), p->head_dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, rows_held(p), 1);
-    if (varlen)
-        p->lse.stride_batch = 0;
-    resolve_broadcast(&p->bias.stride_batch);
-    resolve_broadcast(&p->bias.stride_head);
-    resolve_broadcast(&p->bias.stride_q);
-    resolve_broadcast(&p->bias.stride_kv);
-    resolve_mask_strides(&p->bool_mask);
-    resolve_mask_strides(&p->bit_mask);
-    resolve_broadcast(&p->block_mask.stride_batch);
-    resolve_broadcast(&p->block_mask.stride_head);
-    resolve_broadcast(&p->block_mask.csr_stride_batch);
-    resolve_broadcast(&p->block_mask.csr_stride_head);
-    resolve_broadcast(&p->alibi_stride);
-    if (p->q_segments_stride == 0)
-        p->q_segments_stride = to_stride(p->seq_len_q);
-    if (p->kv_segments_stride == 0)
-        p->kv_segments_stride = to_stride(p->seq_len_kv);
-    if (p->tree_stride == 0)
-        p->tree_stride = to_stride(p->seq_len_q);
-    resolve_broadcast(&p->q_segments_stride);
-    resolve_broadcast(&p->kv_segments_stride);
-    resolve_broadcast(&p->tree_stride);
-    if (blocks->block_k > 0 && blocks->stride_row == 0)
-        p->block_mask.stride_row = to_stride((p->seq_len_kv - 1) / blocks->block_k + 1);
+    call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
         p->logits.num_rows = p->seq_len_q;
+    x = axes_of_call(p);
+    return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
 /* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
@@ -2467,7 +2836,7 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
     at->left = min64(at->left, rows->page_size - slot);
 }
 
-static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
     key_place at;
@@ -2486,9 +2855,8 @@ static key_place key_at(const attn_params *p, const sequence *s, int64_t j)
     return at;
 }
 
-/* next_place goes behind the rows that lie one after the other, as key_at would without a
- * division. */
-static void next_place(const attn_params *p, const sequence *s, key_place *at)
+/* The place behind those that lie one after the other: key_at without a division. */
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
     const attn_rows *rows = &p->kv_rows;
     at->in_sequence += at->left;
@@ -2515,54 +2883,11 @@ static int is_scattered(const attn_params *p)
  * nothing checks arguments.
  */
 
-/* This is no limit of memory, and equal on every machine. */
-#define MOST_KEY_BASE ((int64_t)1 << 58)
-#define SIZE_RULE(field, least, most) #field, offsetof(attn_params, field), least, most
-
-/* These are the int64_t fields. */
-static const size_rule size_rules[] = {
-    { SIZE_RULE(batch, 0, MOST) },
-    { SIZE_RULE(num_heads_q, 1, MOST) },
-    { SIZE_RULE(num_heads_kv, 0, MOST) },
-    { SIZE_RULE(seq_len_q, 0, MOST) },
-    { SIZE_RULE(seq_len_kv, 0, MOST) },
-    { SIZE_RULE(head_dim, 1, MOST) },
-    { SIZE_RULE(head_dim_v, 0, MOST) },
-    { SIZE_RULE(shared_keys, 0, MOST) },
-    { SIZE_RULE(chunk_size, 0, MOST) },
-    { SIZE_RULE(block_mask.block_q, 0, MOST) },
-    { SIZE_RULE(block_mask.block_k, 0, MOST) },
-    { SIZE_RULE(logits.num_rows, 0, MOST) },
-    { SIZE_RULE(kv_rows.ring, 0, MOST) },
-    { SIZE_RULE(kv_rows.page_size, 0, MOST) },
-    { SIZE_RULE(kv_rows.num_pages, 0, MOST) },
-    { SIZE_RULE(part.row_begin, 0, MOST) },
-    { SIZE_RULE(part.row_count, 0, MOST) },
-    { SIZE_RULE(part.key_begin, 0, MOST) },
-    { SIZE_RULE(part.key_count, 0, MOST) },
-    { SIZE_RULE(auto_naive_keys, 0, INT64_MAX) },
-};
-
-/* These are the int fields. */
-static const size_rule enum_rules[] = {
-    { SIZE_RULE(q.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(k.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(v.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(o.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(lse.dtype, 0, 0) },
-    { SIZE_RULE(bias.dtype, 0, STORAGE_COUNT - 1) },
-    { SIZE_RULE(alignment, 0, ATTN_ALIGN_OFFSET) },
-    { SIZE_RULE(window, 0, ATTN_WINDOW) },
-    { SIZE_RULE(logits.stage, 0, ATTN_LOGITS_SOFTMAX) },
-    { SIZE_RULE(impl, 0, ATTN_IMPL_AUTO) },
-    { SIZE_RULE(num_workers, 0, 65536) },
-};
+#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
-    attn_status status = check_counts(p, size_rules, COUNT_OF(size_rules), why);
-    if (!status)
-        status = check_enums(p, enum_rules, COUNT_OF(enum_rules), why);
+    const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
@@ -2588,88 +2913,154 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
-    if (p->sinks && p->softmax1)
-        return bad_field(why, ATTN_ERR_ARG, "softmax1", p->softmax1,
-                         " is a sink of 0 and excludes sinks: set one of them");
     return ATTN_OK;
 }
 
-/* Fields that mean nothing without another one are refused, not ignored. As a special case, prefix
- * without causal means something: what it shows is visible anyway. */
+/* A member of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
+}
+
+/* An int64_t, or a ptrdiff_t. */
+static int64_t number_of(const attn_params *p, member m)
+{
+    int64_t number;
+    ptrdiff_t stride;
+    memcpy(&number, (const char *)p + m.offset, sizeof number);
+    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
+    return m.size == sizeof stride ? stride : number;
+}
+
+/* A field that must not stand alone, or not together with another one. */
+typedef struct pair_rule {
+    member field, other;
+    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
+    const char *name; /* of the number to be shown; NULL = none */
+    const char *rest;
+} pair_rule;
+
+#define ALONE(field, other, rest)                                                                  \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, NULL, rest                                                \
+    }
+#define NUMBER_ALONE(field, other, rest)                                                           \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 0, #field, rest                                              \
+    }
+#define TOGETHER(field, other, rest)                                                               \
+    {                                                                                              \
+        MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
+    }
+
+/* Fields that mean nothing without another one are refused, not ignored; prefix without causal
+ * means something: the keys that it shows are visible anyway. */
+static const pair_rule pair_rules[] = {
+    ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
+    ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
+    ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
+    NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
+    ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    TOGETHER(block_mask.bitmap, block_mask.row_offsets,
+             "block_mask.bitmap and row_offsets: give one of them"),
+    ALONE(block_mask.row_offsets, block_mask.columns,
+          "block_mask.row_offsets and columns: give both or neither"),
+    ALONE(block_mask.columns, block_mask.row_offsets,
+          "block_mask.row_offsets and columns: give both or neither"),
+    TOGETHER(cu_seqlens_kv, kv_rows, "kv_rows and cu_seqlens_kv: give one of them"),
+    ALONE(kv_rows.begin, kv_rows.ring,
+          "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0"),
+    ALONE(kv_rows.table, kv_rows.page_size,
+          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
+    NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+};
+
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    const attn_block_mask *m = &p->block_mask;
-    if (p->cu_seqlens_kv && !p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_ARG, "cu_seqlens_kv is given, but cu_seqlens_q is NULL");
-    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
-        return bad(why, ATTN_ERR_ARG,
-                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (!p->q_segments != !p->kv_segments)
-        return bad(why, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    if (!p->window && p->window_left)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
-    if (!p->window && p->window_right)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " is set, but window is 0: set window = ATTN_WINDOW");
+    int i = 0;
+    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
+                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
+        i++;
+    if (i == COUNT_OF(pair_rules))
+        return ATTN_OK;
+    if (pair_rules[i].name)
+        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
+    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+}
+
+static attn_status check_window_sides(const attn_params *p, text *why)
+{
     if (p->window_left < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
                          " must be -1 (unbounded) or more");
     if (p->window_right < -1)
         return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
                          " must be -1 (unbounded) or more");
-    if (p->mask_tile && !p->mask)
-        return bad(why, ATTN_ERR_ARG, "mask_tile is given, but mask is NULL");
-    if (m->bitmap && m->row_offsets)
-        return bad(why, ATTN_ERR_ARG, "block_mask.bitmap and row_offsets: give one of them");
-    if (!m->row_offsets != !m->columns)
-        return bad(why, ATTN_ERR_ARG, "block_mask.row_offsets and columns: give both or neither");
-    if ((m->bitmap || m->row_offsets) && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if ((m->bitmap || m->row_offsets) && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !m->bitmap && !m->row_offsets)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
-static attn_status check_rows(const attn_params *p, text *why)
+static attn_status check_alignment(const attn_params *p, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
-    if (p->cu_seqlens_kv &&
-        (rows->ring || rows->begin || rows->page_size || rows->table || rows->table_stride))
-        return bad(why, ATTN_ERR_ARG, "kv_rows and cu_seqlens_kv: give one of them");
-    if (rows->begin && !rows->ring)
+    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
+    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
+        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
+                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
+    return ATTN_OK;
+}
+
+static attn_status check_cells(const attn_params *p, text *why)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int given = m->bitmap || m->row_offsets;
+    if (given && m->block_q == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
+    if (given && m->block_k == 0)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
+    if ((m->block_q || m->block_k) && !given)
+        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
+                         " is set, but neither bitmap nor row_offsets is given");
+    return ATTN_OK;
+}
+
+/* What the value of one field asks of another one. */
+static attn_status check_values_of_fields(const attn_params *p, text *why)
+{
+    if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
-                   "kv_rows.begin is given, but kv_rows.ring, the rows of a sequence, is 0");
-    if (rows->page_size && !rows->table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", rows->page_size,
+                   "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
+    if (p->shared_keys > p->seq_len_kv) {
+        put_field(why, "shared_keys", p->shared_keys);
+        put(why, " must be at most ");
+        put_field(why, "seq_len_kv", p->seq_len_kv);
+        return ATTN_ERR_ARG;
+    }
+    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
+        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
                          " is set, but kv_rows.table is NULL");
-    if (!rows->page_size && rows->table)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", 0,
-                         " must be at least 1 when kv_rows.table is given");
-    if (!rows->page_size && rows->table_stride)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.table_stride", rows->table_stride,
-                         " is set, but kv_rows.page_size is 0");
-    if (!rows->page_size && rows->num_pages)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.num_pages", rows->num_pages,
-                         " is set, but kv_rows.page_size is 0");
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
     return ATTN_OK;
 }
 
@@ -2714,16 +3105,10 @@ static attn_status check_part(const attn_params *p, text *why)
                          " needs part.keys and partial");
     if (status || (!part->rows && !part->keys))
         return status;
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and cu_seqlens_q: give one of them");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and kv_rows: give one of them");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and logits: give one of them");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
-    return ATTN_OK;
+    return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
 /* check_continued wants the keys of a part that is continued in one chunk, of sequences with
@@ -2763,25 +3148,31 @@ static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
     return ATTN_ERR_ARG;
 }
 
+static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
+{
+    const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
+    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                                 { "kv_begin", p->kv_begin, keys },
+                                 { "kv_len", p->kv_len, keys - begin },
+                                 { "prefix", p->prefix, INT32_MAX } };
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < COUNT_OF(rules) && !status; r++)
+        status = check_entry(&rules[r], b, why);
+    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
+        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
+    return status;
+}
+
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    attn_status status;
+    const int64_t n = p->batch;
     int64_t b;
-    int r;
-    status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seq_len_q, why);
+    attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
-        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < p->batch && !status; b++) {
-        const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-        const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                     { "kv_begin", p->kv_begin, keys },
-                                     { "kv_len", p->kv_len, keys - begin },
-                                     { "prefix", p->prefix, INT32_MAX } };
-        for (r = 0; r < COUNT_OF(rules) && !status; r++)
-            status = check_entry(&rules[r], b, why);
-        if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-            status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    }
+        status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
+    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+        status = check_lengths_of(p, b, why);
     return status;
 }
 
@@ -2833,121 +3224,17 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-static attn_status check_tensor(const char *name, const attn_tensor *t, int64_t batch,
-                                int64_t heads, int64_t rows, int64_t columns, int needed, text *why)
+/* The tensors that the call reads are there. */
+static attn_status check_tensors(const attn_params *p, text *why)
 {
-    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-    if (needed && !t->data) {
-        put(why, name);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(name, (int64_t)bytes_of(t->dtype), batch, heads, rows, columns, stride,
-                        why);
-}
-
-/* check_tensors wants the resolved tensors to fit into memory and to be there. */
-static attn_status check_tensors(const attn_params *p, int need_data, text *why)
-{
-    const attn_tensor o = as_tensor(&p->o), lse = as_tensor(&p->lse);
-    const int64_t n = p->batch, hq = p->num_heads_q, hkv = p->num_heads_kv;
-    const int64_t rows = rows_held(p), keys = rows_of_entry(p);
-    const int64_t entries = p->kv_rows.page_size ? p->kv_rows.num_pages : n;
-    const int need_keys = need_data && keys_held(p) > 0;
-    const int need_values = need_keys && wants_values(p);
-    attn_status status;
-    status = check_tensor("q", &p->q, n, hq, rows, p->head_dim, need_data, why);
-    if (!status)
-        status = check_tensor("k", &p->k, entries, hkv, keys, p->head_dim, need_keys, why);
-    if (!status)
-        status = check_tensor("v", &p->v, entries, hkv, keys, p->head_dim_v, need_values, why);
-    if (!status)
-        status = check_tensor("o", &o, n, hq, rows, p->head_dim_v, 0, why);
-    if (!status)
-        status = check_tensor("lse", &lse, n, hq, rows, 1, 0, why);
-    return status;
-}
-
-/* check_array is for an optional array over (batch, head, row, column), of `bytes` each; rows and
- * columns are 1 where it has no such axis. */
-static attn_status check_array(const char *name, const void *data, int64_t bytes,
-                               const attn_params *p, int64_t rows, int64_t columns,
-                               ptrdiff_t stride_batch, ptrdiff_t stride_head, ptrdiff_t stride_row,
-                               ptrdiff_t stride_column, text *why)
-{
-    ptrdiff_t stride[4];
-    stride[0] = stride_batch;
-    stride[1] = stride_head;
-    stride[2] = stride_row;
-    stride[3] = stride_column;
-    if (!data)
-        return ATTN_OK;
-    return check_extent(name, bytes, p->batch, p->num_heads_q, rows, columns, stride, why);
-}
-
-static attn_status check_mask(const char *name, const attn_mask *m, const attn_params *p, text *why)
-{
-    return check_array(name, m->data, 1, p, p->seq_len_q, p->seq_len_kv, m->stride_batch,
-                       m->stride_head, m->stride_q, m->stride_kv, why);
-}
-
-static attn_status check_block_mask(const attn_params *p, text *why)
-{
-    const attn_block_mask *m = &p->block_mask;
-    attn_status status;
-    if (!m->block_q || !m->block_k)
-        return ATTN_OK;
-    status = check_array("block_mask.bitmap", m->bitmap, 1, p, p->seq_len_q / m->block_q + 1,
-                         p->seq_len_kv / m->block_k + 1, m->stride_batch, m->stride_head,
-                         m->stride_row, 1, why);
-    if (!status)
-        status = check_array("block_mask.row_offsets", m->row_offsets, 4, p,
-                             p->seq_len_q / m->block_q + 2, 1, m->csr_stride_batch,
-                             m->csr_stride_head, 1, 0, why);
-    return status;
-}
-
-/* check_arrays checks every strided array but the tensors. */
-static attn_status check_arrays(const attn_params *p, text *why)
-{
-    const attn_bias *bias = &p->bias;
-    attn_status status = check_array("bias", bias->data, (int64_t)bytes_of(bias->dtype), p,
-                                     p->seq_len_q, p->seq_len_kv, bias->stride_batch,
-                                     bias->stride_head, bias->stride_q, bias->stride_kv, why);
-    if (!status)
-        status = check_mask("bool_mask", &p->bool_mask, p, why);
-    if (!status)
-        status = check_mask("bit_mask", &p->bit_mask, p, why);
-    if (!status)
-        status = check_block_mask(p, why);
-    if (!status)
-        status =
-            check_array("alibi_slopes", p->alibi_slopes, 4, p, 1, 1, p->alibi_stride, 1, 0, 0, why);
-    if (!status)
-        status = check_array("q_segments", p->q_segments, 4, p, p->seq_len_q, 1,
-                             p->q_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("kv_segments", p->kv_segments, 4, p, p->seq_len_kv, 1,
-                             p->kv_segments_stride, 0, 1, 0, why);
-    if (!status)
-        status = check_array("tree_parents", p->tree_parents, 4, p, p->seq_len_q, 1, p->tree_stride,
-                             0, 1, 0, why);
-    if (!status && p->kv_rows.page_size)
-        status = check_array("kv_rows.table", p->kv_rows.table, 4, p, 1, table_entries(p),
-                             p->kv_rows.table_stride, 0, 0, 1, why);
-    return status;
-}
-
-static attn_status check_output_sizes(const attn_params *p, text *why)
-{
-    static const ptrdiff_t none[4] = { 0, 0, 0, 1 };
-    const int64_t rows = times(times(p->batch, p->num_heads_q), rows_held(p));
-    const int64_t logits = times(times(p->batch, p->num_heads_q), p->logits.num_rows);
-    attn_status status = ATTN_OK;
-    if (p->partial)
-        status = check_extent("state.o", 4, 1, 1, 1, times(rows, p->head_dim_v), none, why);
-    if (!status && p->logits.data)
-        status = check_extent("logits.data", 4, 1, 1, 1, times(logits, p->seq_len_kv), none, why);
-    return status;
+    const int has_keys = keys_held(p) > 0;
+    if (!p->q.data)
+        return bad(why, ATTN_ERR_ARG, "q.data is NULL");
+    if (has_keys && !p->k.data)
+        return bad(why, ATTN_ERR_ARG, "k.data is NULL");
+    if (has_keys && wants_values(p) && !p->v.data)
+        return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    return ATTN_OK;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -3053,23 +3340,24 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!status)
         status = check_pairs_of_fields(&pr->p, why);
     if (!status)
-        status = check_rows(&pr->p, why);
+        status = check_values_of_fields(&pr->p, why);
+    if (!status)
+        status = check_window_sides(&pr->p, why);
+    if (!status)
+        status = check_alignment(&pr->p, why);
+    if (!status)
+        status = check_cells(&pr->p, why);
     if (!status)
         status = check_part(&pr->p, why);
     if (!status)
-        status = check_output_strides("o", &pr->p.o, why);
-    if (!status)
-        status = check_output_strides("lse", &pr->p.lse, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
     if (status)
         return status;
     resolve_sizes(&pr->p);
-    resolve_layouts(&pr->p);
     need_data = need_data && !is_empty(&pr->p);
-    status = check_tensors(&pr->p, need_data, why);
-    if (!status)
-        status = check_arrays(&pr->p, why);
-    if (!status)
-        status = check_output_sizes(&pr->p, why);
+    status = resolve_layouts(&pr->p, why);
+    if (!status && need_data)
+        status = check_tensors(&pr->p, why);
     if (!status)
         status = check_lengths(&pr->p, why);
     if (!status)
@@ -4115,8 +4403,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes, attn_runs *runs)
 {
     const plan *pl = t->pl;
-    const int floats = key_tensor(t, which)->dtype == ATTN_F32;
-    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16)
+    const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
+    if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
+        !storages[dtype].in_products)
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -4450,17 +4739,23 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
-    const float *k;
-    ptrdiff_t stride;
-    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
+    attn_product product = { .to = s,
+                             .by = t->qt,
+                             .runs = &runs,
+                             .n = n,
+                             .dim = p->head_dim,
+                             .beside = beside,
+                             .ahead = ahead };
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
+    product.lanes = lanes;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(s, t->qt, &runs, n, p->head_dim, lanes, beside, ahead);
+        kernels->qk_runs(&product);
     } else {
-        k = key_rows(t, KEYS, j0, n, lanes, &stride);
-        kernels->qk(s, t->qt, k, stride, n, p->head_dim, lanes, beside, ahead);
+        product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
+        kernels->qk(&product);
     }
     change_logits(t, s, j0, n, stage);
     if (stage < ATTN_LOGITS_BIAS)
@@ -4734,19 +5029,23 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
                          attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
-    const int64_t dim = t->columns;
     attn_runs runs;
-    const float *v;
-    ptrdiff_t stride;
+    attn_product p = { .to = o,
+                       .by = probabilities,
+                       .runs = &runs,
+                       .n = n,
+                       .dim = t->columns,
+                       .lanes = lanes,
+                       .ahead = ahead };
     if (!is_dead(t->dead) && few_runs(t, VALUES, j0, n, lanes, &runs)) {
-        kernels->pv_runs(o, probabilities, &runs, n, dim, lanes, ahead);
+        kernels->pv_runs(&p);
         return;
     }
-    v = key_rows(t, VALUES, j0, n, lanes, &stride);
+    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
     if (is_dead(t->dead))
-        kernels->pv_select(o, probabilities, v, stride, n, dim, lanes);
+        kernels->pv_select(&p);
     else
-        kernels->pv(o, probabilities, v, stride, n, dim, lanes, ahead);
+        kernels->pv(&p);
 }
 
 /* block_begin tells where the keys of block i begin in the tile. */
@@ -5305,8 +5604,15 @@ static void add_sums(const tile *t, float *l)
         const block *b = &t->blocks[i];
         if (b->raised)
             kernels->rescale(l, t->alpha + i * rows, 1);
-        if (b->lanes.begin < b->lanes.end)
-            kernels->pv(l, t->s_tile + begin * rows, &one, 0, b->end - begin, 1, b->lanes, NULL);
+        if (b->lanes.begin < b->lanes.end) {
+            const attn_product p = { .to = l,
+                                     .by = t->s_tile + begin * rows,
+                                     .kv = &one,
+                                     .n = b->end - begin,
+                                     .dim = 1,
+                                     .lanes = b->lanes };
+            kernels->pv(&p);
+        }
     }
 }
 
@@ -6059,16 +6365,46 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* check_call checks everything that can be wrong before a run, in the order in which attn_forward
- * finds it. */
-OWN_FRAME static attn_status check_call(const attn_params *p, const void *workspace, size_t bytes,
-                                        text *why)
+/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
+{
+    attn_status status;
+    settle_workers(&pr->p);
+    *workers = plan_within(pr, pl, room);
+    status = check_size_limit(pr, pl, why);
+    if (!status && *workers == 0)
+        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+    return status;
+}
+
+/* Where the items find the problem and the plan: at the start of the workspace. */
+static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
+{
+    char *base = align_memory(workspace);
+    call *c = (call *)(void *)base;
+    c->pr = *pr;
+    c->pl = *pl;
+    c->slot_count = workers;
+    base += aligned((int64_t)sizeof *c);
+    c->shared = (float *)(void *)base;
+    c->slots = base + pl->shared_bytes;
+    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
+    ATTN_ASSERT(workers <= pl->workers);
+    return c;
+}
+
+/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
+ * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
+                                        call **opened, text *why)
 {
     const size_t room = workspace ? bytes : 0;
     problem pr;
     plan pl;
     int workers, answer;
     attn_status status = validate(p, &pr, 1, why);
+    if (opened)
+        *opened = NULL;
     if (status)
         return status;
     answer = ask_backend(&pr, NULL);
@@ -6078,11 +6414,9 @@ OWN_FRAME static attn_status check_call(const attn_params *p, const void *worksp
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, room, why);
-    settle_workers(&pr.p);
-    workers = plan_within(&pr, &pl, room);
-    status = check_size_limit(&pr, &pl, why);
-    if (!status && workers == 0)
-        status = too_small(workspace_bytes(&pr, &pl, 1), room, why);
+    status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status && opened && !is_empty(p))
+        *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
 }
 
@@ -6090,7 +6424,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, workspace, bytes, &why);
+    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
@@ -6180,27 +6514,13 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-OWN_FRAME static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
+/* A call that names no backend. */
+static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
     call *c;
-    attn_status status;
-    base = align_memory(base);
-    c = (call *)(void *)base;
-    status = validate(p, &c->pr, 1, &why);
-    if (status)
-        return status;
-    settle_workers(&c->pr.p);
-    c->slot_count = plan_within(&c->pr, &c->pl, bytes);
-    if (c->slot_count < 1)
-        return ATTN_ERR_WORKSPACE;
-    base += aligned((int64_t)sizeof *c);
-    c->shared = (float *)(void *)base;
-    c->slots = base + c->pl.shared_bytes;
-    ATTN_ASSERT((uintptr_t)c->slots % ALIGNMENT == 0);
-    ATTN_ASSERT(c->slot_count <= c->pl.workers);
-    return run_lists(c);
+    const attn_status status = check_call(p, workspace, bytes, &c, &why);
+    return status || !c ? status : run_lists(c);
 }
 
 /* A damaged tuning text only costs speed. */
@@ -6216,31 +6536,37 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
 {
     text why = text_in(NULL, 0);
-    attn_status status = check_call(p, workspace, workspace_bytes, &why);
+    call *c;
+    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return forward_cpu(p, workspace, workspace_bytes);
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-static double tensor_bytes(int dtype, int64_t batch, int64_t heads, int64_t rows, int64_t dim)
-{
-    return (double)bytes_of(dtype) * (double)batch * (double)heads * (double)rows * (double)dim;
-}
-
+/* Every tensor once: the inputs, and the outputs that are asked for. */
 static double call_bytes(const attn_params *p)
 {
-    const int64_t n = p->cu_seqlens_q ? 1 : p->batch, n_kv = p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    return tensor_bytes(p->q.dtype, n, p->num_heads_q, rows, p->head_dim) +
-           tensor_bytes(p->k.dtype, n_kv, p->num_heads_kv, keys, p->head_dim) +
-           tensor_bytes(p->v.dtype, n_kv, p->num_heads_kv, keys, p->head_dim_v) +
-           tensor_bytes(p->o.dtype, n, p->num_heads_q, rows, p->o.data ? p->head_dim_v : 0) +
-           tensor_bytes(ATTN_F32, n, p->num_heads_q, rows, p->lse.data ? 1 : 0);
+    call_axes x = axes_of_call(p);
+    double sum = 0;
+    int i, axis;
+    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
+    x.count[AXIS_KEY] = keys_held(p);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        double bytes;
+        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+            continue;
+        bytes = (double)element_bytes(f, p);
+        for (axis = is_packed(f, &x); axis < 4; axis++)
+            bytes *= (double)x.count[f->axis[axis]];
+        sum += bytes;
+    }
+    return sum;
 }
 
 /* ---- reasons */
@@ -6501,7 +6827,7 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
-        result_body(1, &to, piece, &l, pr->keep_factor, n);
+        result_rows(1, &to, piece, &l, pr->keep_factor, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }
@@ -6552,7 +6878,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
             copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
         else
-            merge_body(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
+            merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
     return ATTN_OK;
 }
@@ -7150,12 +7476,7 @@ typedef struct rope_job {
 
 static void widen(const rope_job *j, float *to, const char *from, int64_t n)
 {
-    const int dtype = j->rows.x.dtype;
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        (dtype == ATTN_F16 ? j->kernels->widen_f16
-                           : j->kernels->widen_bf16)(to, (const uint16_t *)(const void *)from, n);
+    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
 }
 
 static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
@@ -7165,8 +7486,7 @@ static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
     for (k = 0; dtype == ATTN_F32 && k < n; k++)
         ((float *)(void *)to)[k] = finished(from[k]);
     if (dtype != ATTN_F32)
-        (dtype == ATTN_F16 ? j->kernels->narrow_f16
-                           : j->kernels->narrow_bf16)((uint16_t *)(void *)to, from, n);
+        store_run(j->kernels, dtype, to, 0, from, n);
 }
 
 /* turn_through turns one head's row of a block through f32, and reads both halves before it writes
@@ -7442,7 +7762,7 @@ static attn_status check_rope_side(const char *name, int dtype, const void *data
                                    const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
 {
     put(&why, name);
-    if (dtype < ATTN_F32 || dtype > ATTN_BF16)
+    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
         return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
     if (!data && r->batch && r->num_heads && r->seq_len)
         return bad(&why, ATTN_ERR_ARG, ".data is NULL");
@@ -7738,8 +8058,8 @@ static const size_rule cache_counts[] = {
 
 static const size_rule cache_enums[] = {
     { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, ATTN_BF16) },
-    { CACHE_RULE(v.dtype, 0, ATTN_BF16) },
+    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
+    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
 };
 
 /* check_given_strides looks at strides as given: rows of storage that is written must not share
@@ -8986,9 +9306,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
     return done(status, &why);
 }
 
-/* src/backward/gradients.c - gradients: which are asked for, their strides, and every sentence about bad input. */
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
-/* These bits name the gradients, or parts of them, that some work is about. */
+/* Which gradients, or parts of them, some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -9000,7 +9320,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows and keys of the longest sequence that may come. */
+/* Rows and keys of the longest sequence that there may be. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -9012,7 +9332,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
+/* Packed over the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -9064,31 +9384,48 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
     return a;
 }
 
-static void resolve_gradients(const attn_params *p, attn_gradients *g)
+#define AT(member) offsetof(attn_gradients, member)
+
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+};
+#undef AT
+
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const int varlen = p->cu_seqlens_q != NULL, packed = p->cu_seqlens_kv != NULL;
-    const int64_t rows = rows_held(p), keys = keys_held(p);
-    RESOLVE_STRIDES(g->dout, varlen, p->num_heads_q, rows, p->head_dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, rows, 1);
-    if (varlen)
-        g->dlse.stride_batch = 0;
-    RESOLVE_STRIDES(g->dq, varlen, p->num_heads_q, rows, p->head_dim);
-    RESOLVE_STRIDES(g->dk, packed, p->num_heads_kv, keys, p->head_dim);
-    RESOLVE_STRIDES(g->dv, packed, p->num_heads_kv, keys, p->head_dim_v);
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
 }
 
-/* ---- Validation */
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
 
-#define ENUM_RULE(field, least, most) #field, offsetof(attn_gradients, field), least, most
+/* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
 
-/* These are the int fields. */
-static const size_rule gradient_rules[] = {
-    { ENUM_RULE(dout.dtype, 0, ATTN_BF16) }, { ENUM_RULE(dlse.dtype, 0, 0) },
-    { ENUM_RULE(dq.dtype, 0, ATTN_BF16) },   { ENUM_RULE(dk.dtype, 0, ATTN_BF16) },
-    { ENUM_RULE(dv.dtype, 0, ATTN_BF16) },
-};
-
-/* check_given refuses a gradient that needs something which is not given. */
+/* What a gradient needs that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9151,21 +9488,11 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
 
 static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
 {
-    const attn_rows *rows = &p->kv_rows;
     if ((p->part.rows || p->part.keys) && g->dbias.data)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
     if (p->part.keys && g->dsinks)
         return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         " has no gradients: use o and lse");
-    if (rows->ring)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.ring", rows->ring,
-                         ": caches have no gradients");
-    if (rows->page_size)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size", rows->page_size,
-                         ": caches have no gradients");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
 /* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
@@ -9176,51 +9503,13 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     attn_status status;
     if (g->gemms != 0 && g->gemms != 5 && g->gemms != 7)
         return bad_field(why, ATTN_ERR_ARG, "gemms", g->gemms, " must be 0, 5 or 7");
-    status = check_enums(g, gradient_rules, COUNT_OF(gradient_rules), why);
+    status = check_values(gradient_fields, COUNT_OF(gradient_fields), g, why);
     if (!status)
         status = check_wishes(p, g, why);
     if (!status && need_data)
         status = check_given(p, g, naive, why);
     if (!status)
-        status = check_output_strides("dq", &g->dq, why);
-    if (!status)
-        status = check_output_strides("dk", &g->dk, why);
-    if (!status)
-        status = check_output_strides("dv", &g->dv, why);
-    return status;
-}
-
-/* check_gradient_sizes checks that the resolved arrays fit into memory. */
-OWN_FRAME static attn_status check_gradient_sizes(const attn_params *p, const attn_gradients *g,
-                                                  text *why)
-{
-    const attn_tensor dq = as_tensor(&g->dq), dk = as_tensor(&g->dk), dv = as_tensor(&g->dv);
-    const struct {
-        const char *name;
-        const attn_tensor *tensor;
-        int64_t heads, rows, columns;
-    } tensors[] = {
-        { "dout", &g->dout, p->num_heads_q, rows_held(p), p->head_dim_v },
-        { "dlse", &g->dlse, p->num_heads_q, rows_held(p), 1 },
-        { "dq", &dq, p->num_heads_q, rows_held(p), p->head_dim },
-        { "dk", &dk, p->num_heads_kv, keys_held(p), p->head_dim },
-        { "dv", &dv, p->num_heads_kv, keys_held(p), p->head_dim_v },
-    };
-    const attn_sum_axes a = bias_axes(p, &g->dbias);
-    attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < COUNT_OF(tensors) && !status; i++) {
-        const attn_tensor *t = tensors[i].tensor;
-        const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 1 };
-        if (t->data)
-            status =
-                check_extent(tensors[i].name, (int64_t)bytes_of(t->dtype), p->batch,
-                             tensors[i].heads, tensors[i].rows, tensors[i].columns, stride, why);
-    }
-    if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+        status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
 }
 
@@ -9484,14 +9773,27 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
 }
 
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
+                          attn_lanes lanes)
+{
+    const attn_product p = { .to = s,
+                             .by = rows,
+                             .kv = open_rows_of(w, which, j0),
+                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .n = n,
+                             .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                             .lanes = lanes };
+    w->kernels->qk(&p);
+}
+
 /* pair_logits computes logits in w->s, and on the way tanh of softcap and what the score callback
  * is given. `visible` comes from tile_class and is not EMPTY. */
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
-    w->kernels->qk(w->s, t->qt, open_rows_of(w, KEYS, j0), (ptrdiff_t)w->lay->pitch[KEYS], n,
-                   p->head_dim, lanes, NULL, NULL);
+    multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
         w->kernels->softcap(w->tanh, n, 1.0f, w->pr->icap2);
@@ -9518,8 +9820,7 @@ static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn
 {
     const int count = n * w->lay->rows;
     int k;
-    w->kernels->qk(w->dp, row->dout_t, open_rows_of(w, VALUES, j0),
-                   (ptrdiff_t)w->lay->pitch[VALUES], n, w->pr->p.head_dim_v, lanes, NULL, NULL);
+    multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
         mark_kept(w, row, j0, n);
     for (k = 0; k < count && w->pr->drop_below; k++) {
@@ -9883,10 +10184,14 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
  * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const int64_t dim = w->pr->p.head_dim;
-    const float *k = open_rows_of(w, KEYS, j0);
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
+    const attn_product dq = { .to = row->dq,
+                              .by = w->dp,
+                              .kv = open_rows_of(w, KEYS, j0),
+                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
+                              .n = n,
+                              .dim = w->pr->p.head_dim,
+                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -9896,9 +10201,9 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
         return lanes;
     finish_pairs(w, n);
     if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(row->dq, w->dp, k, pitch, n, dim, lanes);
+        w->kernels->pv_select(&dq);
     else if (w->want & WANT_DQ)
-        w->kernels->pv(row->dq, w->dp, k, pitch, n, dim, lanes, NULL);
+        w->kernels->pv(&dq);
     return lanes;
 }
 
@@ -9945,19 +10250,30 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* add_group adds what the group has to dK and dV of the open keys. */
+/* What the group has, terms of dK or dV, enters that of the open keys. */
+static void add_terms(const desk *w, int which, const attn_term *term, int n)
+{
+    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
+    const attn_outer f = { .to = w->part[which],
+                           .stride = pitch,
+                           .n = n,
+                           .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                           .term = term,
+                           .count = w->group.count,
+                           .b_stride = pitch };
+    if (w->redo)
+        w->kernels->outer_select(&f);
+    else
+        w->kernels->outer(&f);
+}
+
 static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
-    const attn_terms dk = { g->dk, g->count, pitch }, dv = { g->dv, g->count, pitch_v };
-    void (*const outer)(float *, ptrdiff_t, const attn_terms *, int, int64_t) =
-        w->redo ? w->kernels->outer_select : w->kernels->outer;
     if (g->count && (w->want & WANT_DK))
-        outer(w->part[KEYS], pitch, &dk, n, w->pr->p.head_dim);
+        add_terms(w, KEYS, g->dk, n);
     if (g->count && (w->want & WANT_DV))
-        outer(w->part[VALUES], pitch_v, &dv, n, w->pr->p.head_dim_v);
+        add_terms(w, VALUES, g->dv, n);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
@@ -10536,7 +10852,27 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_terms dk_terms = { &dk, 1, pitch }, dv_terms = { &dv, 1, pitch_v };
+    const attn_product dq = { .to = n->row->dq_total,
+                              .by = w->dp,
+                              .kv = w->keys->copy[KEYS],
+                              .stride = pitch,
+                              .n = count,
+                              .dim = p->head_dim,
+                              .lanes = all };
+    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
+                                 .stride = pitch,
+                                 .n = count,
+                                 .columns = p->head_dim,
+                                 .term = &dk,
+                                 .count = 1,
+                                 .b_stride = pitch };
+    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
+                                 .stride = pitch_v,
+                                 .n = count,
+                                 .columns = p->head_dim_v,
+                                 .term = &dv,
+                                 .count = 1,
+                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -10544,11 +10880,9 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(n->row->dq_total, w->dp, w->keys->copy[KEYS], pitch, count, p->head_dim,
-                          all);
-    w->kernels->outer_select(w->total[KEYS] + j0 * pitch, pitch, &dk_terms, count, p->head_dim);
-    w->kernels->outer_select(w->total[VALUES] + j0 * pitch_v, pitch_v, &dv_terms, count,
-                             p->head_dim_v);
+    w->kernels->pv_select(&dq);
+    w->kernels->outer_select(&dk_rows);
+    w->kernels->outer_select(&dv_rows);
 }
 
 static void textbook_head(desk *w)
@@ -10712,8 +11046,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     status = check_gradients(p, g, pr->impl == ATTN_IMPL_NAIVE, need_data, why);
     if (status)
         return status;
-    resolve_gradients(&pr->p, resolved);
-    status = check_gradient_sizes(&pr->p, resolved, why);
+    status = resolve_gradients(&pr->p, resolved, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -10740,15 +11073,6 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     why[sizeof why - 1] = 0;
     put(reason, why);
     return answer;
-}
-
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
-{
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
 }
 
 /* describe_backend changes *info if a backend takes the call. */
@@ -11021,21 +11345,24 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
                          " must be 0 or a power of two from 16 to 1024");
     if (!p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": attn_resume gives o and lse");
-    if (p->part.keys)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "part.keys", p->part.keys,
-                         ": attn_resume divides the keys itself");
-    if (p->cu_seqlens_q)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: attn_resume takes batch entries with kv_len");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "kv_rows: attn_resume fetches keys, wherever they lie");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: attn_resume gives o and lse");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RESUMABLE, "attn_resume_begin", why);
+}
+
+/* Keys of a tile lie head by head, shared by the batch, whose entries take turns. */
+static void shape_tile(attn_tensor *x, int64_t keys, int64_t dim)
+{
+    x->stride_seq = to_stride(dim);
+    x->stride_head = to_stride(times(keys, dim));
+    x->stride_batch = ATTN_STRIDE_BROADCAST;
+}
+
+static void place_tile(attn_params *one, const resume_layout *lay, char *base)
+{
+    one->k.data = base + lay->k;
+    one->v.data = base + lay->v;
+    one->state.m = (float *)(void *)(base + lay->m);
+    one->state.l = (float *)(void *)(base + lay->l);
+    one->state.o = (float *)(void *)(base + lay->o);
 }
 
 /* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
@@ -11043,25 +11370,14 @@ static attn_status check_request(const attn_params *p, int64_t tile_keys, text *
 static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
                            char *base)
 {
-    one->partial = 1;
     memset(&one->o, 0, sizeof one->o);
     memset(&one->lse, 0, sizeof one->lse);
     one->shared_keys = 0;
-    one->part.keys = one->part.continued = 1;
+    one->partial = one->part.keys = one->part.continued = 1;
     one->part.key_begin = 0;
-    one->part.key_count = min64(lay->tile_keys, resolved->seq_len_kv);
-    one->k.stride_seq = to_stride(resolved->head_dim);
-    one->v.stride_seq = to_stride(resolved->head_dim_v);
-    one->k.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim));
-    one->v.stride_head = to_stride(times(lay->tile_keys, resolved->head_dim_v));
-    one->k.stride_batch = one->v.stride_batch = ATTN_STRIDE_BROADCAST;
-    if (!base)
-        return;
-    one->k.data = base + lay->k;
-    one->v.data = base + lay->v;
-    one->state.m = (float *)(void *)(base + lay->m);
-    one->state.l = (float *)(void *)(base + lay->l);
-    one->state.o = (float *)(void *)(base + lay->o);
+    one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
+    if (base)
+        place_tile(one, lay, base);
 }
 
 /* fixed_bytes counts the bytes before the workspace of attn_forward. */
@@ -11097,6 +11413,8 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     if (fixed_bytes(lay) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_q", p->seq_len_q,
                          ": the states of all rows exceed the address space");
+    shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
+    shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
     open_tile_call(one, &pr.p, lay, base);
     one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
@@ -11126,12 +11444,12 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (status)
         return status;
     if (attn_workspace_size(one, &need))
-        return check_call(one, NULL, 0, why);
+        return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
     status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, &none);
+                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
     if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, why) : ATTN_OK;
+        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
@@ -11858,45 +12176,6 @@ static attn_status check_branches(const attn_dilated *d, text *why)
     return status;
 }
 
-/* check_refused refuses what means nothing here, or would mean something else. It comes first, as
- * nothing else that is set then helps. */
-static attn_status check_refused(const attn_params *p, text *why)
-{
-    const struct {
-        const char *name;
-        int set;
-    } fields[] = {
-        { "kv_begin", p->kv_begin != NULL },
-        { "key_base", p->key_base != NULL },
-        { "kv_rows.ring", p->kv_rows.ring != 0 },
-        { "kv_rows.page_size", p->kv_rows.page_size != 0 },
-        { "shared_keys", p->shared_keys != 0 },
-        { "alignment", p->alignment != ATTN_ALIGN_BOTTOM_RIGHT },
-        { "prefix", p->prefix != NULL },
-        { "chunk_size", p->chunk_size != 0 },
-        { "q_segments", p->q_segments != NULL },
-        { "kv_segments", p->kv_segments != NULL },
-        { "tree_parents", p->tree_parents != NULL },
-        { "bit_mask", p->bit_mask.data != NULL },
-        { "block_mask", p->block_mask.bitmap != NULL || p->block_mask.row_offsets != NULL },
-        { "mask", p->mask != NULL },
-        { "score", p->score != NULL },
-        { "dropout_p", !(p->dropout_p == 0.0f) },
-        { "partial", p->partial != 0 },
-        { "part", p->part.rows != 0 || p->part.keys != 0 },
-        { "logits", p->logits.data != NULL },
-        { "backend", p->backend != NULL },
-    };
-    int i;
-    for (i = 0; i < COUNT_OF(fields); i++)
-        if (fields[i].set) {
-            put(why, fields[i].name);
-            return bad(why, ATTN_ERR_UNSUPPORTED,
-                       " is set, but dilated attention does not take it");
-        }
-    return ATTN_OK;
-}
-
 /* check_rows_and_heads refuses rows that are no positions, and branches for heads that do not
  * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
@@ -11966,7 +12245,7 @@ typedef struct outline {
 static attn_status validate_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                     problem *pr, text *why)
 {
-    attn_status status = p ? check_refused(p, why) : ATTN_OK;
+    attn_status status = p ? refuse_fields(p, BY_DILATED, "dilated attention", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (!status)
@@ -12077,8 +12356,24 @@ static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, i
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
 }
 
-/* largest_call makes *p the largest call of branch n, as far as sizes depend on it. An item has
- * `most` rows; 0 means all. */
+/* The sizes of a call that goes over one kv head. */
+static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows, int64_t keys)
+{
+    p->batch = batch;
+    p->num_heads_q = heads;
+    p->num_heads_kv = 1;
+    p->seq_len_q = rows;
+    p->seq_len_kv = keys;
+}
+
+/* All rows and keys of such a call are in use. */
+static void clear_lengths(attn_params *p)
+{
+    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+}
+
+/* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
+ * item; 0 = all. */
 static void largest_call(attn_params *p, const attn_dilated *d, const outline *out, int64_t most,
                          int n)
 {
@@ -12095,12 +12390,16 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
         space_rows(&p->k, 0, 1, out->dim, 1);
         space_rows(&p->v, 0, 1, out->dim_v, 1);
     }
-    p->batch = 1;
-    p->num_heads_q = class_heads(branch, out->group);
-    p->num_heads_kv = 1;
-    p->seq_len_q = min64(rows, out->rows);
-    p->seq_len_kv = keys;
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
+    clear_lengths(p);
+}
+
+/* An item calls within its worker. */
+static void run_here_alone(attn_params *p)
+{
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* strip_call clears what only makes sense in the caller's own call. */
@@ -12115,9 +12414,7 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
+    run_here_alone(p);
 }
 
 /* size_forward counts the bytes of workspace for the calls of branch n. */
@@ -12321,19 +12618,20 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     return view;
 }
 
-/* view_rows is for tensors with the query's rows, and view_keys is for tensors with keys. */
+/* A tensor of the rows of queries. */
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
     return view_of(w, t, w->head, w->s.q_row + position - w->before);
 }
 
+/* A tensor of keys. */
 static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
 {
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
-/* view_pairs tells where the first element of an array of pairs is, and sets its strides. */
+/* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
@@ -12371,15 +12669,11 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    p->batch = w->at.count;
-    p->num_heads_q = w->heads;
-    p->num_heads_kv = 1;
-    p->seq_len_q = w->at.rows;
-    p->seq_len_kv = w->at.keys;
+    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
     p->k = view_keys(w, &w->asked->k);
     p->v = view_keys(w, &w->asked->v);
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -12536,9 +12830,7 @@ static void finish_states(dilated_slot *w)
     const int64_t head = w->kv_head * w->run->c.pr.group;
     attn_params *p = &w->p;
     memset(p, 0, sizeof *p);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = w->run->c.pr.group;
-    p->seq_len_q = rows_of_item(w);
+    set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
     p->o = w->asked->o;
     p->lse = w->asked->lse;
@@ -13617,7 +13909,6 @@ static attn_status check_custom(const attn_ring *ring, int ranks, int64_t length
 static attn_status check_ring_params(const attn_params *p, text *why)
 {
     static const size_rule batch = { "batch", offsetof(attn_params, batch), 0, MOST };
-    const attn_part *part = &p->part;
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
@@ -13630,22 +13921,10 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
-    if (p->cu_seqlens_q || p->cu_seqlens_kv)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "cu_seqlens_q: a ring tells documents apart by q_segments and kv_segments");
-    if (p->kv_rows.ring || p->kv_rows.page_size)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "kv_rows: a ring takes no caches");
-    if (p->partial)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
-                         ": a ring writes o and lse");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "logits: not built for a ring");
-    if (part->rows || part->keys)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part: a ring makes parts of its own");
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return ATTN_OK;
+    return refuse_fields(p, BY_RING, "a ring of ranks", why);
 }
 
 /* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
@@ -14060,57 +14339,37 @@ static uint32_t mix_layout(uint32_t hash, const attn_ring *ring, int ranks)
     return hash;
 }
 
-/* call_hash covers what has to be equal on every rank, as otherwise messages would not fit or
- * results mean nothing. */
+/* The numbers of an array. */
+static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params *p,
+                          const call_axes *x)
+{
+    const int64_t outer = x->count[f->axis[0]], inner = x->count[f->axis[3]];
+    const size_t bytes = (size_t)element_bytes(f, p);
+    const char *data = field_data(f, p);
+    ptrdiff_t stride[4];
+    int64_t i, k;
+    resolve_strides_of(f, p, x, stride);
+    for (i = 0; i < outer; i++)
+        for (k = 0; k < inner; k++) {
+            int64_t number = 0;
+            memcpy(&number, data + (i * stride[0] + k) * (ptrdiff_t)bytes, bytes);
+            hash = mix_in(hash, number);
+        }
+    return hash;
+}
+
+/* What every rank must have set alike, or messages would not fit or results mean nothing. */
 static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
 {
-    const int64_t numbers[] = { gradients,
-                                p->batch,
-                                p->num_heads_q,
-                                p->num_heads_kv,
-                                p->seq_len_kv,
-                                p->head_dim,
-                                p->head_dim_v,
-                                p->k.dtype,
-                                p->v.dtype,
-                                p->causal,
-                                p->alignment,
-                                p->window,
-                                p->window_left,
-                                p->window_right,
-                                p->chunk_size,
-                                bits_of(p->scale),
-                                bits_of(p->softcap),
-                                bits_of(p->dropout_p),
-                                (int64_t)p->dropout_seed,
-                                p->softmax1,
-                                p->prefix != NULL,
-                                p->q_segments != NULL,
-                                p->sinks != NULL,
-                                p->tree_parents != NULL,
-                                p->alibi_slopes != NULL,
-                                p->bias.data != NULL,
-                                p->bool_mask.data != NULL,
-                                p->bit_mask.data != NULL,
-                                p->block_mask.bitmap != NULL,
-                                p->block_mask.row_offsets != NULL,
-                                p->mask != NULL,
-                                p->score != NULL };
-    uint32_t hash = mix_layout(0x811c9dc5u, ring, ranks);
-    int64_t b;
+    const call_axes x = axes_of_call(p);
+    uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
     int i;
-    for (i = 0; i < COUNT_OF(numbers); i++)
-        hash = mix_in(hash, numbers[i]);
-    for (b = 0; b < p->batch; b++) {
-        hash = mix_in(hash, entry32(p->q_len, b, p->seq_len_q));
-        hash = mix_in(hash, entry32(p->kv_len, b, p->seq_len_kv));
-        hash = mix_in(hash, shift_of(p, b));
-        hash = mix_in(hash, entry32(p->prefix, b, 0));
-        hash = mix_in(hash, entry32(p->q_offset, b, 0));
-    }
-    for (i = 0; i < p->num_heads_q; i++) {
-        hash = mix_in(hash, p->sinks ? bits_of(p->sinks[i]) : 0);
-        hash = mix_in(hash, p->alibi_slopes ? bits_of(p->alibi_slopes[i]) : 0);
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        if (f->takers & (BY_RANKS | BY_RANKS_SET))
+            hash = mix_in(hash, field_number(f, p));
+        if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
+            hash = mix_array(hash, f, p, &x);
     }
     return hash;
 }
@@ -14178,33 +14437,29 @@ static void name_broadcast(attn_tensor *t)
         t->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* resolve_own turns strides of the rank's own tensors into numbers, since a range of them has these
- * strides, too. */
+/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+static call_axes own_axes(const attn_params *p, int64_t length)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_ROW] = x.count[AXIS_KEY] = length;
+    return x;
+}
+
 static void resolve_own(attn_params *p, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(p->q, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(p->k, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(p->v, 0, heads_kv, length, dim_v);
-    RESOLVE_STRIDES(p->o, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(p->lse, 0, p->num_heads_q, length, 1);
+    text none = text_in(NULL, 0);
+    call_axes x;
+    resolve_sizes(p);
+    x = own_axes(p, length);
+    resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
     name_broadcast(&p->q);
-    if (p->window && p->window_left > TOO_BIG) /* attn_forward takes them in this way. */
-        p->window_left = -1;
-    if (p->window && p->window_right > TOO_BIG)
-        p->window_right = -1;
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
 {
-    const int64_t heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    RESOLVE_STRIDES(g->dout, 0, p->num_heads_q, length, dim_v);
-    RESOLVE_STRIDES(g->dlse, 0, p->num_heads_q, length, 1);
-    RESOLVE_STRIDES(g->dq, 0, p->num_heads_q, length, p->head_dim);
-    RESOLVE_STRIDES(g->dk, 0, heads_kv, length, p->head_dim);
-    RESOLVE_STRIDES(g->dv, 0, heads_kv, length, dim_v);
+    const call_axes x = own_axes(p, length);
+    text none = text_in(NULL, 0);
+    resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
     name_broadcast(&g->dout);
     name_broadcast(&g->dlse);
 }
@@ -14875,7 +15130,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->p = c->own;
     if (g) {
         c->own_g = *g;
-        resolve_own_gradients(p, &c->own_g, c->pl.length);
+        resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
         c->g = c->own_g;
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);

@@ -87,6 +87,584 @@
 #define LOAD_WORD(p) (*(volatile unsigned *)(p))
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
+#include "attn_opencl.h"
+
+/* src/opencl/loader.c - OpenCL: types, constants and functions of its API (Khronos, OpenCL 1.2), loaded at run time.
+ *
+ * No header of OpenCL is needed. Every handle is a pointer.
+ */
+
+#ifdef _WIN32
+#include <windows.h>
+#define CL_CALL __stdcall
+#else
+#include <dlfcn.h>
+#define CL_CALL
+#endif
+
+typedef int32_t cl_int;
+typedef uint32_t cl_uint;
+typedef uint64_t cl_flags;
+typedef void *cl_handle;
+
+enum {
+    CL_SUCCESS = 0,
+    INVALID_VALUE = -30,
+    INVALID_QUEUE = -36,
+    CL_DEVICE_TYPE = 0x1000,
+    CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002,
+    CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004,
+    CL_DEVICE_MAX_MEM_ALLOC_SIZE = 0x1010,
+    CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
+    CL_DEVICE_LOCAL_MEM_SIZE = 0x1023,
+    CL_DEVICE_ENDIAN_LITTLE = 0x1026,
+    CL_DEVICE_AVAILABLE = 0x1027,
+    CL_DEVICE_COMPILER_AVAILABLE = 0x1028,
+    CL_DEVICE_NAME = 0x102B,
+    CL_DRIVER_VERSION = 0x102D,
+    CL_DEVICE_VERSION = 0x102F,
+    CL_DEVICE_PLATFORM = 0x1031,
+    CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
+    CL_PLATFORM_NAME = 0x0902,
+    CL_QUEUE_PROPERTIES = 0x1093,
+    CL_MEM_SIZE = 0x1102,
+    CL_PROGRAM_DEVICES = 0x1163,
+    CL_PROGRAM_BINARY_SIZES = 0x1165,
+    CL_PROGRAM_BINARIES = 0x1166,
+    CL_PROGRAM_BUILD_LOG = 0x1183,
+    CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
+    CL_PROFILING_COMMAND_START = 0x1282,
+    CL_PROFILING_COMMAND_END = 0x1283
+};
+#define CL_DEVICE_TYPE_GPU 4u
+#define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
+#define CL_QUEUE_OUT_OF_ORDER 1u
+#define CL_QUEUE_PROFILING_ENABLE 2u
+#define CL_MEM_READ_WRITE 1u
+#define CL_MEM_READ_ONLY 4u
+#define CL_MEM_USE_HOST_PTR 8u
+#define CL_MEM_ALLOC_HOST_PTR 16u
+#define CL_MEM_COPY_HOST_PTR 32u
+#define CL_MAP_READ 1u
+#define CL_MAP_WRITE 2u
+#define CL_MAP_WRITE_INVALIDATE_REGION 4u
+
+#define CL_FUNCTIONS(X)                                                                            \
+    X(cl_int, clGetPlatformIDs, (cl_uint, cl_handle *, cl_uint *))                                 \
+    X(cl_int, clGetPlatformInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                   \
+    X(cl_int, clGetDeviceIDs, (cl_handle, cl_flags, cl_uint, cl_handle *, cl_uint *))              \
+    X(cl_int, clGetDeviceInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                     \
+    X(cl_handle, clCreateContext,                                                                  \
+      (const intptr_t *, cl_uint, const cl_handle *,                                               \
+       void(CL_CALL *)(const char *, const void *, size_t, void *), void *, cl_int *))             \
+    X(cl_int, clRetainContext, (cl_handle))                                                        \
+    X(cl_int, clReleaseContext, (cl_handle))                                                       \
+    X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
+    X(cl_int, clRetainCommandQueue, (cl_handle))                                                   \
+    X(cl_int, clReleaseCommandQueue, (cl_handle))                                                  \
+    X(cl_int, clGetCommandQueueInfo, (cl_handle, cl_uint, size_t, void *, size_t *))               \
+    X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
+    X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
+    X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
+    X(cl_handle, clCreateProgramWithSource,                                                        \
+      (cl_handle, cl_uint, const char **, const size_t *, cl_int *))                               \
+    X(cl_handle, clCreateProgramWithBinary,                                                        \
+      (cl_handle, cl_uint, const cl_handle *, const size_t *, const unsigned char **, cl_int *,    \
+       cl_int *))                                                                                  \
+    X(cl_int, clGetProgramInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                    \
+    X(cl_int, clBuildProgram,                                                                      \
+      (cl_handle, cl_uint, const cl_handle *, const char *, void(CL_CALL *)(cl_handle, void *),    \
+       void *))                                                                                    \
+    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *))    \
+    X(cl_int, clReleaseProgram, (cl_handle))                                                       \
+    X(cl_handle, clCreateKernel, (cl_handle, const char *, cl_int *))                              \
+    X(cl_int, clSetKernelArg, (cl_handle, cl_uint, size_t, const void *))                          \
+    X(cl_int, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *)) \
+    X(cl_int, clReleaseKernel, (cl_handle))                                                        \
+    X(cl_int, clEnqueueNDRangeKernel,                                                              \
+      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint,     \
+       const cl_handle *, cl_handle *))                                                            \
+    X(cl_handle, clEnqueueMapBuffer,                                                               \
+      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, cl_uint, const cl_handle *,        \
+       cl_handle *, cl_int *))                                                                     \
+    X(cl_int, clEnqueueUnmapMemObject,                                                             \
+      (cl_handle, cl_handle, void *, cl_uint, const cl_handle *, cl_handle *))                     \
+    X(cl_int, clEnqueueReadBuffer,                                                                 \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, cl_uint, const cl_handle *,          \
+       cl_handle *))                                                                               \
+    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))   \
+    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))  \
+    X(cl_int, clGetEventProfilingInfo, (cl_handle, cl_uint, size_t, void *, size_t *))             \
+    X(cl_int, clReleaseEvent, (cl_handle))                                                         \
+    X(cl_int, clFlush, (cl_handle))                                                                \
+    X(cl_int, clFinish, (cl_handle))
+
+#define CL_MEMBER(type, name, arguments) type(CL_CALL *name) arguments;
+typedef struct cl_api {
+    CL_FUNCTIONS(CL_MEMBER)
+} cl_api;
+
+typedef struct cl_symbol {
+    const char *name;
+    size_t offset; /* of its pointer in cl_api */
+} cl_symbol;
+
+#define CL_SYMBOL(type, name, arguments) { #name, offsetof(cl_api, name) },
+static const cl_symbol cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
+
+#ifdef _WIN32
+
+static const char *const loaders[] = { "OpenCL.dll" };
+
+static void *open_library(const char *file)
+{
+    return (void *)LoadLibraryA(file);
+}
+
+static void close_library(void *library)
+{
+    FreeLibrary((HMODULE)library);
+}
+
+/* to: of a function pointer. */
+static int find_symbol(void *library, const char *name, void *to)
+{
+    const FARPROC symbol = GetProcAddress((HMODULE)library, name);
+    memcpy(to, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+#else
+
+static const char *const loaders[] = {
+    "libOpenCL.so.1",
+    "libOpenCL.so",
+    "/vendor/lib64/libOpenCL.so", /* Android */
+    "/system/vendor/lib64/libOpenCL.so",
+    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
+};
+
+static void *open_library(const char *file)
+{
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void close_library(void *library)
+{
+    dlclose(library);
+}
+
+static int find_symbol(void *library, const char *name, void *to)
+{
+    void *const symbol = dlsym(library, name);
+    memcpy(to, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+#endif
+
+static const char *cl_error_name(cl_int error)
+{
+    static const struct {
+        cl_int error;
+        const char *name;
+    } names[] = {
+        { -1, "device not found" },         { -3, "compiler not available" },
+        { -4, "out of device memory" },     { -5, "out of resources" },
+        { -6, "out of host memory" },       { -11, "kernels do not build" },
+        { -30, "invalid value" },           { -34, "invalid context" },
+        { -36, "invalid command queue" },   { -38, "invalid memory object" },
+        { -37, "invalid host pointer" },    { -58, "invalid event" },
+        { -42, "invalid binary" },          { -43, "invalid build options" },
+        { -46, "no such kernel" },          { -52, "invalid kernel arguments" },
+        { -54, "invalid work-group size" }, { -57, "invalid event wait list" },
+        { -61, "invalid buffer size" },     { -1001, "no platform" },
+    };
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].error == error)
+            return names[i].name;
+    return "see the error codes of OpenCL";
+}
+
+/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
+ *
+ * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
+ * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ *
+ *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
+ *
+ *           lanes ->                    All of them computed in the canonical order of
+ *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
+ *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
+ *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
+ *
+ * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
+ * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
+ */
+
+#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
+#define ATTN_SEAM_H
+
+#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
+#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
+#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
+
+/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
+typedef struct attn_lanes {
+    int begin, end;
+} attn_lanes;
+
+/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
+ * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
+ * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+typedef struct attn_exp {
+    float *s;
+    int n; /* keys, 1..16 */
+    const float *m;
+    float *l;
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
+    int calm;
+} attn_exp;
+
+#define ATTN_CALM 60.0f
+
+/* -0: stands for a pair that does not count, where no live number is -0. */
+#define ATTN_DEAD (-0.0f)
+
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
+/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
+ * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+typedef struct attn_ahead {
+    const char *const *run; /* where the present run of rows begins, and those behind it */
+    const char *row;        /* the present one */
+    ptrdiff_t stride;       /* bytes between rows */
+    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
+    int64_t bytes;          /* of a row that are read */
+    int64_t at;             /* of this row, asked for already */
+    int64_t lines;
+    int64_t each; /* the kernel's own: lines asked for in one go */
+} attn_ahead;
+
+/* The next line to be asked for is behind this one. */
+static inline void attn_next_line(attn_ahead *a)
+{
+    a->at += 64;
+    if (a->at < a->bytes)
+        return;
+    a->at = 0;
+    a->row += a->stride;
+    if (--a->left == 0) {
+        a->row = *++a->run;
+        a->left = a->each_run;
+    }
+}
+
+/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
+typedef struct attn_product {
+    float *to;             /* s [n][rows], or o [dim][rows] */
+    const float *by;       /* qt [dim][rows], or p [n][rows] */
+    const float *kv;       /* f32 rows of K or V, */
+    ptrdiff_t stride;      /* so many floats apart; */
+    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
+    int n;                 /* keys */
+    int64_t dim;           /* head_dim, or head_dim_v */
+    attn_lanes lanes;
+    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
+    attn_ahead *ahead;      /* NULL = nothing */
+} attn_product;
+
+/* Rows of a tile, and what each pair of a key and a row stands for. */
+typedef struct attn_term {
+    const float *x; /* [n][rows] */
+    const float *b; /* [rows] attn_outer.b_stride floats apart */
+    attn_lanes lanes;
+    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+} attn_term;
+
+/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
+typedef struct attn_outer {
+    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
+    ptrdiff_t stride;
+    int n; /* keys */
+    int64_t columns;
+    const attn_term *term;
+    int count;          /* of terms */
+    ptrdiff_t b_stride; /* filled up with numbers */
+} attn_outer;
+
+/* What running_max says about a block. */
+#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
+#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
+
+/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
+#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+ATTN_API unsigned attn_cpu_features(void);
+
+/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
+ * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
+ * offers them; or pass one in p.kernels and define nothing. */
+ATTN_API const attn_kernels *attn_kernels_avx2(void);
+ATTN_API const attn_kernels *attn_kernels_avx512(void);
+ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+
+/* The same with fewer rows in a tile, for decoding and other short calls. */
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+
+/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
+ * between a call and a set in tests and bench are expanded from it. */
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+
+/* Those that every set has. */
+#define ATTN_SET_KERNELS(X)                                                                        \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
+    /* 7fc00000) as the type's, -0 never written. */                                               \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
+    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
+      (qt, q, head_dim, c))                                                                        \
+    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
+    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    X(void, qk, (const attn_product *p), (p))                                                      \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
+    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
+    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
+      (s, n, m, l, alpha))                                                                         \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
+    /* The exponentials of a block without a product beside them. */                               \
+    X(void, exp_block, (const attn_exp *e), (e))                                                   \
+    /* Whether n numbers are all finite. */                                                        \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
+    /* at least; to the others every key is dead, or they have no query. */                        \
+    X(void, pv, (const attn_product *p), (p))                                                      \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
+    X(void, pv_select, (const attn_product *p), (p))                                               \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
+    /* o[head_dim_v][rows]]. */                                                                    \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
+    X(void, result,                                                                                \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
+      (out, o, l, factor, head_dim_v))                                                             \
+    /* ---- gradients */                                                                           \
+    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
+    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
+    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
+      (s, dp, n, lse2, delta))                                                                     \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
+    X(void, outer, (const attn_outer *f), (f))                                                     \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
+    X(void, outer_select, (const attn_outer *f), (f))                                              \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+
+/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
+ * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
+ * of 16. */
+#define ATTN_FEW_KERNELS(X)                                                                        \
+    X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, pv_runs, (const attn_product *p), (p))
+
+#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
+struct attn_kernels {
+    int abi;  /* ATTN_KERNEL_ABI */
+    int rows; /* query rows of a tile */
+    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
+     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+    int few;
+    const char *name;
+    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
+};
+
+#endif /* ATTN_SEAM_H */
+#include "kernels.cl"
+
+/* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
+{
+    return array ? array[index] : otherwise;
+}
+
+/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
+ * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
+#define TOO_BIG (INT64_MAX / 4)
+#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
+
+static inline int64_t times(int64_t a, int64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= TOO_BIG / b ? TOO_BIG : a * b;
+}
+
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return min64(a + b, TOO_BIG);
+}
+
+/* A size beyond this cannot be the count of anything in memory. */
+#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
+
+/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
+ * that cannot be in memory. */
+static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
+{
+    int64_t sum = 1;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
+        if (count[axis] == 0)
+            return 0;
+        sum = plus(sum, times(count[axis] - 1, step));
+    }
+    return sum;
+}
+
+static inline ptrdiff_t to_stride(int64_t elements)
+{
+    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+}
+
+/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
+#define ALIGNMENT 64
+
+static inline int64_t aligned(int64_t bytes)
+{
+    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* align_memory gives the first aligned byte of a caller's memory. */
+static inline char *align_memory(const void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return a == 0 ? 0 : (a - 1) / b + 1;
+}
+
+/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
+static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
+{
+    const int64_t offset = *at;
+    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
+    return offset;
+}
+
+#define LINE (ALIGNMENT / (int64_t)sizeof(float))
+
+/* whole_lines counts the floats of whole cache lines. */
+static inline int64_t whole_lines(int64_t floats)
+{
+    return times(ceil_div(floats, LINE), LINE);
+}
+
+/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
+ * the cache. */
+static inline int64_t pitch_of(int64_t dim)
+{
+    return times(ceil_div(dim, LINE) | 1, LINE);
+}
+
+/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
+static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
+}
+
+/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
+ * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
+ * batch axis has no stride. */
+static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
+                                   int64_t dim)
+{
+    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
+                                   { 0, dim, times(heads, dim) } };
+    int axis;
+    for (axis = 0; axis < 3; axis++)
+        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
+}
+
+/* Both tensor types hold the three strides in a row, by name: this is where they become an
+ * array. */
+#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
+    do {                                                                                           \
+        ptrdiff_t stride[3];                                                                       \
+        stride[0] = (tensor).stride_batch;                                                         \
+        stride[1] = (tensor).stride_head;                                                          \
+        stride[2] = (tensor).stride_seq;                                                           \
+        resolve_strides(stride, varlen, heads, seq, dim);                                          \
+        (tensor).stride_batch = stride[0];                                                         \
+        (tensor).stride_head = stride[1];                                                          \
+        (tensor).stride_seq = stride[2];                                                           \
+    } while (0)
+
+static inline attn_tensor as_tensor(const attn_output *o)
+{
+    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
+    return t;
+}
+
+/* Bytes of one element, by attn_dtype. */
+static const unsigned char storage_bytes[] = { 4, 2, 2 };
+
+#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
+
+static inline size_t bytes_of(int dtype)
+{
+    return storage_bytes[dtype];
+}
 
 /* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
  *
@@ -512,208 +1090,894 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
 }
-#include "attn_opencl.h"
-#include "kernels.cl"
 
-/* src/opencl/loader.c - OpenCL: types, constants and functions of its API (Khronos, OpenCL 1.2), loaded at run time.
+/* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
+
+typedef struct size_rule {
+    const char *name;
+    size_t offset;
+    int64_t least, most;
+} size_rule;
+
+/* "name (value) must be at least / at most / the only value" */
+static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
+                                    int64_t value)
+{
+    const int low = value < least;
+    put_field(why, name, value);
+    put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
+    put_int(why, low ? least : most);
+    return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
+}
+
+/* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
+static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int64_t value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        int value;
+        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
+        if (value < rules[r].least || value > rules[r].most)
+            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
+    }
+    return ATTN_OK;
+}
+
+/* A stride of an output, as it was given. */
+static inline attn_status check_output_stride(const char *name, const char *stride_name,
+                                              ptrdiff_t stride, text *why)
+{
+    if (stride != ATTN_STRIDE_BROADCAST)
+        return ATTN_OK;
+    put(why, name);
+    put(why, stride_name);
+    return bad(why, ATTN_ERR_ARG,
+               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
+{
+    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_head", o->stride_head, why);
+    if (!status)
+        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    return status;
+}
+
+static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                           int64_t rows, text *why)
+{
+    int64_t b;
+    if (cu && cu[0] < 0)
+        return bad_entry(why, name, 0, cu[0], " must be at least 0");
+    for (b = 0; cu && b < batch; b++)
+        if (cu[b + 1] < cu[b])
+            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+    if (cu && cu[batch] > rows) {
+        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
+        put_int(why, rows);
+        put(why, ")");
+        return ATTN_ERR_ARG;
+    }
+    return ATTN_OK;
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    int64_t count[4];
+    count[0] = batch;
+    count[1] = heads;
+    count[2] = rows;
+    count[3] = columns;
+    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+        return ATTN_OK;
+    put(why, name);
+    put(why, ": ");
+    put_field(why, "batch", batch);
+    put(why, " x ");
+    put_field(why, "heads", heads);
+    put(why, " x ");
+    put_field(why, "rows", rows);
+    put(why, " x ");
+    put_field(why, "columns", columns);
+    put(why, " with its strides exceeds the address space");
+    return ATTN_ERR_OVERFLOW;
+}
+
+/* src/fields.c - the table of fields: what each field of a call is, in one row.
  *
- * No header of OpenCL is needed. Every handle is a pointer.
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
+ * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
+ * that somebody forgets is refused, never ignored.
  */
 
-#ifdef _WIN32
-#include <windows.h>
-#define CL_CALL __stdcall
-#else
-#include <dlfcn.h>
-#define CL_CALL
-#endif
+enum field_type {
+    F_INT, /* values */
+    F_INT64,
+    F_UINT64,
+    F_FLOAT,
+    F_POINTER,
+    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,    /* or of these elements */
+    F_I32,
+    F_I64,
+    F_U8,
+    F_BITS
+};
 
-typedef int32_t cl_int;
-typedef uint32_t cl_uint;
-typedef uint64_t cl_flags;
-typedef void *cl_handle;
+/* What the axes of arrays count. */
+enum field_axis {
+    AXIS_NONE,
+    AXIS_BATCH,
+    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_HEAD,
+    AXIS_HEAD_KV,
+    AXIS_ROW, /* that are held: p.part */
+    AXIS_KEY,
+    AXIS_DIM,
+    AXIS_DIM_V,
+    AXIS_SEQ_Q, /* of the whole call */
+    AXIS_SEQ_KV,
+    AXIS_CELL_ROW,
+    AXIS_CELL_COLUMN,
+    AXIS_CELL_OFFSET,
+    AXIS_PAGE,
+    AXIS_CHOSEN, /* rows of logits */
+    AXIS_COUNT
+};
+
+/* Who takes a field; what devices do with it is in src/opencl/fields.c. */
+enum taker {
+    BY_PART = 1,      /* calls of some rows or some keys */
+    BY_GRADIENTS = 2, /* attn_backward */
+    BY_RESUMABLE = 4, /* attn_resume_begin */
+    BY_DILATED = 8,   /* attn_dilated_forward */
+    BY_RING = 16,     /* attn_ring_forward */
+    BY_ALL = 31,
+    BY_RANKS = 64,     /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 128 /* or must have set it or not */
+};
+
+typedef struct call_field {
+    const char *name;
+    uint16_t offset; /* of the value, or of the pointer to an array */
+    uint16_t type, takers;
+    uint16_t output; /* nonzero: written by the call */
+    uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
+    uint16_t axis[4];
+    uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
+    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
+    int64_t least, most; /* of a number; any where most is below least */
+    const char *instead; /* what helps where the field is refused; NULL = nothing */
+} call_field;
+
+#define AT(member) offsetof(attn_params, member)
+#define VALUE(member, kind, by, ...)                                                               \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+#define RANGE(from, to) .least = from, .most = to
+#define ANY 1, 0
+#define TENSOR(member, entry, heads, rows, columns, by)                                            \
+    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .takers = by, .axis = { entry, heads, rows, columns },                                         \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
+#define PAIRS(member, kind, by)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
+                AT(member.stride_kv) }
+#define GRID(member, kind, by, outer, heads, rows, columns)                                        \
+    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .axis = { outer, heads, rows, columns }
+#define LIST(member, kind, by, outer, inner)                                                       \
+    GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
 
 enum {
-    CL_SUCCESS = 0,
-    INVALID_VALUE = -30,
-    INVALID_QUEUE = -36,
-    CL_DEVICE_TYPE = 0x1000,
-    CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002,
-    CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004,
-    CL_DEVICE_MAX_MEM_ALLOC_SIZE = 0x1010,
-    CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
-    CL_DEVICE_LOCAL_MEM_SIZE = 0x1023,
-    CL_DEVICE_ENDIAN_LITTLE = 0x1026,
-    CL_DEVICE_AVAILABLE = 0x1027,
-    CL_DEVICE_COMPILER_AVAILABLE = 0x1028,
-    CL_DEVICE_NAME = 0x102B,
-    CL_DRIVER_VERSION = 0x102D,
-    CL_DEVICE_VERSION = 0x102F,
-    CL_DEVICE_PLATFORM = 0x1031,
-    CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
-    CL_PLATFORM_NAME = 0x0902,
-    CL_QUEUE_PROPERTIES = 0x1093,
-    CL_MEM_SIZE = 0x1102,
-    CL_PROGRAM_DEVICES = 0x1163,
-    CL_PROGRAM_BINARY_SIZES = 0x1165,
-    CL_PROGRAM_BINARIES = 0x1166,
-    CL_PROGRAM_BUILD_LOG = 0x1183,
-    CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
-    CL_PROFILING_COMMAND_START = 0x1282,
-    CL_PROFILING_COMMAND_END = 0x1283
-};
-#define CL_DEVICE_TYPE_GPU 4u
-#define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
-#define CL_QUEUE_OUT_OF_ORDER 1u
-#define CL_QUEUE_PROFILING_ENABLE 2u
-#define CL_MEM_READ_WRITE 1u
-#define CL_MEM_READ_ONLY 4u
-#define CL_MEM_USE_HOST_PTR 8u
-#define CL_MEM_ALLOC_HOST_PTR 16u
-#define CL_MEM_COPY_HOST_PTR 32u
-#define CL_MAP_READ 1u
-#define CL_MAP_WRITE 2u
-#define CL_MAP_WRITE_INVALIDATE_REGION 4u
-
-#define CL_FUNCTIONS(X)                                                                            \
-    X(cl_int, clGetPlatformIDs, (cl_uint, cl_handle *, cl_uint *))                                 \
-    X(cl_int, clGetPlatformInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                   \
-    X(cl_int, clGetDeviceIDs, (cl_handle, cl_flags, cl_uint, cl_handle *, cl_uint *))              \
-    X(cl_int, clGetDeviceInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                     \
-    X(cl_handle, clCreateContext,                                                                  \
-      (const intptr_t *, cl_uint, const cl_handle *,                                               \
-       void(CL_CALL *)(const char *, const void *, size_t, void *), void *, cl_int *))             \
-    X(cl_int, clRetainContext, (cl_handle))                                                        \
-    X(cl_int, clReleaseContext, (cl_handle))                                                       \
-    X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
-    X(cl_int, clRetainCommandQueue, (cl_handle))                                                   \
-    X(cl_int, clReleaseCommandQueue, (cl_handle))                                                  \
-    X(cl_int, clGetCommandQueueInfo, (cl_handle, cl_uint, size_t, void *, size_t *))               \
-    X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
-    X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
-    X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
-    X(cl_handle, clCreateProgramWithSource,                                                        \
-      (cl_handle, cl_uint, const char **, const size_t *, cl_int *))                               \
-    X(cl_handle, clCreateProgramWithBinary,                                                        \
-      (cl_handle, cl_uint, const cl_handle *, const size_t *, const unsigned char **, cl_int *,    \
-       cl_int *))                                                                                  \
-    X(cl_int, clGetProgramInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                    \
-    X(cl_int, clBuildProgram,                                                                      \
-      (cl_handle, cl_uint, const cl_handle *, const char *, void(CL_CALL *)(cl_handle, void *),    \
-       void *))                                                                                    \
-    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *))    \
-    X(cl_int, clReleaseProgram, (cl_handle))                                                       \
-    X(cl_handle, clCreateKernel, (cl_handle, const char *, cl_int *))                              \
-    X(cl_int, clSetKernelArg, (cl_handle, cl_uint, size_t, const void *))                          \
-    X(cl_int, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *)) \
-    X(cl_int, clReleaseKernel, (cl_handle))                                                        \
-    X(cl_int, clEnqueueNDRangeKernel,                                                              \
-      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint,     \
-       const cl_handle *, cl_handle *))                                                            \
-    X(cl_handle, clEnqueueMapBuffer,                                                               \
-      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, cl_uint, const cl_handle *,        \
-       cl_handle *, cl_int *))                                                                     \
-    X(cl_int, clEnqueueUnmapMemObject,                                                             \
-      (cl_handle, cl_handle, void *, cl_uint, const cl_handle *, cl_handle *))                     \
-    X(cl_int, clEnqueueReadBuffer,                                                                 \
-      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, cl_uint, const cl_handle *,          \
-       cl_handle *))                                                                               \
-    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))   \
-    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))  \
-    X(cl_int, clGetEventProfilingInfo, (cl_handle, cl_uint, size_t, void *, size_t *))             \
-    X(cl_int, clReleaseEvent, (cl_handle))                                                         \
-    X(cl_int, clFlush, (cl_handle))                                                                \
-    X(cl_int, clFinish, (cl_handle))
-
-#define CL_MEMBER(type, name, arguments) type(CL_CALL *name) arguments;
-typedef struct cl_api {
-    CL_FUNCTIONS(CL_MEMBER)
-} cl_api;
-
-typedef struct cl_symbol {
-    const char *name;
-    size_t offset; /* of its pointer in cl_api */
-} cl_symbol;
-
-#define CL_SYMBOL(type, name, arguments) { #name, offsetof(cl_api, name) },
-static const cl_symbol cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
-
-#ifdef _WIN32
-
-static const char *const loaders[] = { "OpenCL.dll" };
-
-static void *open_library(const char *file)
-{
-    return (void *)LoadLibraryA(file);
-}
-
-static void close_library(void *library)
-{
-    FreeLibrary((HMODULE)library);
-}
-
-/* to: of a function pointer. */
-static int find_symbol(void *library, const char *name, void *to)
-{
-    const FARPROC symbol = GetProcAddress((HMODULE)library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-#else
-
-static const char *const loaders[] = {
-    "libOpenCL.so.1",
-    "libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so", /* Android */
-    "/system/vendor/lib64/libOpenCL.so",
-    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    MASKS = BY_ALL & ~BY_DILATED
 };
 
-static void *open_library(const char *file)
+static const call_field call_fields[] = {
+    /* ---- sizes */
+    { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(num_heads_q, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- tensors */
+    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
+    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+
+    /* ---- lengths */
+    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+      .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
+    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
+    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+      .stride = { AT(kv_rows.table_stride) } },
+    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+
+    /* ---- position of the queries */
+    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+
+    /* ---- masks */
+    { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(q_segments_stride) } },
+    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+      .stride = { AT(kv_segments_stride) } },
+    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+      .stride = { AT(tree_stride) } },
+    { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
+           AXIS_CELL_COLUMN),
+      .shared = 3,
+      .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
+                  AT(block_mask.stride_row) } },
+    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
+           AXIS_CELL_OFFSET),
+      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
+
+    /* ---- what changes a logit */
+    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+      .stride = { AT(alibi_stride) } },
+    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+
+    /* ---- softmax */
+    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
+
+    /* ---- further outputs */
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+      .instead = "it needs o and lse" },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
+    { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
+    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+      .output = 1, .instead = "ask for logits in a call with all keys" },
+
+    /* ---- how to compute */
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+};
+#undef AT
+
+#define IS_ARRAY(f) ((f)->type >= F_STORED)
+
+/* ---- values */
+
+/* A number of a field, 0 or 1 for a pointer. */
+static int64_t field_number(const call_field *f, const void *base)
 {
-    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    const char *at = (const char *)base + f->offset;
+    int64_t number = 0;
+    int as_int;
+    float as_float;
+    void *pointer;
+    switch (f->type) {
+    case F_INT:
+        memcpy(&as_int, at, sizeof as_int);
+        return as_int;
+    case F_FLOAT:
+        memcpy(&as_float, at, sizeof as_float);
+        return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
+    case F_INT64:
+    case F_UINT64:
+        memcpy(&number, at, sizeof number);
+        return number;
+    default:
+        memcpy(&pointer, at, sizeof pointer);
+        return pointer != NULL;
+    }
 }
 
-static void close_library(void *library)
+static attn_status check_values(const call_field *table, int n, const void *base, text *why)
 {
-    dlclose(library);
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &table[i];
+        int64_t value;
+        if (f->most < f->least || IS_ARRAY(f))
+            continue;
+        value = field_number(f, base);
+        if (value < f->least || value > f->most)
+            return bad_range(why, f->name, f->least, f->most, value);
+    }
+    return ATTN_OK;
 }
 
-static int find_symbol(void *library, const char *name, void *to)
+/* "name (value) is set, but who does not take it: instead" */
+static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
 {
-    void *const symbol = dlsym(library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
+    if (f->type == F_INT || f->type == F_INT64)
+        put_field(why, f->name, value);
+    else
+        put(why, f->name);
+    put(why, " is set, but ");
+    put(why, who);
+    put(why, f->instead ? " does not take it: " : " does not take it");
+    return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
 }
 
-#endif
-
-static const char *cl_error_name(cl_int error)
+/* The first field that is set and that `taker` does not list is refused by its name. */
+static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
-    static const struct {
-        cl_int error;
-        const char *name;
-    } names[] = {
-        { -1, "device not found" },         { -3, "compiler not available" },
-        { -4, "out of device memory" },     { -5, "out of resources" },
-        { -6, "out of host memory" },       { -11, "kernels do not build" },
-        { -30, "invalid value" },           { -34, "invalid context" },
-        { -36, "invalid command queue" },   { -38, "invalid memory object" },
-        { -37, "invalid host pointer" },    { -58, "invalid event" },
-        { -42, "invalid binary" },          { -43, "invalid build options" },
-        { -46, "no such kernel" },          { -52, "invalid kernel arguments" },
-        { -54, "invalid work-group size" }, { -57, "invalid event wait list" },
-        { -61, "invalid buffer size" },     { -1001, "no platform" },
+    int i;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const int64_t value = f->takers & taker ? 0 : field_number(f, p);
+        if (value)
+            return refuse_field(f, value, who, why);
+    }
+    return ATTN_OK;
+}
+
+/* ---- arrays */
+
+/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+typedef struct call_axes {
+    int64_t count[AXIS_COUNT];
+    int packed_q, packed_kv;
+} call_axes;
+
+static const void *field_data(const call_field *f, const void *base)
+{
+    const void *data;
+    memcpy(&data, (const char *)base + f->offset, sizeof data);
+    return data;
+}
+
+static int64_t element_bytes(const call_field *f, const void *base)
+{
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    int dtype;
+    if (f->type != F_STORED)
+        return bytes[f->type - F_F32];
+    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
+    return (int64_t)bytes_of(dtype);
+}
+
+static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
+{
+    ptrdiff_t stride = 0;
+    if (f->stride[axis])
+        memcpy(&stride, (const char *)base + f->stride[axis], sizeof stride);
+    return stride;
+}
+
+static int is_tensor(const call_field *f)
+{
+    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_packed(const call_field *f, const call_axes *x)
+{
+    return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
+}
+
+/* The strides of an array with what 0 and "broadcast" mean. */
+static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
+                               ptrdiff_t stride[4])
+{
+    static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
+    const int packed = is_packed(f, x);
+    int64_t elements = 1;
+    int i;
+    for (i = 0; i < 4; i++) {
+        const int axis = orders[packed && f->axis[3]][i];
+        const int shared = f->shared >> axis & 1;
+        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
+        elements = times(elements, x->count[f->axis[axis]]);
+    }
+    if (packed)
+        stride[0] = 0;
+}
+
+static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
+                               const ptrdiff_t stride[4], text *why)
+{
+    const int64_t bytes = element_bytes(f, base);
+    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
+                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+}
+
+static attn_status check_output_field(const call_field *f, const void *base, text *why)
+{
+    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 4 && f->output && !status; axis++)
+        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
+    return status;
+}
+
+/* Outputs are not broadcast. */
+static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        if (IS_ARRAY(&table[i]))
+            status = check_output_field(&table[i], base, why);
+    return status;
+}
+
+/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
+                                  text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, axis;
+    for (i = 0; i < n && !status; i++) {
+        const call_field *f = &table[i];
+        ptrdiff_t stride[4];
+        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+            continue;
+        resolve_strides_of(f, base, x, stride);
+        for (axis = 0; axis < 4; axis++)
+            if (f->stride[axis])
+                memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
+        status = check_array(f, base, x, stride, why);
+    }
+    return status;
+}
+
+/* ---- the axes of a call */
+
+/* Rows of a batch entry of q, keys of one of k, that are there. */
+static inline int64_t rows_held(const attn_params *p)
+{
+    return p->part.rows ? p->part.row_count : p->seq_len_q;
+}
+
+static inline int64_t keys_held(const attn_params *p)
+{
+    return p->part.keys ? p->part.key_count : p->seq_len_kv;
+}
+
+/* Rows of a batch entry of k and v, or of a page. */
+static int64_t rows_of_entry(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    return rows->page_size ? rows->page_size : rows->ring ? rows->ring : keys_held(p);
+}
+
+/* Entries of a sequence's page table. */
+static int64_t table_entries(const attn_params *p)
+{
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
+}
+
+static call_axes axes_of_call(const attn_params *p)
+{
+    const attn_rows *rows = &p->kv_rows;
+    const attn_block_mask *cells = &p->block_mask;
+    call_axes x;
+    x.packed_q = p->cu_seqlens_q != NULL;
+    x.packed_kv = p->cu_seqlens_kv != NULL;
+    x.count[AXIS_NONE] = 1;
+    x.count[AXIS_BATCH] = p->batch;
+    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
+    x.count[AXIS_HEAD] = p->num_heads_q;
+    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
+    x.count[AXIS_ROW] = rows_held(p);
+    x.count[AXIS_KEY] = rows_of_entry(p);
+    x.count[AXIS_DIM] = p->head_dim;
+    x.count[AXIS_DIM_V] = p->head_dim_v;
+    x.count[AXIS_SEQ_Q] = p->seq_len_q;
+    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
+    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
+    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
+    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
+    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    return x;
+}
+
+/* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
+
+/* Which gradients, or parts of them, some work is about. */
+enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
+#define WANT_KEYS (WANT_DK | WANT_DV)
+#define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
+
+static int wanted(const attn_gradients *g)
+{
+    return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
+           (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
+           (g->dsinks ? WANT_SINKS : 0);
+}
+
+/* Rows and keys of the longest sequence that there may be. */
+static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+{
+    int64_t b;
+    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
+    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
+    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
+        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
+    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
+        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+}
+
+/* Packed over the axes that are kept; a stride that is given counts instead. */
+static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
+{
+    int64_t packed = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        a->stride[axis] = 0;
+        if (!a->kept[axis])
+            a->count[axis] = 1;
+        else
+            a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
+        packed = times(packed, a->count[axis]);
+    }
+}
+
+static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
+{
+    const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
+    attn_sum_axes a;
+    a.data = d->data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
+    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
+    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
+    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
+    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    pack_axes(&a, given);
+    return a;
+}
+
+static int keeps_all(const attn_sum_axes *a)
+{
+    return a->kept[ATTN_AXIS_BATCH] && a->kept[ATTN_AXIS_HEAD] && a->kept[ATTN_AXIS_ROW] &&
+           a->kept[ATTN_AXIS_KEY];
+}
+
+static attn_sum_axes slope_axes(const attn_params *p, float *data)
+{
+    const ptrdiff_t given[4] = { 0, 0, 0, 0 };
+    attn_sum_axes a;
+    a.data = data;
+    a.count[ATTN_AXIS_BATCH] = p->batch;
+    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
+    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
+    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
+    a.kept[ATTN_AXIS_HEAD] = 1;
+    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    pack_axes(&a, given);
+    return a;
+}
+
+#define AT(member) offsetof(attn_gradients, member)
+
+static const call_field gradient_fields[] = {
+    { VALUE(dout.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dq.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dk.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { VALUE(dv.dtype, F_INT, BY_ALL, 0, ATTN_BF16) },
+    { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+};
+#undef AT
+
+/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
+    const attn_sum_axes a = bias_axes(p, &g->dbias);
+    if (!status && a.data)
+        status =
+            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
+                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+    return status;
+}
+
+static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+{
+    attn_gradient_call made;
+    made.g = *g;
+    made.bias = bias_axes(p, &g->dbias);
+    made.slopes = slope_axes(p, g->dslopes);
+    return made;
+}
+
+/* src/opencl/fields.c - what a device does with each field of a call, in one row.
+ *
+ * No API of a device is here, nor in plan.c, arrays.c and describe.c: another one than OpenCL could
+ * use these rooms as they are.
+ */
+
+/* Arrays that a device has. */
+enum device_array {
+    NO_ARRAY,
+    IN_Q, /* those that kernels read in the order of their arguments: INPUTS in kernels.cl */
+    IN_K,
+    IN_V,
+    IN_TABLE,
+    IN_BIAS,
+    IN_BOOL,
+    IN_BIT,
+    IN_BITMAP,
+    IN_OFFSETS,
+    IN_COLUMNS,
+    IN_Q_SEGMENTS,
+    IN_KV_SEGMENTS,
+    IN_TREE,
+    IN_SLOPES,
+    IN_SINKS,
+    IN_O, /* of gradients only */
+    IN_LSE,
+    IN_DOUT,
+    IN_DLSE,
+    OUT_O, /* those that they write */
+    OUT_LSE,
+    OUT_M,
+    OUT_L,
+    OUT_STATE_O,
+    OUT_LOGITS,
+    OUT_DQ,
+    OUT_DK,
+    OUT_DV,
+    OUT_DSINKS,
+    OUT_DBIAS,
+    OUT_DSLOPES,
+    ARRAY_COUNT
+};
+
+/* Which elements of an array a call reads or writes. */
+enum reach { REACH_ALL, REACH_ROWS, REACH_KEYS, REACH_CHOSEN };
+
+typedef struct device_field {
+    uint16_t offset; /* of the field, as in its call_field */
+    uint16_t number; /* N_FLAGS: none; of a value, or of an array's offset and the strides behind */
+    uint32_t flag;   /* that it is set */
+    uint8_t array;   /* NO_ARRAY: what is there is for the host, which tells kernels what follows */
+    uint8_t reach;
+    uint8_t shared; /* nonzero: an array that the host reads, too */
+} device_field;
+
+#define HOST(member) .offset = AT(member)
+#define NUMBER(member, name) .offset = AT(member), .number = name
+#define FLAG(member, name) .offset = AT(member), .flag = name
+#define ARRAY(member, name, which, elements)                                                       \
+    .offset = AT(member), .number = name, .array = which, .reach = elements
+
+/* In the order of call_fields. A field that is not here is refused. */
+#define AT(member) offsetof(attn_params, member)
+static const device_field device_fields[] = {
+    { HOST(batch) },
+    { NUMBER(num_heads_q, N_HEADS) },
+    { NUMBER(num_heads_kv, N_HEADS_KV) },
+    { NUMBER(seq_len_q, N_STATE_ROWS) },
+    { NUMBER(seq_len_kv, N_COLUMN_COUNT) },
+    { NUMBER(head_dim, N_DIM) },
+    { HOST(head_dim_v) },
+    { NUMBER(scale, N_SCALE) },
+    { NUMBER(q.dtype, N_Q_TYPE) },
+    { NUMBER(k.dtype, N_K_TYPE) },
+    { NUMBER(v.dtype, N_V_TYPE) },
+    { NUMBER(o.dtype, N_O_TYPE) },
+    { NUMBER(lse.dtype, N_LSE_TYPE) },
+    { ARRAY(q.data, N_Q, IN_Q, REACH_ROWS) },
+    { ARRAY(k.data, N_K, IN_K, REACH_KEYS) },
+    { ARRAY(v.data, N_V, IN_V, REACH_KEYS) },
+    { ARRAY(o.data, N_O, OUT_O, REACH_ROWS), .flag = F_O },
+    { ARRAY(lse.data, N_LSE, OUT_LSE, REACH_ROWS), .flag = F_LSE },
+    { HOST(q_len) },
+    { HOST(kv_len) },
+    { HOST(kv_begin) },
+    { NUMBER(cu_seqlens_q, N_VARLEN) },
+    { HOST(cu_seqlens_kv) },
+    { HOST(key_base) },
+    { NUMBER(kv_rows.ring, N_RING) },
+    { HOST(kv_rows.begin) },
+    { NUMBER(kv_rows.page_size, N_PAGE_SIZE) },
+    { HOST(kv_rows.num_pages) },
+    { ARRAY(kv_rows.table, N_TABLE, IN_TABLE, REACH_ALL), .shared = 1 },
+    { HOST(shared_keys) },
+    { HOST(alignment) },
+    { HOST(q_offset) },
+    { FLAG(causal, F_CAUSAL) },
+    { HOST(prefix) },
+    { FLAG(window, F_WINDOW) },
+    { NUMBER(window_left, N_WINDOW_LEFT) },
+    { NUMBER(window_right, N_WINDOW_RIGHT) },
+    { NUMBER(chunk_size, N_CHUNKED), .flag = F_CHUNKED },
+    { ARRAY(q_segments, N_Q_SEGMENTS, IN_Q_SEGMENTS, REACH_ALL), .flag = F_SEGMENTS },
+    { ARRAY(kv_segments, N_KV_SEGMENTS, IN_KV_SEGMENTS, REACH_ALL), .flag = F_SEGMENTS },
+    { ARRAY(tree_parents, N_TREE, IN_TREE, REACH_ALL), .flag = F_TREE, .shared = 1 },
+    { ARRAY(bool_mask.data, N_BOOL, IN_BOOL, REACH_ALL), .flag = F_BOOL_MASK },
+    { ARRAY(bit_mask.data, N_BIT, IN_BIT, REACH_ALL), .flag = F_BIT_MASK },
+    { NUMBER(block_mask.block_q, N_BLOCK_Q) },
+    { NUMBER(block_mask.block_k, N_BLOCK_K) },
+    { ARRAY(block_mask.bitmap, N_BITMAP, IN_BITMAP, REACH_ALL), .flag = F_BITMAP, .shared = 1 },
+    { ARRAY(block_mask.row_offsets, N_OFFSETS, IN_OFFSETS, REACH_ALL), .flag = F_CSR, .shared = 1 },
+    { FLAG(softcap, F_SOFTCAP) },
+    { NUMBER(bias.dtype, N_BIAS_TYPE) },
+    { ARRAY(bias.data, N_BIAS, IN_BIAS, REACH_ALL), .flag = F_BIAS },
+    { ARRAY(alibi_slopes, N_SLOPES, IN_SLOPES, REACH_ALL), .flag = F_ALIBI, .shared = 1 },
+    { ARRAY(sinks, N_SINKS, IN_SINKS, REACH_ALL), .flag = F_SINKS, .shared = 1 },
+    { FLAG(softmax1, F_SOFTMAX1) },
+    { FLAG(dropout_p, F_DROPOUT) },
+    { HOST(dropout_seed) },
+    { FLAG(partial, F_PARTIAL) },
+    { ARRAY(state.m, N_STATE_M, OUT_M, REACH_ROWS) },
+    { ARRAY(state.l, N_STATE_L, OUT_L, REACH_ROWS) },
+    { ARRAY(state.o, N_STATE_O, OUT_STATE_O, REACH_ROWS) },
+    { NUMBER(logits.stage, N_STAGE) },
+    { HOST(logits.num_rows) },
+    { NUMBER(logits.rows, N_CHOSEN_LIST) },
+    { ARRAY(logits.data, N_LOGITS, OUT_LOGITS, REACH_CHOSEN) },
+    { HOST(impl) },
+    { HOST(auto_naive_keys) },
+    { HOST(num_workers) },
+    { HOST(backend) },
+    { HOST(part.row_begin) },
+    { HOST(part.row_count) },
+    { HOST(part.key_begin) },
+    { HOST(part.key_count) },
+    { .offset = UINT16_MAX },
+};
+#undef AT
+
+/* In the order of gradient_fields. */
+#define AT(member) offsetof(attn_gradients, member)
+static const device_field device_gradient_fields[] = {
+    { NUMBER(dout.dtype, N_DOUT_TYPE) },
+    { NUMBER(dlse.dtype, N_DLSE_TYPE) },
+    { NUMBER(dq.dtype, N_DQ_TYPE) },
+    { NUMBER(dk.dtype, N_DK_TYPE) },
+    { NUMBER(dv.dtype, N_DV_TYPE) },
+    { ARRAY(dout.data, N_DOUT, IN_DOUT, REACH_ROWS) },
+    { ARRAY(dlse.data, N_DLSE, IN_DLSE, REACH_ROWS), .flag = F_DLSE },
+    { ARRAY(dq.data, N_DQ, OUT_DQ, REACH_ROWS) },
+    { ARRAY(dk.data, N_DK, OUT_DK, REACH_KEYS) },
+    { ARRAY(dv.data, N_DV, OUT_DV, REACH_KEYS) },
+    { ARRAY(dsinks, N_DSINKS, OUT_DSINKS, REACH_ALL) },
+    { .offset = UINT16_MAX },
+};
+#undef AT
+
+/* A walk over the fields of a call, or of its gradients, and their rows. */
+typedef struct field_walk {
+    const call_field *fields, *f; /* all, the present one */
+    int count, done;
+    const device_field *next, *row; /* row: NULL where the present one has none */
+    const void *base;
+} field_walk;
+
+static field_walk walk_fields(const attn_params *p)
+{
+    const field_walk w = { call_fields, NULL, COUNT_OF(call_fields), 0, device_fields, NULL, p };
+    return w;
+}
+
+static field_walk walk_gradient_fields(const attn_gradients *g)
+{
+    const field_walk w = {
+        gradient_fields, NULL, COUNT_OF(gradient_fields), 0, device_gradient_fields, NULL, g,
     };
-    size_t i;
-    for (i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].error == error)
-            return names[i].name;
-    return "see the error codes of OpenCL";
+    return w;
 }
 
-/* src/opencl/device.c - the opened device: which one, and what it can do. */
+static int next_field(field_walk *w)
+{
+    if (w->done == w->count)
+        return 0;
+    w->f = &w->fields[w->done++];
+    w->row = w->next->offset == w->f->offset ? w->next++ : NULL;
+    return 1;
+}
+
+/* What the call asks for, by flag. */
+static int64_t flags_of(field_walk w)
+{
+    int64_t all = 0;
+    while (next_field(&w))
+        if (w.row && w.row->flag && field_number(w.f, w.base))
+            all |= w.row->flag;
+    return all;
+}
+
+/* Numbers that kernels read as they are in the fields. */
+static void copy_numbers(field_walk w, int64_t *numbers)
+{
+    while (next_field(&w))
+        if (w.row && w.row->number && !w.row->array)
+            numbers[w.row->number] = field_number(w.f, w.base);
+}
+
+/* Whether a field is set that devices do not know; *why then says which. */
+static int refuse_unknown(const attn_params *p, text *why)
+{
+    field_walk w = walk_fields(p);
+    while (next_field(&w)) {
+        const int64_t value = w.row ? 0 : field_number(w.f, p);
+        if (value)
+            return refuse_field(w.f, value, "a device", why) != ATTN_OK;
+    }
+    return 0;
+}
+
+/* src/opencl/plan.c - the plan: sizes of a call, a pure function of device and problem. */
+
+#define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
+#define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
+#define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
 enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
@@ -726,7 +1990,268 @@ typedef struct variant {
     int pairs;
 } variant;
 
-enum { MIXED = 3, TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+enum { MIXED = 3 };
+
+/* What the plan depends on besides the problem. */
+typedef struct device_limits {
+    int compute_units;
+    size_t local_bytes, allocation_bytes;
+    int exact;
+    int divide; /* keys even where they are few: for a first use */
+} device_limits;
+
+typedef struct device_plan {
+    variant forward;
+    int64_t tiles, parts, slices, items, groups;
+    int64_t chunk_keys, part_keys, levels;
+    int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t statistics_bytes;           /* of rows, for gradients */
+    int64_t local_bytes;                /* of a work-group */
+    unsigned programs;                  /* that the call runs: bit 1 << part */
+} device_plan;
+
+/* Local memory of a work-group of the kernel forward: see its arrays. */
+static int64_t local_bytes_of(int rows, int columns)
+{
+    const int64_t slices = (int64_t)(rows + CL_BN) * 36;
+    const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
+    const int64_t blocks = CL_BN / CL_BLOCK;
+    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
+           8 * (rows + 2 * CL_BN);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int64_t most_of(const attn_problem *pr,
+                       int64_t (*of)(const attn_problem *, const attn_sequence *))
+{
+    int64_t b, most = 0;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        most = max64(most, of(pr, &s));
+    }
+    return most;
+}
+
+/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
+static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
+{
+    if (s->kv_len == 0)
+        return 0;
+    return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
+}
+
+/* Chunks likewise. */
+static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
+{
+    (void)pr;
+    return parts_of(s, ATTN_CHUNK);
+}
+
+/* The most of any sequence, at least 1. */
+static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
+{
+    int64_t b, most = 1;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        most = max64(most, parts_of(&s, part_keys));
+    }
+    return most;
+}
+
+static int64_t count_tiles(const attn_problem *pr, int rows)
+{
+    int64_t b, n = 0;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        n += round_up(s.q_len * pr->group, rows) / rows;
+    }
+    return n;
+}
+
+/* What must be asked pair by pair; callbacks are refused before. */
+#define F_BY_PAIR                                                                                  \
+    (F_BITMAP | F_CSR | F_TREE | F_SEGMENTS | F_BOOL_MASK | F_BIT_MASK | F_SOFTCAP | F_BIAS |      \
+     F_ALIBI | F_DROPOUT)
+
+static int has_pairs(const attn_params *p)
+{
+    return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
+}
+
+/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
+static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
+{
+    const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
+    const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
+    const int64_t unit = limits->exact ? ATTN_CHUNK : 4 * CL_BN;
+    int64_t parts = min64(CL_MAX_PARTS, wanted / max64(1, whole));
+    pl->part_keys = WHOLE;
+    pl->parts = 1;
+    if (parts > 1 && (limits->divide || pr->max_kv_len > unit)) {
+        pl->part_keys = unit;
+        while (count_parts(pr, pl->part_keys) > parts)
+            pl->part_keys *= 2;
+        pl->parts = count_parts(pr, pl->part_keys);
+        if (pl->parts == 1)
+            pl->part_keys = WHOLE;
+    }
+    pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
+}
+
+/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
+ * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
+static int64_t levels_for(int64_t chunks)
+{
+    int64_t levels = 0;
+    for (; chunks > 1; chunks = (chunks + 1) / 2)
+        levels++;
+    return levels;
+}
+
+static int writes_values(const attn_params *p)
+{
+    return p->partial || p->o.data;
+}
+
+static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const int tiled =
+        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
+    const int rows = (tiled && pl->parts > 1) || p->logits.data;
+    return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
+           (naive ? 1u << PART_NAIVE : 0);
+}
+
+static int runs(const device_plan *pl, int part)
+{
+    return (pl->programs >> part & 1) != 0;
+}
+
+static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pr->max_q_len * pr->group;
+    const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    device_plan pl;
+    memset(&pl, 0, sizeof pl);
+    pl.forward.part = PART_FORWARD;
+    pl.forward.exact = limits->exact;
+    pl.forward.kv_type = p->k.dtype == p->v.dtype ? p->k.dtype : MIXED;
+    pl.forward.pairs = has_pairs(p);
+    pl.forward.columns = columns <= 64 ? 64 : columns <= 128 ? 128 : 256;
+    pl.forward.rows = rows <= 16 ? 16 : pl.forward.columns == 256 ? 32 : 64; /* in registers */
+    while (pl.forward.rows > 16 &&
+           local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
+        pl.forward.rows /= 2;
+    pl.tiles = count_tiles(pr, pl.forward.rows);
+    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
+    divide_keys(pr, limits, &pl);
+    pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
+    pl.levels =
+        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
+    pl.groups =
+        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
+    pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
+    pl.parts_bytes = pl.parts == 1 ? 0
+                                   : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
+                                         (p->head_dim_v + 2);
+    pl.programs = choose_programs(pr, &pl);
+    pl.local_bytes =
+        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
+    return pl;
+}
+
+/* Rows of all heads, as in state_row. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* The kernels of gradients have no block_m and alpha in local memory, but dout_at. */
+static int64_t gradient_local_bytes(const device_plan *pl)
+{
+    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
+}
+
+/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
+static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
+{
+    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
+    device_plan pl;
+    memset(&pl, 0, sizeof pl);
+    pl.forward.part = PART_BACKWARD;
+    pl.forward.exact = limits->exact;
+    pl.forward.kv_type = MIXED;
+    pl.forward.pairs = has_pairs(&pr->p);
+    pl.forward.columns = columns <= 64 ? 64 : 128;
+    pl.forward.rows = 64;
+    if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
+        pl.forward.rows = 32;
+    pl.local_bytes = gradient_local_bytes(&pl);
+    pl.statistics_bytes = 12 * all_rows(&pr->p);
+    pl.programs = 1u << PART_BACKWARD;
+    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
+    return pl;
+}
+
+/* gradients: of attn_backward. */
+static device_plan plan_device(const attn_problem *pr, const device_limits *limits, int gradients)
+{
+    return gradients ? plan_gradients(pr, limits) : plan_forward(pr, limits);
+}
+
+/* Of the textbook: the logits of a head, and a factor for each row. */
+static int64_t matrix_bytes(const attn_problem *pr)
+{
+    const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
+    return countable ? 4 * pr->max_q_len * pr->max_kv_len : INT64_MAX;
+}
+
+typedef struct refusal {
+    int applies;
+    const char *why;
+} refusal;
+
+/* Whether one applies; *why is then the first. */
+static int refuse(const refusal *refusals, int count, text *why)
+{
+    int i = 0;
+    while (i < count && !refusals[i].applies)
+        i++;
+    put(why, i < count ? refusals[i].why : "");
+    return i < count;
+}
+
+/* Whether no device of these limits can run the call; *why then says why. */
+static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
+                       text *why)
+{
+    const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
+    const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
+    const refusal refusals[] = {
+        { naive && gradients, "naive gradients are the CPU's" },
+        { naive && pr->p.partial, "naive on a device has no raw states" },
+        { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
+        { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },
+        { pr->max_q_len > MOST_KEYS / pr->group, "a sequence has more than 2^30 rows of a group" },
+        { pl->local_bytes > (int64_t)limits->local_bytes,
+          "its work-groups have too little local memory for a tile" },
+        { pl->pending_bytes > most || pl->parts_bytes > most,
+          "partial states exceed an array of the device" },
+        { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
+    };
+    return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
+}
+
+/* src/opencl/device.c - the opened device: which one, and what it can do. */
+
+enum { TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
 #define VARIANTS (PART_COUNT * 2 * TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
@@ -936,6 +2461,17 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
             walk->wanted && *walk->wanted && walk->devices ? "named " : "that can run the kernels");
         put(why, walk->wanted && walk->devices ? walk->wanted : "");
     }
+}
+
+static device_limits limits_of(const attn_opencl_info *info, int exact)
+{
+    device_limits limits;
+    limits.compute_units = info->compute_units;
+    limits.local_bytes = info->local_bytes;
+    limits.allocation_bytes = info->allocation_bytes;
+    limits.exact = exact;
+    limits.divide = 0;
+    return limits;
 }
 
 static void describe_device(attn_opencl *gpu)
@@ -1561,597 +3097,446 @@ static void check_device(attn_opencl *gpu)
         gpu->cl.clReleaseMemObject(out);
 }
 
-/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
- *
- * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
- * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
- *
- *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
- *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
- *
- *           lanes ->                    All of them computed in the canonical order of
- *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
- *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
- *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
- *
- * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
- * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
- */
+/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
-#define ATTN_SEAM_H
+/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+ * know that. */
+typedef struct key_place {
+    int64_t in_sequence; /* It is the row before pages. */
+    int64_t table_entry; /* It is the entry that names the page. */
+    int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
+    int64_t left;        /* This and the next left - 1 rows lie one after the other. */
+} key_place;
 
-#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
-#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
-#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
-#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
-
-/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
-typedef struct attn_lanes {
-    int begin, end;
-} attn_lanes;
-
-/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
- * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
- * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
-typedef struct attn_exp {
-    float *s;
-    int n; /* keys, 1..16 */
-    const float *m;
-    float *l;
-    attn_lanes lanes; /* in the others every key is dead, or they have no query */
-    int calm;
-} attn_exp;
-
-#define ATTN_CALM 60.0f
-
-/* -0: stands for a pair that does not count, where no live number is -0. */
-#define ATTN_DEAD (-0.0f)
-
-/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
- * `each` from every further run on. */
-typedef struct attn_runs {
-    int dtype;
-    ptrdiff_t stride;
-    int64_t first, each;
-    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
-} attn_runs;
-
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
-typedef struct attn_ahead {
-    const char *const *run; /* where the present run of rows begins, and those behind it */
-    const char *row;        /* the present one */
-    ptrdiff_t stride;       /* bytes between rows */
-    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
-    int64_t bytes;          /* of a row that are read */
-    int64_t at;             /* of this row, asked for already */
-    int64_t lines;
-    int64_t each; /* the kernel's own: lines asked for in one go */
-} attn_ahead;
-
-/* The next line to be asked for is behind this one. */
-static inline void attn_next_line(attn_ahead *a)
+/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
+ * at->in_sequence. */
+static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 {
-    a->at += 64;
-    if (a->at < a->bytes)
-        return;
-    a->at = 0;
-    a->row += a->stride;
-    if (--a->left == 0) {
-        a->row = *++a->run;
-        a->left = a->each_run;
+    at->entry = rows->table[at->table_entry];
+    at->row = slot;
+    at->left = min64(at->left, rows->page_size - slot);
+}
+
+static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
+{
+    const attn_rows *rows = &p->kv_rows;
+    key_place at;
+    at.in_sequence = s->kv_row + j;
+    if (rows->ring && at.in_sequence >= rows->ring)
+        at.in_sequence -= rows->ring;
+    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
+    at.table_entry = 0;
+    at.entry = s->b;
+    at.row = at.in_sequence;
+    if (rows->page_size) {
+        const int64_t page = at.row / rows->page_size;
+        at.table_entry = s->b * rows->table_stride + page;
+        enter_page(rows, &at, at.row - page * rows->page_size);
     }
+    return at;
 }
 
-/* Rows of some tiles, and what each pair of a key and a row stands for: the factors of the products
- * over rows, which gradients need. */
-typedef struct attn_term {
-    const float *x; /* [n][rows] of a tile */
-    const float *b; /* [rows] so many floats apart: */
-    attn_lanes lanes;
-    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
-} attn_term;
-
-typedef struct attn_terms {
-    const attn_term *term;
-    int count;
-    ptrdiff_t b_stride; /* whole cache lines, filled up with numbers */
-} attn_terms;
-
-/* What running_max says about a block. */
-#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
-#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
-
-/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
-#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
-#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-ATTN_API unsigned attn_cpu_features(void);
-
-/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
- * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
- * offers them; or pass one in p.kernels and define nothing. */
-ATTN_API const attn_kernels *attn_kernels_avx2(void);
-ATTN_API const attn_kernels *attn_kernels_avx512(void);
-ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
-ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
-
-/* The same with fewer rows in a tile, for decoding and other short calls. */
-ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
-
-struct attn_kernels {
-    int abi;  /* ATTN_KERNEL_ABI */
-    int rows; /* query rows of a tile */
-    const char *name;
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always 7fc00000)
-     * as the type's, -0 never written. */
-    void (*widen_f16)(float *to, const uint16_t *from, int64_t n);
-    void (*widen_bf16)(float *to, const uint16_t *from, int64_t n);
-    void (*narrow_f16)(uint16_t *to, const float *from, int64_t n);
-    void (*narrow_bf16)(uint16_t *to, const float *from, int64_t n);
-    /* qt[d][lane] = fl(q[lane][d] * c). */
-    void (*pack)(float *qt, const float *const *q, int64_t head_dim, float c);
-    /* s[j][lane] = chain over d of fma(qt[d][lane], k[j*k_stride + d], s) from +0, in these lanes.
-     * The others get numbers, too: +0 where qt is 0 and K finite. beside, ahead: NULL = nothing. */
-    void (*qk)(float *s, const float *qt, const float *k, ptrdiff_t k_stride, int n,
-               int64_t head_dim, attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */
-    void (*softcap)(float *s, int n, float cap2, float icap2);
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */
-    void (*add_scaled)(float *s, const float *x, const float *factor, int n);
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */
-    void (*clip)(float *s, int n, const int *begin, const int *end);
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */
-    void (*hide)(float *s, const uint8_t *alive, int n);
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m rises
-     * to the block's maximum where it has not begun (is -inf) or is exceeded by more than
-     * ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m - m) there,
-     * 1 in the other lanes, and l *= alpha. Returns ATTN_RAISED and ATTN_IS_CALM, or 0. */
-    int (*running_max)(const float *s, int n, float *m, float *l, float *alpha);
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */
-    void (*maximum)(const float *s, int n, float *m);
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */
-    void (*exp_sum)(float *s, int n, float dead, const float *m, float *l);
-    /* The exponentials of a block without a product beside them. */
-    void (*exp_block)(const attn_exp *e);
-    /* Whether n numbers are all finite. */
-    int (*finite)(const float *x, int64_t n);
-    /* x[k][lane] *= alpha[lane] for `count` rows. */
-    void (*rescale)(float *x, const float *alpha, int64_t count);
-    /* o[d][lane] = chain over keys of fma(p[j][lane], v[j*v_stride + d], o), in these lanes at
-     * least; to the others every key is dead, or they have no query. ahead: NULL = nothing. */
-    void (*pv)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-               int64_t head_dim_v, attn_lanes lanes, attn_ahead *ahead);
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */
-    void (*pv_select)(float *o, const float *p, const float *v, ptrdiff_t v_stride, int n,
-                      int64_t head_dim_v, attn_lanes lanes);
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows],
-     * o[head_dim_v][rows]]. */
-    void (*merge)(float *a, float *b, int64_t head_dim_v);
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 where
-     * l[lane] is 0; NaN as 7fc00000. */
-    void (*result)(float *const *out, const float *o, const float *l, float factor,
-                   int64_t head_dim_v);
-    /* Up to so many lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there is none. */
-    int few;
-    /* qk and pv up to `few` lanes, of rows as they lie, in any storage type: NULL if few is 0.
-     * head_dim, head_dim_v and, for qk_runs, the keys and those of each run are multiples of 16. */
-    void (*qk_runs)(float *s, const float *qt, const attn_runs *k, int n, int64_t head_dim,
-                    attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead);
-    void (*pv_runs)(float *o, const float *p, const attn_runs *v, int n, int64_t head_dim_v,
-                    attn_lanes lanes, attn_ahead *ahead);
-
-    /* ---- gradients */
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * fl(dp -
-     * delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */
-    void (*gradient)(float *s, float *dp, int n, const float *lse2, const float *delta);
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */
-    void (*softcap_gradient)(float *ds, const float *t, const float *p, int n);
-    /* c[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], b[lane][d],
-     * c[j][d]), for n keys j. c begins a cache line and c_stride is whole ones; the columns that
-     * fill up the last one of a row may be written, too. */
-    void (*outer)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n, int64_t columns);
-    /* The same, but an x that is ATTN_DEAD leaves c alone by selection. */
-    void (*outer_select)(float *c, ptrdiff_t c_stride, const attn_terms *terms, int n,
-                         int64_t columns);
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */
-    void (*dots)(float *to, const float *a, const float *b, int64_t dim);
-};
-
-#endif /* ATTN_SEAM_H */
-
-/* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
-
-static inline int64_t min64(int64_t a, int64_t b)
+/* The place behind those that lie one after the other: key_at without a division. */
+static void next_place(const attn_params *p, const attn_sequence *s, key_place *at)
 {
-    return a < b ? a : b;
-}
-
-static inline int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t entry32(const int32_t *array, int64_t index, int64_t otherwise)
-{
-    return array ? array[index] : otherwise;
-}
-
-/* Products and sums of sizes, which are 0 or more, stop at TOO_BIG instead of overflowing; what is
- * in memory is below ADDRESS_LIMIT bytes, and TOO_BIG is not. */
-#define TOO_BIG (INT64_MAX / 4)
-#define ADDRESS_LIMIT (PTRDIFF_MAX / 4)
-
-static inline int64_t times(int64_t a, int64_t b)
-{
-    if (a == 0 || b == 0)
-        return 0;
-    return a >= TOO_BIG / b ? TOO_BIG : a * b;
-}
-
-static inline int64_t plus(int64_t a, int64_t b)
-{
-    return min64(a + b, TOO_BIG);
-}
-
-/* A size beyond this cannot be the count of anything in memory. */
-#define MOST ((int64_t)(PTRDIFF_MAX / 4 < TOO_BIG / 4 ? PTRDIFF_MAX / 4 : TOO_BIG / 4))
-
-/* extent counts the elements from the first to the last of a strided array, or gives TOO_BIG if
- * that cannot be in memory. */
-static inline int64_t extent(const int64_t count[4], const ptrdiff_t stride[4])
-{
-    int64_t sum = 1;
-    int axis;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t step = stride[axis] < 0 ? -max64(stride[axis], -TOO_BIG) : stride[axis];
-        if (count[axis] == 0)
-            return 0;
-        sum = plus(sum, times(count[axis] - 1, step));
+    const attn_rows *rows = &p->kv_rows;
+    at->in_sequence += at->left;
+    at->table_entry++;
+    if (rows->ring && at->in_sequence == rows->ring) {
+        at->in_sequence = 0;
+        at->table_entry = s->b * rows->table_stride;
     }
-    return sum;
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (rows->page_size)
+        enter_page(rows, at, 0);
 }
 
-static inline ptrdiff_t to_stride(int64_t elements)
+/* is_scattered tells whether the rows of a sequence may lie in several places. */
+static int is_scattered(const attn_params *p)
 {
-    return elements > PTRDIFF_MAX ? PTRDIFF_MAX : (ptrdiff_t)elements;
+    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
 }
 
-/* Every array in the workspace begins at a multiple of it, a cache line and an AVX-512 vector. */
-#define ALIGNMENT 64
+/* src/opencl/arrays.c - arrays as the host has them, and as copies of them that a device gets. */
 
-static inline int64_t aligned(int64_t bytes)
-{
-    return plus(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
+/* An array of the host: four axes, strides in elements, 0 = broadcast. Elements have 1, 8, 16 or
+ * 32 bits. */
+typedef struct array {
+    const void *data;
+    int bits;
+    int reach; /* enum reach: what a call reads or writes of it */
+    int64_t count[4], stride[4];
+} array;
 
-/* align_memory gives the first aligned byte of a caller's memory. */
-static inline char *align_memory(const void *memory)
-{
-    const uintptr_t at = (uintptr_t)memory;
-    return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
-}
+/* The bytes from its first element to its last. */
+typedef struct array_bytes {
+    char *first;
+    int64_t bytes;
+    int64_t offset;   /* of element 0 */
+    int64_t elements; /* 0 = nothing is there */
+    int64_t between;  /* so many further ones lie there; below 0: elements overlap */
+} array_bytes;
 
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a == 0 ? 0 : (a - 1) / b + 1;
-}
+/* ---- shapes */
 
-/* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
-static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
-{
-    const int64_t offset = *at;
-    *at = plus(offset, aligned(times(count, (int64_t)bytes_each)));
-    return offset;
-}
-
-#define LINE (ALIGNMENT / (int64_t)sizeof(float))
-
-/* whole_lines counts the floats of whole cache lines. */
-static inline int64_t whole_lines(int64_t floats)
-{
-    return times(ceil_div(floats, LINE), LINE);
-}
-
-/* pitch_of gives an odd number of whole cache lines, so that rows do not compete for one part of
- * the cache. */
-static inline int64_t pitch_of(int64_t dim)
-{
-    return times(ceil_div(dim, LINE) | 1, LINE);
-}
-
-/* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
-static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
-{
-    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
-}
-
-/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
- * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
- * batch axis has no stride. */
-static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                                   int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++)
-        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
-
-static inline attn_tensor as_tensor(const attn_output *o)
-{
-    const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
-    return t;
-}
-
-/* bytes_of gives the bytes of one element. */
-static inline size_t bytes_of(int dtype)
-{
-    return dtype == ATTN_F32 ? sizeof(float) : sizeof(uint16_t);
-}
-
-/* src/opencl/plan.c - the plan: sizes of a call, a pure function of device and problem. */
-
-#define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
-#define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
-#define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
-
-/* What the plan depends on besides the problem. */
-typedef struct device_limits {
-    int compute_units;
-    size_t local_bytes, allocation_bytes;
-    int exact;
-    int divide; /* keys even where they are few: for a first use */
-} device_limits;
-
-typedef struct device_plan {
-    variant forward;
-    int64_t tiles, parts, slices, items, groups;
-    int64_t chunk_keys, part_keys, levels;
-    int64_t pending_bytes, parts_bytes; /* of device memory */
-    unsigned programs;                  /* that the call runs: bit 1 << part */
-} device_plan;
-
-static device_limits limits_of(const attn_opencl_info *info, int exact)
-{
-    device_limits limits;
-    limits.compute_units = info->compute_units;
-    limits.local_bytes = info->local_bytes;
-    limits.allocation_bytes = info->allocation_bytes;
-    limits.exact = exact;
-    limits.divide = 0;
-    return limits;
-}
-
-/* Local memory of a work-group of the kernel forward: see its arrays. */
-static int64_t local_bytes_of(int rows, int columns)
-{
-    const int64_t slices = (int64_t)(rows + CL_BN) * 36;
-    const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
-    const int64_t blocks = CL_BN / CL_BLOCK;
-    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
-           8 * (rows + 2 * CL_BN);
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-static int64_t most_of(const attn_problem *pr,
-                       int64_t (*of)(const attn_problem *, const attn_sequence *))
-{
-    int64_t b, most = 0;
-    for (b = 0; b < pr->p.batch; b++) {
-        const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, of(pr, &s));
-    }
-    return most;
-}
-
-/* Parts of part_keys each, counted from n = 0, that the keys of a sequence touch. */
-static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
-{
-    if (s->kv_len == 0)
-        return 0;
-    return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
-}
-
-/* Chunks likewise. */
-static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
+/* Rows that masks and the bias may be asked for, and columns. */
+static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
 {
     (void)pr;
-    return parts_of(s, ATTN_CHUNK);
+    return s->q_len;
 }
 
-/* The most of any sequence, at least 1. */
-static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
+static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
 {
-    int64_t b, most = 1;
-    for (b = 0; b < pr->p.batch; b++) {
+    (void)pr;
+    return s->column + s->kv_len;
+}
+
+/* What a device may ask for: elements along the axes of a call, rows and columns of pairs. */
+typedef struct asked {
+    call_axes axes;
+    int64_t rows, columns;
+} asked;
+
+static asked asked_of(const attn_problem *pr)
+{
+    const attn_block_mask *m = &pr->p.block_mask;
+    int64_t *count;
+    asked all;
+    all.axes = axes_of_call(&pr->p);
+    all.rows = most_of(pr, rows_asked);
+    all.columns = most_of(pr, columns_asked);
+    count = all.axes.count;
+    count[AXIS_CELL_ROW] = m->block_q ? ceil_div(all.rows, m->block_q) : 0;
+    count[AXIS_CELL_COLUMN] = m->block_k ? ceil_div(pr->max_kv_len, m->block_k) : 0;
+    count[AXIS_CELL_OFFSET] = count[AXIS_CELL_ROW] + 1;
+    return all;
+}
+
+/* Whether the sequences of the batch lie one after the other along the axis of rows or keys. */
+static int lies_packed(const call_field *f, const call_axes *x)
+{
+    const int axis = f->axis[2] ? f->axis[2] : f->axis[3];
+    const int list = f->axis[1] == AXIS_NONE;
+    return (x->packed_q && (axis == AXIS_ROW || (list && axis == AXIS_SEQ_Q))) ||
+           (x->packed_kv && (axis == AXIS_KEY || (list && axis == AXIS_SEQ_KV)));
+}
+
+/* The array of a field, whose strides are resolved; those that it has not are packed. */
+static array array_of(const call_field *f, const void *base, const asked *all, int reach)
+{
+    int64_t packed = 1;
+    array a;
+    int axis;
+    a.data = field_data(f, base);
+    a.bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
+    a.reach = reach;
+    for (axis = 0; axis < 4; axis++)
+        a.count[axis] = all->axes.count[f->axis[axis]];
+    if (f->axis[2] == AXIS_SEQ_Q) { /* pairs */
+        a.count[2] = all->rows;
+        a.count[3] = all->columns;
+    }
+    for (axis = 3; axis >= 0; axis--) {
+        a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) : packed;
+        packed *= a.count[axis];
+    }
+    if (lies_packed(f, &all->axes)) {
+        a.count[0] = 1;
+        a.stride[0] = 0;
+    }
+    return a;
+}
+
+/* Which array of the device a field's is in this call, or NO_ARRAY. */
+static int array_in_call(int which, const attn_params *p, int gradients)
+{
+    switch (which) {
+    case IN_V:
+        return writes_values(p) ? which : NO_ARRAY;
+    case OUT_O:
+        return gradients ? IN_O : p->partial ? NO_ARRAY : which;
+    case OUT_LSE:
+        return gradients ? IN_LSE : p->partial ? NO_ARRAY : which;
+    case OUT_M:
+    case OUT_L:
+    case OUT_STATE_O:
+        return p->partial && !gradients ? which : NO_ARRAY;
+    case OUT_LOGITS:
+        return gradients ? NO_ARRAY : which;
+    default:
+        return which;
+    }
+}
+
+/* The columns of a CSR mask: as many as its largest offset says. */
+static array columns_array(const attn_params *p, const asked *all)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t rows = all->axes.count[AXIS_CELL_ROW];
+    array a = { m->columns, 32, REACH_ALL, { 1, 1, 1, 0 }, { 0, 0, 0, 1 } };
+    int64_t b, h;
+    for (b = 0; m->row_offsets && b < p->batch; b++)
+        for (h = 0; rows > 0 && h < p->num_heads_q; h++) {
+            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
+            a.count[3] = max64(a.count[3], m->row_offsets[at + rows]);
+        }
+    return a;
+}
+
+/* dbias or dslopes. */
+static array sums_array(const attn_sum_axes *sum)
+{
+    array a;
+    int axis;
+    a.data = sum->data;
+    a.bits = 32;
+    a.reach = REACH_ALL;
+    for (axis = 0; axis < 4; axis++) {
+        a.count[axis] = sum->count[axis];
+        a.stride[axis] = sum->stride[axis];
+    }
+    return a;
+}
+
+/* Different elements along an axis. */
+static int64_t held_along(const array *a, int axis)
+{
+    return a->stride[axis] ? a->count[axis] : min64(a->count[axis], 1);
+}
+
+/* The byte that has bit n, which may be below 0. */
+static int64_t byte_of_bit(int64_t n)
+{
+    return n >= 0 ? n / 8 : -((7 - n) / 8);
+}
+
+static array_bytes bytes_of_array(const array *a)
+{
+    array_bytes all = { NULL, 0, 0, 1, 0 };
+    int64_t lo = 0, hi = 0, first;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t reach = (a->count[axis] - 1) * a->stride[axis];
+        lo += min64(reach, 0);
+        hi += max64(reach, 0);
+        all.elements *= held_along(a, axis);
+    }
+    if (all.elements == 0)
+        return all;
+    all.between = hi - lo + 1 - all.elements;
+    first = a->bits == 1 ? byte_of_bit(lo) : lo * (a->bits / 8);
+    all.bytes = a->bits == 1 ? hi / 8 + 1 - first : (hi - lo + 1) * (a->bits / 8);
+    all.first = (char *)(uintptr_t)a->data + first;
+    all.offset = -first;
+    return all;
+}
+
+/* ---- copies */
+
+/* Strides of a copy: row-major without gaps; axes that are broadcast stay so. Rows of bits begin at
+ * whole bytes. Returns the bytes needed. */
+static int64_t pack_strides(const array *a, int64_t packed[4])
+{
+    int64_t elements = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        packed[axis] = a->stride[axis] ? elements : 0;
+        elements *= a->stride[axis] ? a->count[axis] : 1;
+        if (axis == 3 && a->bits == 1)
+            elements = round_up(elements, 8);
+    }
+    return elements * a->bits / 8;
+}
+
+/* Which way a copy goes. */
+typedef struct array_copy {
+    const array *host;
+    const int64_t *stride; /* of the copy, packed */
+    char *at;              /* its element 0 */
+    int back;              /* nonzero: from the copy to the host's array */
+} array_copy;
+
+static void copy_bits(const array *a, uint8_t *to, int64_t to_at, int64_t from_at)
+{
+    const uint8_t *from = (const uint8_t *)a->data;
+    const int64_t n = held_along(a, 3);
+    int64_t i;
+    for (i = 0; i < n; i++, from_at += a->stride[3], to_at++) {
+        const int64_t byte = byte_of_bit(from_at);
+        const int bit = from[byte] >> (from_at - 8 * byte) & 1;
+        to[to_at / 8] = (uint8_t)((to[to_at / 8] & ~(1 << to_at % 8)) | bit << to_at % 8);
+    }
+}
+
+/* Elements that lie one after the other, from `host` of the array and `packed` of its copy on. */
+static void copy_elements(const array_copy *c, int64_t host, int64_t packed, int64_t n)
+{
+    const int64_t bytes = c->host->bits / 8;
+    char *const mine = (char *)(uintptr_t)c->host->data + host * bytes;
+    char *const there = c->at + packed * bytes;
+    memcpy(c->back ? mine : there, c->back ? there : mine, (size_t)(n * bytes));
+}
+
+/* Row (x, y, z) of the last axis. */
+static void copy_row(const array_copy *c, int64_t x, int64_t y, int64_t z)
+{
+    const array *a = c->host;
+    const int64_t n = held_along(a, 3), *step = a->stride;
+    const int64_t host = x * step[0] + y * step[1] + z * step[2];
+    const int64_t packed = x * c->stride[0] + y * c->stride[1] + z * c->stride[2];
+    int64_t i;
+    if (a->bits == 1)
+        copy_bits(a, (uint8_t *)c->at, packed, host);
+    else if (step[3] == 1 || n <= 1)
+        copy_elements(c, host, packed, n);
+    else
+        for (i = 0; i < n; i++)
+            copy_elements(c, host + i * step[3], packed + i, 1);
+}
+
+static void copy_all(const array_copy *c)
+{
+    const int64_t n[3] = { held_along(c->host, 0), held_along(c->host, 1), held_along(c->host, 2) };
+    int64_t x, y, z;
+    for (x = 0; x < n[0]; x++)
+        for (y = 0; y < n[1]; y++)
+            for (z = 0; z < n[2]; z++)
+                copy_row(c, x, y, z);
+}
+
+/* Rows in use: padded ones are neither read nor written. */
+static void copy_rows(const attn_sequence *s, const array_copy *c)
+{
+    int64_t h, i;
+    for (h = 0; h < c->host->count[1]; h++)
+        for (i = s->q_row; i < s->q_row + s->q_len; i++)
+            copy_row(c, s->b, h, i);
+}
+
+/* Keys in use, wherever they lie. */
+static void copy_keys(const attn_params *p, const attn_sequence *s, const array_copy *c)
+{
+    key_place at;
+    int64_t j, n, h, r;
+    if (s->kv_len == 0)
+        return;
+    at = key_at(p, s, 0);
+    for (j = 0;; next_place(p, s, &at)) {
+        n = min64(at.left, s->kv_len - j);
+        for (h = 0; h < c->host->count[1]; h++)
+            for (r = 0; r < n; r++)
+                copy_row(c, at.entry, h, at.row + r);
+        j += n;
+        if (j == s->kv_len)
+            return;
+    }
+}
+
+/* Rows that logits are asked of, and that exist. */
+static void copy_chosen(const attn_params *p, const attn_sequence *s, const array_copy *c)
+{
+    const int32_t *list = p->logits.rows;
+    int64_t h, n;
+    for (h = 0; h < c->host->count[1]; h++)
+        for (n = 0; n < c->host->count[2]; n++)
+            if ((list ? list[n] : n) < s->q_len)
+                copy_row(c, s->b, h, n);
+}
+
+static void copy_array(const attn_problem *pr, const array_copy *c)
+{
+    int64_t b;
+    if (c->host->reach == REACH_ALL)
+        copy_all(c);
+    for (b = 0; b < pr->p.batch && c->host->reach != REACH_ALL; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, parts_of(&s, part_keys));
+        if (c->host->reach == REACH_ROWS)
+            copy_rows(&s, c);
+        else if (c->host->reach == REACH_KEYS)
+            copy_keys(&pr->p, &s, c);
+        else
+            copy_chosen(&pr->p, &s, c);
     }
-    return most;
 }
 
-static int64_t count_tiles(const attn_problem *pr, int rows)
+/* src/opencl/describe.c - what kernels are told besides arrays: numbers, sequences, tiles. */
+
+static int64_t float_number(float x)
 {
-    int64_t b, n = 0;
-    for (b = 0; b < pr->p.batch; b++) {
+    return (int64_t)bits_of(x);
+}
+
+/* Those of the problem and the plan; fields have told theirs. */
+static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
+{
+    const attn_params *p = &pr->p;
+    copy_numbers(walk_fields(p), n);
+    n[N_FLAGS] = flags_of(walk_fields(p)) | (p->force_redo ? F_REDO : 0);
+    n[N_ITEMS] = pl->items;
+    n[N_PARTS] = pl->parts;
+    n[N_SLICES] = pl->slices;
+    n[N_TILE_ROWS] = pl->forward.rows;
+    n[N_CHUNK_KEYS] = pl->chunk_keys;
+    n[N_PART_KEYS] = pl->part_keys;
+    n[N_LEVELS] = pl->levels;
+    n[N_GROUP] = pr->group;
+    n[N_FACTOR] = float_number(pr->factor);
+    n[N_CAP2] = float_number(pr->cap2);
+    n[N_ICAP2] = float_number(pr->icap2);
+    n[N_KEEP] = float_number(pr->keep_factor);
+    n[N_DROP_BELOW] = pr->drop_below;
+    n[N_SEED_LOW] = (int64_t)(p->dropout_seed & 0xffffffffu);
+    n[N_SEED_HIGH] = (int64_t)(p->dropout_seed >> 32);
+    n[N_DIM_V] = writes_values(p) ? p->head_dim_v : 0;
+    n[N_BOOL_TYPE] = p->bool_mask.invert != 0;
+    n[N_BIT_TYPE] = p->bit_mask.invert != 0;
+    n[N_ALL_ROWS] = all_rows(p);
+}
+
+static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
+                                  const device_plan *pl, int64_t *n)
+{
+    const int columns = pl->forward.columns;
+    copy_numbers(walk_gradient_fields(g), n);
+    n[N_FLAGS] |= flags_of(walk_gradient_fields(g));
+    n[N_KEY_SLICES] = g->dk.data ? ceil_div(p->head_dim, columns) : 0;
+    n[N_VALUE_SLICES] = g->dv.data ? ceil_div(p->head_dim_v, columns) : 0;
+}
+
+/* numbers: with the strides of arrays. */
+static void describe_sequences(const attn_problem *pr, const int64_t *numbers, int64_t *to)
+{
+    const attn_params *p = &pr->p;
+    int64_t b;
+    for (b = 0; b < p->batch; b++, to += S_COUNT) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        n += round_up(s.q_len * pr->group, rows) / rows;
+        to[S_Q_ROW] = s.q_row;
+        to[S_Q_LEN] = s.q_len;
+        to[S_KV_ROW] = s.kv_row;
+        to[S_KV_LEN] = s.kv_len;
+        to[S_COLUMN] = s.column;
+        to[S_OFFSET] = s.offset;
+        to[S_KEY_BASE] = s.key_base;
+        to[S_PREFIX] = s.prefix;
+        to[S_KV_SEGMENT] =
+            s.column + entry32(p->cu_seqlens_kv, b, b * numbers[N_KV_SEGMENTS_BATCH]);
     }
-    return n;
 }
 
-/* Whether something must be asked pair by pair; callbacks are refused before. */
-static int has_pairs(const attn_params *p)
+/* The last rows of a sequence first: with a causal mask they have most to do. */
+static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_t *to)
 {
-    return p->block_mask.bitmap || p->block_mask.row_offsets || p->tree_parents || p->q_segments ||
-           p->bool_mask.data || p->bit_mask.data || p->softcap > 0 || p->bias.data ||
-           p->alibi_slopes || p->dropout_p > 0;
-}
-
-/* Few tiles do not fill the device: their keys are divided. Exact parts are nodes of the tree. */
-static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
-{
-    const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
-    const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
-    const int64_t unit = limits->exact ? ATTN_CHUNK : 4 * CL_BN;
-    int64_t parts = min64(CL_MAX_PARTS, wanted / max64(1, whole));
-    pl->part_keys = WHOLE;
-    pl->parts = 1;
-    if (parts > 1 && (limits->divide || pr->max_kv_len > unit)) {
-        pl->part_keys = unit;
-        while (count_parts(pr, pl->part_keys) > parts)
-            pl->part_keys *= 2;
-        pl->parts = count_parts(pr, pl->part_keys);
-        if (pl->parts == 1)
-            pl->part_keys = WHOLE;
+    const int64_t rows = pl->forward.rows;
+    int64_t b, first;
+    for (b = 0; b < pr->p.batch; b++) {
+        const int64_t all = attn_sequence_of(pr, b).q_len * pr->group;
+        for (first = round_up(all, rows) - rows; first >= 0; first -= rows, to += TILE_COUNT) {
+            to[TILE_SEQUENCE] = (int32_t)b;
+            to[TILE_FIRST] = (int32_t)first;
+        }
     }
-    pl->chunk_keys = limits->exact ? ATTN_CHUNK : pl->part_keys;
-}
-
-/* States of a work-group that wait at once, while so many chunks become one: as many as bits of a
- * counter that begins anywhere, but for those of nodes that ended before the first chunk. */
-static int64_t levels_for(int64_t chunks)
-{
-    int64_t levels = 0;
-    for (; chunks > 1; chunks = (chunks + 1) / 2)
-        levels++;
-    return levels;
-}
-
-static int writes_values(const attn_params *p)
-{
-    return p->partial || p->o.data;
-}
-
-static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
-{
-    const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
-    const int tiled =
-        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
-    const int rows = (tiled && pl->parts > 1) || p->logits.data;
-    return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
-           (naive ? 1u << PART_NAIVE : 0);
-}
-
-static int runs(const device_plan *pl, int part)
-{
-    return (pl->programs >> part & 1) != 0;
-}
-
-static device_plan plan_device(const attn_problem *pr, const device_limits *limits)
-{
-    const attn_params *p = &pr->p;
-    const int64_t rows = pr->max_q_len * pr->group;
-    const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_FORWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = p->k.dtype == p->v.dtype ? p->k.dtype : MIXED;
-    pl.forward.pairs = has_pairs(p);
-    pl.forward.columns = columns <= 64 ? 64 : columns <= 128 ? 128 : 256;
-    pl.forward.rows = rows <= 16 ? 16 : pl.forward.columns == 256 ? 32 : 64; /* in registers */
-    while (pl.forward.rows > 16 &&
-           local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
-        pl.forward.rows /= 2;
-    pl.tiles = count_tiles(pr, pl.forward.rows);
-    pl.slices = round_up(columns, pl.forward.columns) / pl.forward.columns;
-    divide_keys(pr, limits, &pl);
-    pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    pl.levels =
-        limits->exact ? levels_for(min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK)) : 0;
-    pl.groups =
-        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
-    pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
-    pl.parts_bytes = pl.parts == 1 ? 0
-                                   : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
-                                         (p->head_dim_v + 2);
-    pl.programs = choose_programs(pr, &pl);
-    return pl;
-}
-
-/* Of the textbook: the logits of a head, and a factor for each row. */
-static int64_t matrix_bytes(const attn_problem *pr)
-{
-    const int countable = pr->max_q_len <= MOST_KEYS && pr->max_kv_len <= MOST_KEYS;
-    return countable ? 4 * pr->max_q_len * pr->max_kv_len : INT64_MAX;
-}
-
-typedef struct refusal {
-    int applies;
-    const char *why;
-} refusal;
-
-static const char times_or_event[] =
-    "times are known when a call has ended: with event it returns before";
-static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
-static const char too_many_keys[] = "a sequence has more than 2^30 keys";
-static const char too_little_local[] = "its work-groups have too little local memory for a tile";
-static const char too_many_rows[] = "a sequence has more than 2^30 rows of a group";
-
-/* Bytes of the largest array that the device has. */
-static int64_t most_memory(const device_limits *limits)
-{
-    return min64((int64_t)limits->allocation_bytes, INT64_MAX / 4);
-}
-
-/* The first that applies, or NULL. */
-static const char *first_refusal(const refusal *refusals, int count)
-{
-    int i;
-    for (i = 0; i < count; i++)
-        if (refusals[i].applies)
-            return refusals[i].why;
-    return NULL;
-}
-
-/* Why no device of these limits can run the call, or NULL. */
-static const char *refuse_plan(const attn_problem *pr, const device_limits *limits,
-                               const device_plan *pl)
-{
-    const attn_params *p = &pr->p;
-    const int naive = runs(pl, PART_NAIVE);
-    const int64_t most = most_memory(limits);
-    const refusal refusals[] = {
-        { p->part.rows || p->part.keys, "a part of a call" },
-        { p->score != NULL, "score is a callback" },
-        { p->mask != NULL, "mask is a callback" },
-        { naive && p->partial, "naive on a device has no raw states" },
-        { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { !naive &&
-              local_bytes_of(pl->forward.rows, pl->forward.columns) > (int64_t)limits->local_bytes,
-          too_little_local },
-        { pl->pending_bytes > most || pl->parts_bytes > most,
-          "partial states exceed an array of the device" },
-    };
-    return first_refusal(refusals, COUNT_OF(refusals));
 }
 
 /* src/opencl/session.c - a session: one call, in the caller's workspace: buffers, kernels, times, errors.
@@ -2159,74 +3544,19 @@ static const char *refuse_plan(const attn_problem *pr, const device_limits *limi
  * After the first error nothing more is done.
  */
 
-/* Arrays that kernels read, in the order of their arguments: INPUTS in kernels.cl. */
-enum input {
-    IN_Q,
-    IN_K,
-    IN_V,
-    IN_TABLE,
-    IN_BIAS,
-    IN_BOOL,
-    IN_BIT,
-    IN_BITMAP,
-    IN_OFFSETS,
-    IN_COLUMNS,
-    IN_Q_SEGMENTS,
-    IN_KV_SEGMENTS,
-    IN_TREE,
-    IN_SLOPES,
-    IN_SINKS,
-    KERNEL_INPUTS,
-    IN_O = KERNEL_INPUTS,
-    IN_LSE,
-    IN_DOUT,
-    IN_DLSE,
-    INPUT_COUNT /* of gradients only */
-};
+enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
-/* Arrays that they write. */
-enum output {
-    OUT_O,
-    OUT_LSE,
-    OUT_M,
-    OUT_L,
-    OUT_STATE_O,
-    OUT_LOGITS,
-    OUT_DQ,
-    OUT_DK,
-    OUT_DV,
-    OUT_DSINKS,
-    OUT_DBIAS,
-    OUT_DSLOPES,
-    OUTPUT_COUNT
-};
+/* Where an array lies: in the caller's buffer, in the host's memory, in a copy. */
+enum place { NAMED, IN_PLACE, COPIED };
 
-enum { MOST_BUFFERS = INPUT_COUNT + OUTPUT_COUNT + 8 };
-
-/* An array as it lies in memory, of the host or of a device: four axes, strides in elements, 0 =
- * broadcast. Elements have 1, 8, 16 or 32 bits. */
-typedef struct array {
-    const void *data;
-    int bits;
-    int64_t count[4], stride[4];
-} array;
-
-typedef struct session session;
-typedef struct written written;
-
-/* Brings what a call writes of an output from its copy to the host. */
-typedef void (*scatter_fn)(const session *s, const written *w, const char *from);
-
-struct written {
+/* An array of the call on the device. */
+typedef struct bound {
     array host;
-    cl_handle memory;
+    cl_handle memory;  /* NULL = it is not there */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
-    int how;           /* enum place */
-    scatter_fn scatter;
-};
-
-enum place { NAMED, IN_PLACE, COPIED }; /* the caller's buffer; the host's memory; a copy */
+    int place;         /* enum place */
+} bound;
 
 /* Where time goes: from the start of one command to the end of another, or the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
@@ -2242,7 +3572,7 @@ typedef struct shared_array {
     cl_handle memory;
 } shared_array;
 
-struct session {
+typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
     const attn_problem *pr;
@@ -2252,14 +3582,13 @@ struct session {
     const char *failed; /* what the error happened in */
     int buffer_count, shared_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[INPUT_COUNT + OUTPUT_COUNT];
+    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
-    cl_handle input[INPUT_COUNT];
-    written output[OUTPUT_COUNT];
+    bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
     int timed_count;
     timed timed[MOST_TIMED]; /* commands whose times nobody has read yet */
-};
+} session;
 
 static int has_failed(session *s, cl_int error, const char *what)
 {
@@ -2412,8 +3741,8 @@ static launch open_launch(session *s, const variant *v, const char *name)
         return l;
     add_memory(&l, s->numbers_buffer);
     add_memory(&l, s->sequences);
-    for (i = 0; i < KERNEL_INPUTS; i++)
-        add_memory(&l, s->input[i]);
+    for (i = IN_Q; i <= IN_SINKS; i++)
+        add_memory(&l, s->array[i].memory);
     return l;
 }
 
@@ -2434,143 +3763,7 @@ static void close_launch(launch *l, const char *name, const size_t global[3], co
         s->gpu->cl.clReleaseKernel(l->kernel);
 }
 
-/* src/opencl/arrays.c - arrays of the host or the caller's, to the device and back. */
-
-static array make_array(const void *data, int bits, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
-                        int64_t s0, int64_t s1, int64_t s2, int64_t s3)
-{
-    array a;
-    a.data = data;
-    a.bits = bits;
-    a.count[0] = n0;
-    a.count[1] = n1;
-    a.count[2] = n2;
-    a.count[3] = n3;
-    a.stride[0] = s0;
-    a.stride[1] = s1;
-    a.stride[2] = s2;
-    a.stride[3] = s3;
-    return a;
-}
-
-static int type_bits(int dtype)
-{
-    return dtype == ATTN_F32 ? 32 : 16;
-}
-
-/* Elements lo..hi relative to data are in its hull; returns how many elements it has. */
-static int64_t hull_of(const array *a, int64_t *lo, int64_t *hi)
-{
-    int64_t elements = 1;
-    int axis;
-    *lo = *hi = 0;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t reach = (a->count[axis] - 1) * a->stride[axis];
-        if (a->count[axis] == 0)
-            return 0;
-        *lo += min64(reach, 0);
-        *hi += max64(reach, 0);
-        elements *= a->stride[axis] ? a->count[axis] : 1;
-    }
-    return elements;
-}
-
-/* Row-major without gaps; axes that are broadcast stay so. Rows of bits begin at whole bytes.
- * Returns the bytes needed. */
-static int64_t pack_strides(const array *a, int64_t packed[4])
-{
-    int64_t elements = 1;
-    int axis;
-    for (axis = 3; axis >= 0; axis--) {
-        packed[axis] = a->stride[axis] ? elements : 0;
-        elements *= a->stride[axis] ? a->count[axis] : 1;
-        if (axis == 3 && a->bits == 1)
-            elements = round_up(elements, 8);
-    }
-    return elements * a->bits / 8;
-}
-
-static void copy_bits(const array *a, uint8_t *to, int64_t to_at, int64_t from_at)
-{
-    const uint8_t *from = (const uint8_t *)a->data;
-    const int64_t n = a->stride[3] ? a->count[3] : min64(a->count[3], 1);
-    int64_t i;
-    for (i = 0; i < n; i++, from_at += a->stride[3], to_at++) {
-        const int64_t byte = from_at >= 0 ? from_at / 8 : -((7 - from_at) / 8);
-        const int bit = from[byte] >> (from_at - 8 * byte) & 1;
-        to[to_at / 8] = (uint8_t)((to[to_at / 8] & ~(1 << to_at % 8)) | bit << to_at % 8);
-    }
-}
-
-/* One row of the last axis, packed. */
-static void copy_row(const array *a, char *to, int64_t to_at, int64_t from_at)
-{
-    const int64_t bytes = a->bits / 8, n = a->stride[3] ? a->count[3] : min64(a->count[3], 1);
-    const char *from = (const char *)a->data;
-    int64_t i;
-    if (a->bits == 1)
-        copy_bits(a, (uint8_t *)to, to_at, from_at);
-    else if (a->stride[3] == 1 || n <= 1)
-        memcpy(to + to_at * bytes, from + from_at * bytes, (size_t)(n * bytes));
-    else
-        for (i = 0; i < n; i++)
-            memcpy(to + (to_at + i) * bytes, from + (from_at + i * a->stride[3]) * bytes,
-                   (size_t)bytes);
-}
-
-/* Copies what a call needs of an array. */
-typedef void (*fill_fn)(const session *s, const array *a, const int64_t packed[4], char *to);
-
-static void fill_all(const session *s, const array *a, const int64_t packed[4], char *to)
-{
-    int64_t n[3], x, y, z;
-    int axis;
-    (void)s;
-    for (axis = 0; axis < 3; axis++)
-        n[axis] = a->stride[axis] ? a->count[axis] : min64(a->count[axis], 1);
-    for (x = 0; x < n[0]; x++)
-        for (y = 0; y < n[1]; y++)
-            for (z = 0; z < n[2]; z++)
-                copy_row(a, to, x * packed[0] + y * packed[1] + z * packed[2],
-                         x * a->stride[0] + y * a->stride[1] + z * a->stride[2]);
-}
-
-/* Queries in use: padded ones are not read. */
-static void fill_queries(const session *s, const array *a, const int64_t packed[4], char *to)
-{
-    const attn_params *p = &s->pr->p;
-    int64_t b, h, i;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        for (h = 0; h < p->num_heads_q; h++)
-            for (i = seq.q_row; i < seq.q_row + seq.q_len; i++)
-                copy_row(a, to, b * packed[0] + h * packed[1] + i * packed[2],
-                         b * a->stride[0] + h * a->stride[1] + i * a->stride[2]);
-    }
-}
-
-/* Keys in use, wherever they lie. */
-static void fill_keys(const session *s, const array *a, const int64_t packed[4], char *to)
-{
-    const attn_params *p = &s->pr->p;
-    const attn_rows *rows = &p->kv_rows;
-    int64_t b, h, j;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        for (j = 0; j < seq.kv_len; j++) {
-            int64_t row = seq.kv_row + j, entry = b;
-            if (rows->ring && row >= rows->ring)
-                row -= rows->ring;
-            if (rows->page_size) {
-                entry = rows->table[b * rows->table_stride + row / rows->page_size];
-                row %= rows->page_size;
-            }
-            for (h = 0; h < p->num_heads_kv; h++)
-                copy_row(a, to, entry * packed[0] + h * packed[1] + row * packed[2],
-                         entry * a->stride[0] + h * a->stride[1] + row * a->stride[2]);
-        }
-    }
-}
+/* src/opencl/bind.c - where the arrays of a call lie on the device, and how they come there and back. */
 
 /* The caller's buffer that has the array, or NULL. */
 static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const void *data)
@@ -2610,29 +3803,23 @@ static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
     return found->memory;
 }
 
-/* Bytes from..from+bytes of the hull, and where element 0 is in it. */
-static char *hull_bytes(const array *a, int64_t lo, int64_t hi, int64_t *bytes, int64_t *offset)
+/* Bytes from the caller's address to the array's element 0. */
+static int64_t bytes_into(const attn_opencl_buffer *named, const array *a)
 {
-    char *data = (char *)(uintptr_t)a->data;
-    const int64_t first = a->bits == 1 ? (lo >= 0 ? lo / 8 : -((7 - lo) / 8)) : lo * (a->bits / 8);
-    *bytes = a->bits == 1 ? hi / 8 + 1 - first : (hi - lo + 1) * (a->bits / 8);
-    *offset = -first;
-    return data + first;
+    return (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
 }
 
 /* Whether the array lies where the caller's buffer says, and that is in its memory. */
-static int fits_named(session *s, const attn_opencl_buffer *named, const array *a, int64_t lo,
-                      int64_t hi)
+static int fits_named(session *s, const attn_opencl_buffer *named, const array *a,
+                      const array_bytes *all)
 {
-    const int64_t start = (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
+    const int64_t start = bytes_into(named, a), before = all->offset;
     const int64_t element = a->bits < 8 ? 1 : a->bits / 8;
     size_t room = named->offset + named->bytes;
-    int64_t bytes, before;
     const char *fault = NULL;
-    hull_bytes(a, lo, hi, &bytes, &before);
     if (!named->mem)
         fault = "call.buffers: mem is NULL";
-    else if (start - before < 0 || start - before + bytes > (int64_t)named->bytes)
+    else if (start - before < 0 || start - before + all->bytes > (int64_t)named->bytes)
         fault = "call.buffers: an array exceeds the bytes of its buffer";
     else if (((int64_t)named->offset + start) % element)
         fault = "call.buffers: offset is no multiple of an array's element";
@@ -2644,460 +3831,100 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* The input becomes an argument of kernels. numbers: where its offset goes, and its strides
- * behind, as many as the array has axes there. */
-static void bind_input(session *s, int which, int number, int strides, const array *a, fill_fn fill)
+/* Brings what the call reads of an array to its copy, or what it has written back. */
+static void move_copy(session *s, const bound *b, int64_t bytes, int back)
+{
+    array_copy c;
+    c.host = &b->host;
+    c.stride = b->stride;
+    c.back = back;
+    c.at = (char *)map_buffer(s, b->memory, back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
+                              bytes);
+    if (c.at && b->place == COPIED)
+        copy_array(s->pr, &c);
+    unmap_buffer(s, b->memory, c.at);
+}
+
+/* The array becomes an argument of kernels. number: where its offset goes, and its strides behind,
+ * as many as it has there. */
+static void bind_array(session *s, int which, const array *a, int number, int strides)
 {
     const attn_opencl_buffer *named = named_buffer(s->call, a->data);
-    int64_t lo, hi, bytes, offset = 0, packed[4];
-    const int64_t *stride = a->stride, elements = hull_of(a, &lo, &hi);
+    const int written = which >= OUT_O;
+    const cl_flags flags = written ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY;
+    bound *b = &s->array[which];
+    array_bytes all;
     int axis;
-    if (s->error || !a->data || elements == 0 || (named && !fits_named(s, named, a, lo, hi)))
+    if (s->error || !a->data)
         return;
+    all = bytes_of_array(a);
+    if (all.elements == 0 || (named && !fits_named(s, named, a, &all)))
+        return;
+    b->host = *a;
+    memcpy(b->stride, a->stride, sizeof b->stride);
     if (named) {
-        s->input[which] = memory_of(s, named);
-        offset = (int64_t)named->offset + (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
-    } else if (s->gpu->info.shares_memory && elements >= hi - lo + 1) {
-        char *from = hull_bytes(a, lo, hi, &bytes, &offset);
-        s->input[which] = new_buffer(s, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes, from,
-                                     "using an input in place");
+        b->place = NAMED;
+        b->memory = memory_of(s, named);
+        b->offset = (int64_t)named->offset + bytes_into(named, a);
+    } else if (s->gpu->info.shares_memory && (written ? all.between == 0 : all.between <= 0)) {
+        b->place = IN_PLACE;
+        b->memory = new_buffer(s, flags | CL_MEM_USE_HOST_PTR, all.bytes, all.first,
+                               "using an array in place");
+        b->offset = all.offset;
     } else {
-        void *to;
-        bytes = pack_strides(a, packed);
-        stride = packed;
-        s->input[which] = new_buffer(s, CL_MEM_READ_ONLY, bytes, NULL, "memory for an input");
-        to = map_buffer(s, s->input[which], CL_MAP_WRITE_INVALIDATE_REGION, bytes);
-        if (to)
-            fill(s, a, packed, (char *)to);
-        unmap_buffer(s, s->input[which], to);
+        const int64_t bytes = pack_strides(a, b->stride);
+        b->place = COPIED;
+        b->memory = new_buffer(s, flags, bytes, NULL, "memory for an array");
+        if (!written)
+            move_copy(s, b, bytes, 0);
     }
-    s->numbers[number] = offset;
+    s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
-        s->numbers[number + 1 + axis] = stride[axis];
+        s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* Row (b, h, i) of an output that was copied. */
-static void scatter_row(const written *w, const char *from, int64_t b, int64_t h, int64_t i)
+/* Waits for the device and brings what it has written to the host. */
+static void fetch_array(session *s, const bound *b)
 {
-    const int64_t bytes = w->host.bits / 8, *to = w->host.stride, *at = w->stride;
-    memcpy((char *)(uintptr_t)w->host.data + (b * to[0] + h * to[1] + i * to[2]) * bytes,
-           from + (b * at[0] + h * at[1] + i * at[2]) * bytes, (size_t)(w->host.count[3] * bytes));
+    int64_t packed[4];
+    if (!s->error && b->memory && b->place != NAMED)
+        move_copy(s, b,
+                  b->place == COPIED ? pack_strides(&b->host, packed)
+                                     : bytes_of_array(&b->host).bytes,
+                  1);
 }
 
-/* Rows in use of an output that was copied. */
-static void scatter_rows(const session *s, const written *w, const char *from)
+static void bind_fields(session *s, field_walk w, const asked *all, int gradients)
 {
-    const attn_params *p = &s->pr->p;
-    int64_t b, h, i;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        for (h = 0; h < p->num_heads_q; h++)
-            for (i = seq.q_row; i < seq.q_row + seq.q_len; i++)
-                scatter_row(w, from, b, h, i);
+    while (next_field(&w)) {
+        const int which = w.row ? array_in_call(w.row->array, &s->pr->p, gradients) : NO_ARRAY;
+        array a;
+        int strides = 0;
+        if (which == NO_ARRAY || !field_data(w.f, w.base))
+            continue;
+        a = array_of(w.f, w.base, all, w.row->reach);
+        while (strides < 4 && w.f->stride[strides])
+            strides++;
+        bind_array(s, which, &a, w.row->number, strides);
     }
 }
 
-/* Chosen rows that exist. */
-static void scatter_logits(const session *s, const written *w, const char *from)
+/* g: NULL for attn_forward. */
+static void bind_arrays(session *s, const attn_gradient_call *g)
 {
-    const attn_params *p = &s->pr->p;
-    int64_t b, h, c;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        for (c = 0; c < p->logits.num_rows; c++)
-            for (h = 0; h < p->num_heads_q; h++)
-                if ((p->logits.rows ? p->logits.rows[c] : c) < seq.q_len)
-                    scatter_row(w, from, b, h, c);
+    const asked all = asked_of(s->pr);
+    const array columns = columns_array(&s->pr->p, &all);
+    bind_fields(s, walk_fields(&s->pr->p), &all, g != NULL);
+    bind_array(s, IN_COLUMNS, &columns, N_COLUMNS, 0);
+    if (g) {
+        const array bias = sums_array(&g->bias), slopes = sums_array(&g->slopes);
+        bind_fields(s, walk_gradient_fields(&g->g), &all, 1);
+        bind_array(s, OUT_DBIAS, &bias, N_DBIAS, 4);
+        bind_array(s, OUT_DSLOPES, &slopes, N_DSLOPES, 4);
     }
 }
 
-/* All of an array of floats. */
-static void scatter_all(const session *s, const written *w, const char *from)
-{
-    const int64_t *n = w->host.count, *to = w->host.stride, *at = w->stride;
-    char *data = (char *)(uintptr_t)w->host.data;
-    int64_t x, y, z, i;
-    (void)s;
-    for (x = 0; x < n[0]; x++)
-        for (y = 0; y < n[1]; y++)
-            for (z = 0; z < n[2]; z++)
-                for (i = 0; i < n[3]; i++)
-                    memcpy(data + 4 * (x * to[0] + y * to[1] + z * to[2] + i * to[3]),
-                           from + 4 * (x * at[0] + y * at[1] + z * at[2] + i * at[3]), 4);
-}
-
-/* Keys in use likewise. */
-static void scatter_keys(const session *s, const written *w, const char *from)
-{
-    const attn_params *p = &s->pr->p;
-    int64_t b, h, j;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        for (h = 0; h < p->num_heads_kv; h++)
-            for (j = seq.kv_row; j < seq.kv_row + seq.kv_len; j++)
-                scatter_row(w, from, b, h, j);
-    }
-}
-
-static void bind_output(session *s, int which, int number, int strides, const array *a,
-                        scatter_fn scatter)
-{
-    const attn_opencl_buffer *named = named_buffer(s->call, a->data);
-    written *w = &s->output[which];
-    int64_t lo, hi, bytes;
-    const int64_t elements = hull_of(a, &lo, &hi);
-    int axis;
-    if (s->error || !a->data || elements == 0 || (named && !fits_named(s, named, a, lo, hi)))
-        return;
-    w->host = *a;
-    w->scatter = scatter;
-    memcpy(w->stride, a->stride, sizeof w->stride);
-    if (named) {
-        w->how = NAMED;
-        w->memory = memory_of(s, named);
-        w->offset =
-            (int64_t)named->offset + (int64_t)((uintptr_t)a->data - (uintptr_t)named->address);
-    } else if (s->gpu->info.shares_memory && elements == hi - lo + 1) {
-        char *at = hull_bytes(a, lo, hi, &bytes, &w->offset);
-        w->how = IN_PLACE;
-        w->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, at,
-                               "using an output in place");
-    } else {
-        w->how = COPIED;
-        w->memory = new_buffer(s, CL_MEM_READ_WRITE, pack_strides(a, w->stride), NULL,
-                               "memory for an output");
-    }
-    s->numbers[number] = w->offset;
-    for (axis = 0; axis < strides; axis++)
-        s->numbers[number + 1 + axis] = w->stride[axis];
-}
-
-/* Waits for the device and brings the output to the host. */
-static void fetch_output(session *s, int which)
-{
-    const written *w = &s->output[which];
-    int64_t lo, hi, bytes, offset, packed[4];
-    void *at;
-    if (s->error || !w->memory || w->how == NAMED)
-        return;
-    hull_of(&w->host, &lo, &hi);
-    if (w->how == COPIED)
-        bytes = pack_strides(&w->host, packed);
-    else
-        hull_bytes(&w->host, lo, hi, &bytes, &offset);
-    at = map_buffer(s, w->memory, CL_MAP_READ, bytes);
-    if (at && w->how == COPIED)
-        w->scatter(s, w, (const char *)at);
-    unmap_buffer(s, w->memory, at);
-}
-
-static array tensor_array(const attn_tensor *t, int64_t batch, int64_t heads, int64_t rows,
-                          int64_t dim)
-{
-    return make_array(t->data, type_bits(t->dtype), batch, heads, rows, dim, t->stride_batch,
-                      t->stride_head, t->stride_seq, 1);
-}
-
-/* K or V: rows of batch entries, a ring, or pages. */
-static array keys_array(const attn_params *p, const attn_tensor *t, int64_t dim)
-{
-    const attn_rows *rows = &p->kv_rows;
-    const int64_t entries = rows->page_size ? rows->num_pages : p->cu_seqlens_kv ? 1 : p->batch;
-    const int64_t whole = rows->ring ? rows->ring : p->seq_len_kv;
-    const int64_t each = rows->page_size ? rows->page_size : whole;
-    return tensor_array(t, entries, p->num_heads_kv, each, dim);
-}
-
-/* Rows that masks and the bias may be asked for, and columns. */
-static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->q_len;
-}
-
-static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->column + s->kv_len;
-}
-
-static void bind_masks(session *s)
-{
-    const attn_problem *pr = s->pr;
-    const attn_params *p = &pr->p;
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t rows = most_of(pr, rows_asked), columns = most_of(pr, columns_asked);
-    const int64_t b = p->batch, h = p->num_heads_q;
-    const int64_t cell_rows = m->block_q ? round_up(rows, m->block_q) / m->block_q : 0;
-    const int64_t cells = m->block_k ? round_up(pr->max_kv_len, m->block_k) / m->block_k : 0;
-    const array bias =
-        make_array(p->bias.data, type_bits(p->bias.dtype), b, h, rows, columns,
-                   p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q, p->bias.stride_kv);
-    const array bytes =
-        make_array(p->bool_mask.data, 8, b, h, rows, columns, p->bool_mask.stride_batch,
-                   p->bool_mask.stride_head, p->bool_mask.stride_q, p->bool_mask.stride_kv);
-    const array bits =
-        make_array(p->bit_mask.data, 1, b, h, rows, columns, p->bit_mask.stride_batch,
-                   p->bit_mask.stride_head, p->bit_mask.stride_q, p->bit_mask.stride_kv);
-    const array bitmap = make_array(m->bitmap, 1, b, h, cell_rows, cells, m->stride_batch,
-                                    m->stride_head, m->stride_row, 1);
-    const array offsets = make_array(m->row_offsets, 32, b, h, cell_rows + 1, 1,
-                                     m->csr_stride_batch, m->csr_stride_head, 1, 1);
-    bind_input(s, IN_BIAS, N_BIAS, 4, &bias, fill_all);
-    bind_input(s, IN_BOOL, N_BOOL, 4, &bytes, fill_all);
-    bind_input(s, IN_BIT, N_BIT, 4, &bits, fill_all);
-    bind_input(s, IN_BITMAP, N_BITMAP, 3, &bitmap, fill_all);
-    bind_input(s, IN_OFFSETS, N_OFFSETS, 2, &offsets, fill_all);
-    s->numbers[N_BIAS_TYPE] = p->bias.dtype;
-    s->numbers[N_BOOL_TYPE] = p->bool_mask.invert != 0;
-    s->numbers[N_BIT_TYPE] = p->bit_mask.invert != 0;
-    s->numbers[N_BLOCK_Q] = m->block_q;
-    s->numbers[N_BLOCK_K] = m->block_k;
-}
-
-/* Columns of a CSR mask: as many as its largest offset says. */
-static void bind_columns(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t rows = most_of(s->pr, rows_asked);
-    int64_t b, h, last = 0;
-    array columns;
-    if (!m->row_offsets || rows == 0)
-        return;
-    for (b = 0; b < p->batch; b++)
-        for (h = 0; h < p->num_heads_q; h++)
-            last = max64(last, m->row_offsets[b * m->csr_stride_batch + h * m->csr_stride_head +
-                                              (rows - 1) / m->block_q + 1]);
-    columns = make_array(m->columns, 32, 1, 1, 1, last, 0, 0, 0, 1);
-    bind_input(s, IN_COLUMNS, N_COLUMNS, 0, &columns, fill_all);
-}
-
-/* Arrays of one number a token, head or page. */
-static void bind_lists(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    const attn_rows *rows = &p->kv_rows;
-    const int64_t b = p->batch, h = p->num_heads_q;
-    const int64_t q_batch = p->cu_seqlens_q ? 1 : b, kv_batch = p->cu_seqlens_kv ? 1 : b;
-    const int64_t in_rows = rows->ring ? rows->ring : p->seq_len_kv;
-    const int64_t size = rows->page_size, pages = size ? round_up(in_rows, size) / size : 0;
-    const array q_segments =
-        make_array(p->q_segments, 32, q_batch, 1, 1, p->seq_len_q, p->q_segments_stride, 0, 0, 1);
-    const array kv_segments = make_array(p->kv_segments, 32, kv_batch, 1, 1, p->seq_len_kv,
-                                         p->kv_segments_stride, 0, 0, 1);
-    const array tree =
-        make_array(p->tree_parents, 32, q_batch, 1, 1, p->seq_len_q, p->tree_stride, 0, 0, 1);
-    const array slopes = make_array(p->alibi_slopes, 32, b, 1, 1, h, p->alibi_stride, 0, 0, 1);
-    const array sinks = make_array(p->sinks, 32, 1, 1, 1, h, 0, 0, 0, 1);
-    const array table = make_array(rows->table, 32, b, 1, 1, pages, rows->table_stride, 0, 0, 1);
-    bind_input(s, IN_Q_SEGMENTS, N_Q_SEGMENTS, 1, &q_segments, fill_all);
-    bind_input(s, IN_KV_SEGMENTS, N_KV_SEGMENTS, 1, &kv_segments, fill_all);
-    bind_input(s, IN_TREE, N_TREE, 1, &tree, fill_all);
-    bind_input(s, IN_SLOPES, N_SLOPES, 1, &slopes, fill_all);
-    bind_input(s, IN_SINKS, N_SINKS, 0, &sinks, fill_all);
-    bind_input(s, IN_TABLE, N_TABLE, 1, &table, fill_all);
-}
-
-/* src/opencl/run.c - the kernels of a call, in order. */
-
-static int64_t float_number(float x)
-{
-    return (int64_t)bits_of(x);
-}
-
-/* What kernels do, by flag: the mask table's column for devices. */
-static int64_t flags_of(const attn_params *p)
-{
-    const struct {
-        int on;
-        int64_t flag;
-    } flags[] = {
-        { p->causal != 0, F_CAUSAL },
-        { p->window != 0, F_WINDOW },
-        { p->chunk_size != 0, F_CHUNKED },
-        { p->block_mask.bitmap != NULL, F_BITMAP },
-        { p->block_mask.row_offsets != NULL, F_CSR },
-        { p->tree_parents != NULL, F_TREE },
-        { p->q_segments != NULL, F_SEGMENTS },
-        { p->bool_mask.data != NULL, F_BOOL },
-        { p->bit_mask.data != NULL, F_BITS },
-        { p->softcap > 0, F_SOFTCAP },
-        { p->bias.data != NULL, F_BIAS },
-        { p->alibi_slopes != NULL, F_ALIBI },
-        { p->dropout_p > 0, F_DROPOUT },
-        { p->softmax1 != 0, F_SOFTMAX1 },
-        { p->sinks != NULL, F_SINKS },
-        { p->partial != 0, F_PARTIAL },
-        { p->o.data != NULL, F_O },
-        { p->lse.data != NULL, F_LSE },
-        { p->force_redo != 0, F_REDO },
-    };
-    int64_t all = 0;
-    size_t i;
-    for (i = 0; i < sizeof flags / sizeof *flags; i++)
-        all |= flags[i].on ? flags[i].flag : 0;
-    return all;
-}
-
-/* Of all heads, as in state_row. */
-static int64_t all_rows(const attn_params *p)
-{
-    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
-}
-
-static void fill_numbers(session *s)
-{
-    const attn_problem *pr = s->pr;
-    const attn_params *p = &pr->p;
-    int64_t *n = s->numbers;
-    n[N_FLAGS] = flags_of(p);
-    n[N_ITEMS] = s->pl.items;
-    n[N_PARTS] = s->pl.parts;
-    n[N_SLICES] = s->pl.slices;
-    n[N_TILE_ROWS] = s->pl.forward.rows;
-    n[N_HEADS] = p->num_heads_q;
-    n[N_HEADS_KV] = p->num_heads_kv;
-    n[N_GROUP] = pr->group;
-    n[N_DIM] = p->head_dim;
-    n[N_DIM_V] = writes_values(p) ? p->head_dim_v : 0;
-    n[N_STATE_ROWS] = p->seq_len_q;
-    n[N_VARLEN] = p->cu_seqlens_q != NULL;
-    n[N_CHUNK_KEYS] = s->pl.chunk_keys;
-    n[N_PART_KEYS] = s->pl.part_keys;
-    n[N_LEVELS] = s->pl.levels;
-    n[N_FACTOR] = float_number(pr->factor);
-    n[N_CAP2] = float_number(pr->cap2);
-    n[N_ICAP2] = float_number(pr->icap2);
-    n[N_KEEP] = float_number(pr->keep_factor);
-    n[N_DROP_BELOW] = pr->drop_below;
-    n[N_SEED_LOW] = (int64_t)(p->dropout_seed & 0xffffffffu);
-    n[N_SEED_HIGH] = (int64_t)(p->dropout_seed >> 32);
-    n[N_WINDOW_LEFT] = p->window_left;
-    n[N_WINDOW_RIGHT] = p->window_right;
-    n[N_CHUNKED] = p->chunk_size;
-    n[N_Q_TYPE] = p->q.dtype;
-    n[N_K_TYPE] = p->k.dtype;
-    n[N_V_TYPE] = p->v.dtype;
-    n[N_O_TYPE] = p->o.dtype;
-    n[N_RING] = p->kv_rows.ring;
-    n[N_PAGE_SIZE] = p->kv_rows.page_size;
-    n[N_STAGE] = p->logits.stage;
-    n[N_CHOSEN_LIST] = p->logits.rows != NULL;
-    n[N_COLUMN_COUNT] = p->seq_len_kv;
-    n[N_SCALE] = float_number(p->scale);
-    n[N_ALL_ROWS] = all_rows(p);
-}
-
-static void bind_inputs(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    const int64_t q_batch = p->cu_seqlens_q ? 1 : p->batch;
-    const array q = tensor_array(&p->q, q_batch, p->num_heads_q, p->seq_len_q, p->head_dim);
-    const array k = keys_array(p, &p->k, p->head_dim), v = keys_array(p, &p->v, p->head_dim_v);
-    bind_input(s, IN_Q, N_Q, 3, &q, fill_queries);
-    bind_input(s, IN_K, N_K, 3, &k, fill_keys);
-    if (writes_values(p))
-        bind_input(s, IN_V, N_V, 3, &v, fill_keys);
-    bind_masks(s);
-    bind_columns(s);
-    bind_lists(s);
-}
-
-static void bind_outputs(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    const int64_t q_batch = p->cu_seqlens_q ? 1 : p->batch;
-    const int64_t h = p->num_heads_q, rows = p->seq_len_q, dim = p->head_dim_v;
-    const int64_t each = p->cu_seqlens_q ? 0 : h * rows; /* raw states: as a packed lse */
-    const attn_tensor o_shape = as_tensor(&p->o), lse_shape = as_tensor(&p->lse);
-    const int64_t columns = p->seq_len_kv, chosen = p->logits.num_rows;
-    const array o = tensor_array(&o_shape, q_batch, h, rows, dim);
-    const array lse = tensor_array(&lse_shape, q_batch, h, rows, 1);
-    const array m = make_array(p->state.m, 32, q_batch, h, rows, 1, each, rows, 1, 1);
-    const array l = make_array(p->state.l, 32, q_batch, h, rows, 1, each, rows, 1, 1);
-    const array state_o =
-        make_array(p->state.o, 32, q_batch, h, rows, dim, each * dim, rows * dim, dim, 1);
-    const array logits = make_array(p->logits.data, 32, p->batch, h, chosen, columns,
-                                    h * chosen * columns, chosen * columns, columns, 1);
-    if (p->partial) {
-        bind_output(s, OUT_M, N_STATE_M, 0, &m, scatter_rows);
-        bind_output(s, OUT_L, N_STATE_L, 0, &l, scatter_rows);
-        bind_output(s, OUT_STATE_O, N_STATE_O, 0, &state_o, scatter_rows);
-    } else {
-        bind_output(s, OUT_O, N_O, 3, &o, scatter_rows);
-        bind_output(s, OUT_LSE, N_LSE, 3, &lse, scatter_rows);
-    }
-    bind_output(s, OUT_LOGITS, N_LOGITS, 0, &logits, scatter_logits);
-}
-
-/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
-static int64_t *sequences_of(session *s)
-{
-    return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
-}
-
-static int32_t *tiles_of(session *s)
-{
-    return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
-}
-
-static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
-{
-    return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
-           pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
-           pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
-}
-
-static void describe_sequences(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    int64_t *to = sequences_of(s), b;
-    for (b = 0; b < p->batch; b++, to += S_COUNT) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        to[S_Q_ROW] = seq.q_row;
-        to[S_Q_LEN] = seq.q_len;
-        to[S_KV_ROW] = seq.kv_row;
-        to[S_KV_LEN] = seq.kv_len;
-        to[S_COLUMN] = seq.column;
-        to[S_OFFSET] = seq.offset;
-        to[S_KEY_BASE] = seq.key_base;
-        to[S_PREFIX] = seq.prefix;
-        to[S_KV_SEGMENT] = seq.column + (p->cu_seqlens_kv ? p->cu_seqlens_kv[b]
-                                                          : b * s->numbers[N_KV_SEGMENTS_BATCH]);
-    }
-}
-
-/* The last rows of a sequence first: with a causal mask they have most to do. */
-static void describe_tiles(session *s)
-{
-    const attn_params *p = &s->pr->p;
-    const int64_t rows = s->pl.forward.rows;
-    int32_t *to = tiles_of(s);
-    int64_t b, first;
-    for (b = 0; b < p->batch; b++) {
-        const attn_sequence seq = attn_sequence_of(s->pr, b);
-        const int64_t all = seq.q_len * s->pr->group;
-        for (first = round_up(all, rows) - rows; first >= 0; first -= rows, to += TILE_COUNT) {
-            to[TILE_SEQUENCE] = (int32_t)b;
-            to[TILE_FIRST] = (int32_t)first;
-        }
-    }
-}
-
-static void describe_call(session *s)
-{
-    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
-    describe_sequences(s);
-    if (s->pl.tiles)
-        describe_tiles(s);
-    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
-    s->sequences =
-        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
-    if (s->pl.tiles)
-        s->tiles =
-            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
-}
+/* src/opencl/run.c - the kernels of attn_forward, in order. */
 
 /* The programs of rows and of the textbook do not depend on tiles. */
 static variant simple_variant(const session *s, int part)
@@ -3115,7 +3942,7 @@ static void add_results(launch *l)
 {
     int out;
     for (out = OUT_O; out <= OUT_STATE_O; out++)
-        add_memory(l, l->s->output[out].memory);
+        add_memory(l, l->s->array[out].memory);
     add_memory(l, l->s->tiles);
 }
 
@@ -3180,11 +4007,11 @@ static void run_naive_head(session *s, const naive_head *at)
         close_launch(&l, "naive_scores", pairs, local);
     }
     l = open_naive(s, at, "naive_softmax");
-    add_memory(&l, s->output[OUT_LSE].memory);
+    add_memory(&l, s->array[OUT_LSE].memory);
     close_launch(&l, "naive_softmax", queries, local);
     if (s->pr->p.o.data) {
         l = open_naive(s, at, "naive_values");
-        add_memory(&l, s->output[OUT_O].memory);
+        add_memory(&l, s->array[OUT_O].memory);
         close_launch(&l, "naive_values", values, local);
     }
 }
@@ -3211,232 +4038,27 @@ static void run_logits(session *s)
                                (size_t)p->batch };
     cl_handle list = NULL;
     launch l;
-    if (!s->output[OUT_LOGITS].memory)
+    if (!s->array[OUT_LOGITS].memory)
         return;
     if (p->logits.rows)
         list = new_buffer(s, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, p->logits.num_rows * 4,
                           (void *)(uintptr_t)p->logits.rows, "memory for a list of rows");
     l = open_launch(s, &v, "logits");
     add_memory(&l, list);
-    add_memory(&l, s->output[OUT_LOGITS].memory);
+    add_memory(&l, s->array[OUT_LOGITS].memory);
     close_launch(&l, "logits", global, local);
 }
 
-/* What the call waits for, and what is waited for at its end. */
-static void await_inputs(session *s)
+static void run_forward(session *s)
 {
-    if (s->call->num_wait > 0 && !s->call->wait)
-        has_failed(s, INVALID_VALUE, "call.wait is NULL");
-    if (!s->error && s->call->num_wait > 0)
-        has_failed(s,
-                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
-                                                           s->call->wait, NULL),
-                   "waiting for the caller's events");
-}
-
-static void finish_session(session *s)
-{
-    int out;
-    for (out = 0; out < OUTPUT_COUNT && !s->call->event; out++)
-        fetch_output(s, out);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
-                   "the event of the end");
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
-    else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
-    if (s->call->times)
-        read_times(s);
-    while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
-}
-
-typedef struct named_output {
-    const char *why;
-    const void *data;
-} named_output;
-
-/* Why the host would have to fetch one of them, or NULL. */
-static const char *first_on_host(const attn_opencl_call *how, const named_output *outputs,
-                                 size_t count)
-{
-    size_t i;
-    for (i = 0; i < count; i++)
-        if (outputs[i].data && !named_buffer(how, outputs[i].data))
-            return outputs[i].why;
-    return NULL;
-}
-
-static const char *host_output(const attn_opencl_call *how, const attn_params *p)
-{
-    const named_output outputs[] = {
-        { "o is not in call.buffers", p->partial ? NULL : p->o.data },
-        { "lse is not in call.buffers", p->partial ? NULL : p->lse.data },
-        { "state.m is not in call.buffers", p->partial ? p->state.m : NULL },
-        { "state.l is not in call.buffers", p->partial ? p->state.l : NULL },
-        { "state.o is not in call.buffers", p->partial ? p->state.o : NULL },
-        { "logits is not in call.buffers", p->logits.data },
-    };
-    return first_on_host(how, outputs, sizeof outputs / sizeof *outputs);
-}
-
-static attn_status report(const session *s)
-{
-    char sentence[200];
-    text t = text_in(sentence, sizeof sentence);
-    if (!s->error)
-        return ATTN_OK;
-    explain_error(&t, s->failed, s->error);
-    say(s->gpu, ATTN_LOG_WARNING, sentence);
-    if (s->pr->p.log)
-        s->pr->p.log(s->pr->p.log_user, ATTN_LOG_WARNING, sentence);
-    return ATTN_ERR_CALLBACK;
-}
-
-/* A session at the start of the workspace, or NULL: it is too small. */
-static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
-                             const device_plan *pl, void *workspace, size_t bytes)
-{
-    char *base = (char *)workspace;
-    session *s;
-    if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
-        return NULL;
-    base = align_memory(base);
-    s = (session *)(void *)base;
-    memset(s, 0, sizeof *s);
-    s->gpu = how->gpu;
-    s->call = how;
-    s->pr = pr;
-    s->pl = *pl;
-    s->queue = how->queue ? how->queue : how->gpu->queue;
-    if (how->times)
-        memset(how->times, 0, sizeof *how->times);
-    if (how->queue && !is_in_order(s->gpu, s->queue))
-        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
-    fill_numbers(s);
-    return s;
-}
-
-static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
-                              const attn_problem *pr, void *workspace, size_t bytes)
-{
-    const device_plan pl = plan_device(pr, limits);
-    session *s = open_session(how, pr, &pl, workspace, bytes);
-    if (!s)
-        return ATTN_ERR_WORKSPACE;
-    bind_inputs(s); /* copies of the host's: waiting for the caller's events must not hold them */
-    bind_outputs(s);
-    describe_call(s);
-    await_inputs(s);
-    if (runs(&pl, PART_NAIVE))
+    if (runs(&s->pl, PART_NAIVE))
         run_naive(s);
-    if (runs(&pl, PART_FORWARD))
+    if (runs(&s->pl, PART_FORWARD))
         run_tiled(s);
     run_logits(s);
-    finish_session(s);
-    return report(s);
-}
-
-static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
-                            size_t bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, workspace, bytes);
-}
-
-static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_device(pr, &limits);
-    *bytes = (size_t)session_bytes(pr, &pl);
-    return ATTN_OK;
 }
 
 /* src/opencl/gradients.c - the kernels of attn_backward. */
-
-/* Local memory of a work-group, at most: block_m and alpha are not there, dout_at is. */
-static int64_t gradient_local_bytes(const device_plan *pl)
-{
-    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
-}
-
-/* Only what sessions need of a plan: the kernels of gradients count their tiles themselves. */
-static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
-{
-    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_BACKWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = MIXED;
-    pl.forward.pairs = has_pairs(&pr->p);
-    pl.forward.columns = columns <= 64 ? 64 : 128;
-    pl.forward.rows = 64;
-    if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
-        pl.forward.rows = 32;
-    pl.programs = 1u << PART_BACKWARD;
-    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
-    return pl;
-}
-
-static array output_array(const attn_output *t, int64_t batch, int64_t heads, int64_t rows,
-                          int64_t dim)
-{
-    const attn_tensor shape = as_tensor(t);
-    return tensor_array(&shape, batch, heads, rows, dim);
-}
-
-static array sums_array(const attn_sum_axes *a)
-{
-    return make_array(a->data, 32, a->count[0], a->count[1], a->count[2], a->count[3], a->stride[0],
-                      a->stride[1], a->stride[2], a->stride[3]);
-}
-
-static void bind_gradients(session *s, const attn_gradient_call *c)
-{
-    const attn_gradients *g = &c->g;
-    const attn_params *p = &s->pr->p;
-    const int64_t q_batch = p->cu_seqlens_q ? 1 : p->batch, h = p->num_heads_q;
-    const int64_t kv_batch = p->cu_seqlens_kv ? 1 : p->batch, h_kv = p->num_heads_kv;
-    const int64_t rows = p->seq_len_q, keys = p->seq_len_kv;
-    const array o = output_array(&p->o, q_batch, h, rows, p->head_dim_v);
-    const array lse = output_array(&p->lse, q_batch, h, rows, 1);
-    const array dout = tensor_array(&g->dout, q_batch, h, rows, p->head_dim_v);
-    const array dlse = tensor_array(&g->dlse, q_batch, h, rows, 1);
-    const array dq = output_array(&g->dq, q_batch, h, rows, p->head_dim);
-    const array dk = output_array(&g->dk, kv_batch, h_kv, keys, p->head_dim);
-    const array dv = output_array(&g->dv, kv_batch, h_kv, keys, p->head_dim_v);
-    const array dsinks = make_array(g->dsinks, 32, 1, 1, 1, h, 0, 0, 0, 1);
-    const array dbias = sums_array(&c->bias);
-    const array dslopes = sums_array(&c->slopes);
-    bind_input(s, IN_O, N_O, 3, &o, fill_queries);
-    bind_input(s, IN_LSE, N_LSE, 3, &lse, fill_queries);
-    bind_input(s, IN_DOUT, N_DOUT, 3, &dout, fill_queries);
-    bind_input(s, IN_DLSE, N_DLSE, 3, &dlse, fill_queries);
-    bind_output(s, OUT_DQ, N_DQ, 3, &dq, scatter_rows);
-    bind_output(s, OUT_DK, N_DK, 3, &dk, scatter_keys);
-    bind_output(s, OUT_DV, N_DV, 3, &dv, scatter_keys);
-    bind_output(s, OUT_DSINKS, N_DSINKS, 0, &dsinks, scatter_all);
-    bind_output(s, OUT_DBIAS, N_DBIAS, 4, &dbias, scatter_all);
-    bind_output(s, OUT_DSLOPES, N_DSLOPES, 4, &dslopes, scatter_all);
-}
-
-static void fill_gradient_numbers(session *s, const attn_gradients *g)
-{
-    const attn_params *p = &s->pr->p;
-    const int columns = s->pl.forward.columns;
-    int64_t *n = s->numbers;
-    n[N_FLAGS] |= g->dlse.data ? F_DLSE : 0;
-    n[N_DOUT_TYPE] = g->dout.dtype;
-    n[N_DQ_TYPE] = g->dq.dtype;
-    n[N_DK_TYPE] = g->dk.dtype;
-    n[N_DV_TYPE] = g->dv.dtype;
-    n[N_KEY_SLICES] = g->dk.data ? ceil_div(p->head_dim, columns) : 0;
-    n[N_VALUE_SLICES] = g->dv.data ? ceil_div(p->head_dim_v, columns) : 0;
-}
 
 static void launch_statistics(session *s, cl_handle stats)
 {
@@ -3446,7 +4068,7 @@ static void launch_statistics(session *s, cl_handle stats)
     launch l = open_launch(s, &s->pl.forward, "statistics");
     int in;
     for (in = IN_O; in <= IN_DLSE; in++)
-        add_memory(&l, s->input[in]);
+        add_memory(&l, s->array[in].memory);
     add_memory(&l, stats);
     close_launch(&l, "statistics", global, local);
 }
@@ -3463,10 +4085,10 @@ static void launch_gradients(session *s, const char *name, int64_t tiles, int64_
     if (tiles * slices == 0)
         return;
     l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->input[IN_DOUT]);
+    add_memory(&l, s->array[IN_DOUT].memory);
     add_memory(&l, stats);
     for (; first <= last; first++)
-        add_memory(&l, s->output[first].memory);
+        add_memory(&l, s->array[first].memory);
     close_launch(&l, name, global, local);
 }
 
@@ -3476,7 +4098,7 @@ static void launch_sinks(session *s, cl_handle stats)
     const size_t global[3] = { whole_groups(s->pr->p.num_heads_q), 1, 1 };
     launch l = open_launch(s, &s->pl.forward, "sink_gradients");
     add_memory(&l, stats);
-    add_memory(&l, s->output[OUT_DSINKS].memory);
+    add_memory(&l, s->array[OUT_DSINKS].memory);
     add_int(&l, s->pr->p.batch);
     close_launch(&l, "sink_gradients", global, local);
 }
@@ -3511,7 +4133,7 @@ static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *nam
     const size_t local[3] = { CL_TX, CL_TY, 1 };
     const size_t global[3] = { (size_t)tiles * CL_TX, CL_TY, 1 };
     launch l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->input[IN_DOUT]);
+    add_memory(&l, s->array[IN_DOUT].memory);
     add_memory(&l, sum->stats);
     add_memory(&l, sum->out);
     add_memory(&l, sum->row_sums);
@@ -3563,8 +4185,8 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
     const cl_handle row_sums =
         new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
     const pair_sum sums[] = {
-        { &c->bias, N_DBIAS, s->output[OUT_DBIAS].memory, stats, row_sums },
-        { &c->slopes, N_DSLOPES, s->output[OUT_DSLOPES].memory, stats, row_sums },
+        { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, stats, row_sums },
+        { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, stats, row_sums },
     };
     size_t i;
     for (i = 0; i < sizeof sums / sizeof *sums; i++)
@@ -3572,12 +4194,12 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
             run_sum(s, &sums[i]);
 }
 
-static void run_gradient_kernels(session *s, const attn_gradient_call *c)
+static void run_gradients(session *s, const attn_gradient_call *c)
 {
     const attn_gradients *g = &c->g;
     const attn_problem *pr = s->pr;
     const cl_handle stats =
-        new_buffer(s, CL_MEM_READ_WRITE, 12 * all_rows(&pr->p), NULL, "memory for statistics");
+        new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
     if (g->dq.data)
@@ -3592,41 +4214,164 @@ static void run_gradient_kernels(session *s, const attn_gradient_call *c)
         run_sums(s, c, stats);
 }
 
-static attn_status run_gradients_within(const device_limits *limits, const attn_opencl_call *how,
-                                        const attn_problem *pr, const attn_gradient_call *g,
-                                        void *workspace, size_t bytes)
+/* src/opencl/call.c - one call on the device, from its arrays to its end. */
+
+/* Descriptions that lie behind the session in the workspace: sequences, then tiles. */
+static int64_t *sequences_of(session *s)
 {
-    const device_plan pl = plan_gradients(pr, limits);
+    return (int64_t *)(void *)((char *)s + round_up((int64_t)sizeof *s, ALIGNMENT));
+}
+
+static int32_t *tiles_of(session *s)
+{
+    return (int32_t *)(void *)(sequences_of(s) + s->pr->p.batch * S_COUNT);
+}
+
+static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
+{
+    return ALIGNMENT + round_up((int64_t)sizeof(session), ALIGNMENT) +
+           pr->p.batch * S_COUNT * (int64_t)sizeof(int64_t) +
+           pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
+}
+
+static void describe_call(session *s)
+{
+    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
+    describe_sequences(s->pr, s->numbers, sequences_of(s));
+    if (s->pl.tiles)
+        describe_tiles(s->pr, &s->pl, tiles_of(s));
+    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
+    s->sequences =
+        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
+    if (s->pl.tiles)
+        s->tiles =
+            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+}
+
+/* What the call waits for, and what is waited for at its end. */
+static void await_inputs(session *s)
+{
+    if (s->call->num_wait > 0 && !s->call->wait)
+        has_failed(s, INVALID_VALUE, "call.wait is NULL");
+    if (!s->error && s->call->num_wait > 0)
+        has_failed(s,
+                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
+                                                           s->call->wait, NULL),
+                   "waiting for the caller's events");
+}
+
+static void finish_session(session *s)
+{
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
+        fetch_array(s, &s->array[out]);
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+                   "the event of the end");
+    if (!s->error && s->call->event)
+        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+    else
+        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+    if (s->call->times)
+        read_times(s);
+    while (s->buffer_count > 0)
+        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+}
+
+static attn_status report(const session *s)
+{
+    char sentence[200];
+    text t = text_in(sentence, sizeof sentence);
+    if (!s->error)
+        return ATTN_OK;
+    explain_error(&t, s->failed, s->error);
+    say(s->gpu, ATTN_LOG_WARNING, sentence);
+    if (s->pr->p.log)
+        s->pr->p.log(s->pr->p.log_user, ATTN_LOG_WARNING, sentence);
+    return ATTN_ERR_CALLBACK;
+}
+
+/* A session at the start of the workspace, or NULL: it is too small. */
+static session *open_session(const attn_opencl_call *how, const attn_problem *pr,
+                             const device_plan *pl, void *workspace, size_t bytes)
+{
+    session *s;
+    if (!workspace || (int64_t)bytes < session_bytes(pr, pl))
+        return NULL;
+    s = (session *)(void *)align_memory(workspace);
+    memset(s, 0, sizeof *s);
+    s->gpu = how->gpu;
+    s->call = how;
+    s->pr = pr;
+    s->pl = *pl;
+    s->queue = how->queue ? how->queue : how->gpu->queue;
+    if (how->times)
+        memset(how->times, 0, sizeof *how->times);
+    if (how->queue && !is_in_order(s->gpu, s->queue))
+        has_failed(s, INVALID_QUEUE, "call.queue must take its commands in order");
+    fill_numbers(pr, pl, s->numbers);
+    return s;
+}
+
+/* g: NULL for attn_forward. */
+static attn_status run_within(const device_limits *limits, const attn_opencl_call *how,
+                              const attn_problem *pr, const attn_gradient_call *g, void *workspace,
+                              size_t bytes)
+{
+    const device_plan pl = plan_device(pr, limits, g != NULL);
     session *s = open_session(how, pr, &pl, workspace, bytes);
     if (!s)
         return ATTN_ERR_WORKSPACE;
-    fill_gradient_numbers(s, &g->g);
-    bind_inputs(s);
-    bind_gradients(s, g);
+    if (g)
+        fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
+    bind_arrays(s,
+                g); /* before waiting for the caller's events: copies of the host's are not held */
     describe_call(s);
     await_inputs(s);
-    run_gradient_kernels(s, g);
+    if (g)
+        run_gradients(s, g);
+    else
+        run_forward(s);
     finish_session(s);
     return report(s);
 }
 
-static attn_status run_gradients(const attn_backend *self, const attn_problem *pr,
-                                 const attn_gradient_call *g, void *workspace, size_t bytes)
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
+                            size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_gradients_within(&limits, how, pr, g, workspace, bytes);
+    return run_within(&limits, how, pr, NULL, workspace, bytes);
 }
 
-static attn_status gradients_size(const attn_backend *self, const attn_problem *pr,
-                                  const attn_gradient_call *g, size_t *bytes)
+static attn_status run_gradient_call(const attn_backend *self, const attn_problem *pr,
+                                     const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
     const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_gradients(pr, &limits);
-    (void)g;
+    return run_within(&limits, how, pr, g, workspace, bytes);
+}
+
+static attn_status workspace_of(const attn_backend *self, const attn_problem *pr, int gradients,
+                                size_t *bytes)
+{
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
+    const device_plan pl = plan_device(pr, &limits, gradients);
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
+}
+
+static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
+{
+    return workspace_of(self, pr, 0, bytes);
+}
+
+static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
+                                      const attn_gradient_call *g, size_t *bytes)
+{
+    (void)g;
+    return workspace_of(self, pr, 1, bytes);
 }
 
 /* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
@@ -3670,10 +4415,10 @@ typedef struct trial_arrays {
 typedef struct trial {
     attn_opencl_call how;
     attn_opencl_buffer named;
-    attn_backend backend;
     device_limits limits;
     attn_params p;
-    int gradients; /* nonzero: a trial of attn_backward */
+    attn_problem pr; /* p as the device gets it */
+    int gradients;   /* nonzero: a trial of attn_backward */
     attn_gradients g;
     int64_t key_base;
     trial_arrays arrays;
@@ -3767,52 +4512,6 @@ static void fill_gradients(trial *t, const variant *v)
     g->dslopes = a->out.dslopes;
 }
 
-static int trial_supports(const attn_backend *self, const attn_problem *pr, char *why,
-                          size_t why_bytes)
-{
-    (void)self;
-    (void)pr;
-    (void)why;
-    (void)why_bytes;
-    return 1;
-}
-
-static attn_status trial_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
-{
-    (void)self;
-    (void)pr;
-    *bytes = TRIAL_WORKSPACE;
-    return ATTN_OK;
-}
-
-static attn_status trial_run(const attn_backend *self, const attn_problem *pr, void *workspace,
-                             size_t bytes)
-{
-    const trial *t = (const trial *)self->user;
-    return run_within(&t->limits, &t->how, pr, workspace, bytes);
-}
-
-static int trial_supports_gradients(const attn_backend *self, const attn_problem *pr,
-                                    const attn_gradient_call *g, char *why, size_t why_bytes)
-{
-    (void)g;
-    return trial_supports(self, pr, why, why_bytes);
-}
-
-static attn_status trial_gradients_size(const attn_backend *self, const attn_problem *pr,
-                                        const attn_gradient_call *g, size_t *bytes)
-{
-    (void)g;
-    return trial_workspace(self, pr, bytes);
-}
-
-static attn_status trial_run_gradients(const attn_backend *self, const attn_problem *pr,
-                                       const attn_gradient_call *g, void *workspace, size_t bytes)
-{
-    const trial *t = (const trial *)self->user;
-    return run_gradients_within(&t->limits, &t->how, pr, g, workspace, bytes);
-}
-
 /* All but the problem. */
 static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
 {
@@ -3824,15 +4523,6 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->named.address = &t->arrays;
     t->named.bytes = sizeof t->arrays;
     t->limits = limits_of(&gpu->info, gpu->exact);
-    t->backend.abi = ATTN_KERNEL_ABI;
-    t->backend.name = "opencl";
-    t->backend.user = t;
-    t->backend.supports = trial_supports;
-    t->backend.workspace_size = trial_workspace;
-    t->backend.run = trial_run;
-    t->backend.supports_gradients = trial_supports_gradients;
-    t->backend.gradients_size = trial_gradients_size;
-    t->backend.run_gradients = trial_run_gradients;
 }
 
 /* Whether the device's results will do; by how much they are off at most. */
@@ -3853,10 +4543,24 @@ static int is_near(const trial *t, float *off)
     return near;
 }
 
-static attn_status call_trial(trial *t)
+static attn_status call_cpu(trial *t, int gradients)
 {
-    return t->gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
-                        : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+    return gradients ? attn_backward(&t->p, &t->g, t + 1, TRIAL_WORKSPACE)
+                     : attn_forward(&t->p, t + 1, TRIAL_WORKSPACE);
+}
+
+static attn_status call_device(trial *t)
+{
+    text nobody = text_in(NULL, 0);
+    attn_gradient_call g;
+    attn_status status = attn_problem_of(&t->p, &t->pr, NULL, 0);
+    if (!status && t->gradients)
+        status = resolve_gradients(&t->pr.p, &t->g, &nobody);
+    if (status)
+        return status;
+    g = gradient_call(&t->pr.p, &t->g);
+    return run_within(&t->limits, &t->how, &t->pr, t->gradients ? &g : NULL, t + 1,
+                      TRIAL_WORKSPACE);
 }
 
 /* The problem on the CPU and on the device; why not, if not. */
@@ -3867,7 +4571,7 @@ static int run_trial(trial *t, text *why)
     attn_status status = ATTN_OK;
     float off = 0;
     if (t->gradients)
-        status = attn_forward(&t->p, t + 1, TRIAL_WORKSPACE); /* they read o and lse */
+        status = call_cpu(t, 0); /* they read o and lse */
     t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
                                           sizeof t->arrays, &t->arrays, &error);
     if (error) {
@@ -3875,10 +4579,9 @@ static int run_trial(trial *t, text *why)
         return 0;
     }
     if (!status)
-        status = call_trial(t);
-    t->p.backend = &t->backend;
+        status = call_cpu(t, t->gradients);
     if (!status)
-        status = call_trial(t);
+        status = call_device(t);
     if (!status)
         error =
             gpu->cl.clEnqueueReadBuffer(t->how.queue, t->named.mem, 1, offsetof(trial_arrays, out),
@@ -3997,137 +4700,123 @@ static double call_flops(const attn_problem *pr)
            (p->causal && pr->max_q_len > 1 ? 2 : 1);
 }
 
-/* Of a function that says whether a call is supported; fault NULL = it is. bound: to the device,
- * the CPU cannot take it. */
-static int answer(const char *fault, int bound, char *why, size_t why_bytes)
+static const char times_or_event[] =
+    "times are known when a call has ended: with event it returns before";
+static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
+
+/* Whether the CPU cannot take the call: the caller waits for the device's event, or has arrays
+ * there. g: NULL for attn_forward. */
+static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
 {
-    text t = text_in(why, why_bytes);
-    put(&t, fault ? fault : "");
-    if (fault && bound)
-        put(&t, "; the CPU cannot take what waits for the device or lies there");
-    return !fault ? 1 : bound ? -1 : 0;
+    const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
+    field_walk walks[2];
+    int found = how->event != NULL, i;
+    walks[0] = walk_fields(p);
+    walks[1] = g ? walk_gradient_fields(&g->g) : walks[0];
+    for (i = 0; i < 2; i++) {
+        field_walk *w = &walks[i];
+        found |= sums[i] && named_buffer(how, sums[i]);
+        while (next_field(w)) {
+            const int there = w->row && w->row->array && !w->row->shared;
+            const void *data = there ? field_data(w->f, w->base) : NULL;
+            found |= data && named_buffer(how, data);
+        }
+    }
+    return found;
 }
 
-static const char not_open[] = "no device is open";
-
-static int any_named(const attn_opencl_call *how, const void *const *data, size_t count)
+/* Whether the host would have to fetch an array that the call writes; *why then says which. */
+static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
+                           int gradients, text *why)
 {
-    size_t i;
-    for (i = 0; i < count; i++)
-        if (data[i] && named_buffer(how, data[i]))
+    while (next_field(&w)) {
+        const int which = w.row ? array_in_call(w.row->array, p, gradients) : NO_ARRAY;
+        const void *data = which >= OUT_O ? field_data(w.f, w.base) : NULL;
+        if (data && !named_buffer(how, data)) {
+            put(why, w.f->name);
+            put(why, " is not in call.buffers");
             return 1;
+        }
+    }
     return 0;
 }
 
-/* Whether the caller waits for the device's event, or has arrays there. */
-static int is_bound(const attn_opencl_call *how, const attn_params *p)
+/* Likewise of sums over pairs. */
+static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
+                       text *why)
 {
-    const void *const data[] = { p->q.data,     p->k.data,      p->v.data,         p->o.data,
-                                 p->lse.data,   p->bias.data,   p->bool_mask.data, p->bit_mask.data,
-                                 p->q_segments, p->kv_segments, p->state.m,        p->state.l,
-                                 p->state.o,    p->logits.data };
-    return how->event || any_named(how, data, COUNT_OF(data));
+    if (!sum->data || named_buffer(how, sum->data))
+        return 0;
+    put(why, name);
+    put(why, " is not in call.buffers");
+    return 1;
 }
 
-static int is_gradient_bound(const attn_opencl_call *how, const attn_params *p,
-                             const attn_gradients *g)
-{
-    const void *const data[] = { g->dout.data, g->dlse.data,  g->dq.data, g->dk.data,
-                                 g->dv.data,   g->dbias.data, g->dsinks,  g->dslopes };
-    return is_bound(how, p) || any_named(how, data, COUNT_OF(data));
-}
-
-/* What of the call, the object or its options stands against it, or NULL. */
-static const char *refuse_call(const attn_opencl_call *how, const attn_problem *pr,
-                               const device_plan *pl)
+/* Whether anything of the call but its plan, of the object or its options stands against it. */
+static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
+                       const attn_gradient_call *g, text *why)
 {
     const attn_opencl *gpu = how->gpu;
-    const attn_params *resolved = &pr->p;
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { how->event != NULL && host_output(how, resolved), host_output(how, resolved) },
+    const double flops = (g ? 2.5 : 1) * call_flops(pr);
+    const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
+    const refusal others[] = {
         { how->event != NULL && how->times != NULL, times_or_event },
-        { !runs(pl, PART_NAIVE) && call_flops(pr) < gpu->least_flops, too_few_flops },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
     };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    if (refuse(exact, COUNT_OF(exact), why))
+        return 1;
+    if (how->event && has_host_output(how, &pr->p, walk_fields(&pr->p), g != NULL, why))
+        return 1;
+    if (how->event && g &&
+        (has_host_output(how, &pr->p, walk_gradient_fields(&g->g), 1, why) ||
+         is_host_sum(how, &g->bias, "dbias", why) || is_host_sum(how, &g->slopes, "dslopes", why)))
+        return 1;
+    return refuse(others, COUNT_OF(others), why);
+}
+
+/* Whether the device takes the call: *why, maybe empty, says why not. */
+static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
+                 text *why)
+{
+    attn_opencl *gpu = how->gpu;
+    device_limits limits;
+    device_plan pl;
+    const char *fault;
+    if (!gpu || !gpu->queue) {
+        put(why, "no device is open");
+        return 0;
+    }
+    limits = limits_of(&gpu->info, gpu->exact);
+    pl = plan_device(pr, &limits, g != NULL);
+    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
+        return 0;
+    fault = distrust(gpu, &pl, g != NULL);
+    put(why, fault ? fault : "");
+    return fault == NULL;
+}
+
+/* As backends answer: see attn_backend. */
+static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
+                  text why)
+{
+    if (takes(how, pr, g, &why))
+        return 1;
+    if (!is_bound(how, &pr->p, g))
+        return 0;
+    put(&why, "; the CPU cannot take what waits for the device or lies there");
+    return -1;
 }
 
 static int supports_call(const attn_backend *self, const attn_problem *pr, char *why,
                          size_t why_bytes)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    device_limits limits;
-    device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue)
-        return answer(not_open, is_bound(how, &pr->p), why, why_bytes);
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_device(pr, &limits);
-    fault = refuse_call(how, pr, &pl);
-    if (!fault)
-        fault = refuse_plan(pr, &limits, &pl);
-    if (!fault)
-        fault = distrust(gpu, &pl, 0);
-    return answer(fault, is_bound(how, &pr->p), why, why_bytes);
-}
-
-/* The first gradient that the host would have to fetch, or NULL. */
-static const char *host_gradient(const attn_opencl_call *how, const attn_gradients *g)
-{
-    const named_output outputs[] = {
-        { "dq is not in call.buffers", g->dq.data },
-        { "dk is not in call.buffers", g->dk.data },
-        { "dv is not in call.buffers", g->dv.data },
-        { "dsinks is not in call.buffers", g->dsinks },
-        { "dbias is not in call.buffers", g->dbias.data },
-        { "dslopes is not in call.buffers", g->dslopes },
-    };
-    return first_on_host(how, outputs, sizeof outputs / sizeof *outputs);
-}
-
-/* Likewise of gradients. */
-static const char *refuse_gradients(const attn_opencl_call *how, const attn_problem *pr,
-                                    const attn_gradients *g, const device_limits *limits,
-                                    const device_plan *pl)
-{
-    const attn_opencl *gpu = how->gpu;
-    const attn_params *resolved = &pr->p;
-    const int64_t most = most_memory(limits);
-    const char *fetched = how->event ? host_gradient(how, g) : NULL;
-    const refusal refusals[] = {
-        { gpu->exact && !gpu->info.exact, gpu->info.exact_why },
-        { fetched != NULL, fetched },
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { resolved->score != NULL, "score is a callback" },
-        { resolved->mask != NULL, "mask is a callback" },
-        { pr->impl == ATTN_IMPL_NAIVE, "naive gradients are the CPU's" },
-        { 2.5 * call_flops(pr) < gpu->least_flops, too_few_flops },
-        { pr->max_kv_len > MOST_KEYS, too_many_keys },
-        { pr->max_q_len > MOST_KEYS / pr->group, too_many_rows },
-        { 12 * all_rows(resolved) > most, "statistics of rows exceed an array of the device" },
-        { gradient_local_bytes(pl) > (int64_t)limits->local_bytes, too_little_local },
-    };
-    return first_refusal(refusals, COUNT_OF(refusals));
+    return answer((const attn_opencl_call *)self->user, pr, NULL, text_in(why, why_bytes));
 }
 
 static int supports_gradients(const attn_backend *self, const attn_problem *pr,
                               const attn_gradient_call *g, char *why, size_t why_bytes)
 {
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    attn_opencl *gpu = how->gpu;
-    const int bound = is_gradient_bound(how, &pr->p, &g->g);
-    device_limits limits;
-    device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue)
-        return answer(not_open, bound, why, why_bytes);
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_gradients(pr, &limits);
-    fault = refuse_gradients(how, pr, &g->g, &limits, &pl);
-    if (!fault)
-        fault = distrust(gpu, &pl, 1);
-    return answer(fault, bound, why, why_bytes);
+    return answer((const attn_opencl_call *)self->user, pr, g, text_in(why, why_bytes));
 }
 
 /* src/opencl/opencl.c - attention on OpenCL devices: the public functions. */
@@ -4264,8 +4953,8 @@ ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *ho
     backend.workspace_size = call_workspace;
     backend.run = run_call;
     backend.supports_gradients = supports_gradients;
-    backend.gradients_size = gradients_size;
-    backend.run_gradients = run_gradients;
+    backend.gradients_size = gradient_workspace;
+    backend.run_gradients = run_gradient_call;
     return backend;
 }
 
@@ -4286,7 +4975,7 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->part_keys = pl->parts > 1 ? pl->part_keys : 0;
     to->items = pl->items;
     to->groups = pl->groups;
-    to->local_bytes = (size_t)local_bytes_of(pl->forward.rows, pl->forward.columns);
+    to->local_bytes = (size_t)pl->local_bytes;
     to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
 }
 
@@ -4297,7 +4986,6 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     device_plan pl;
     attn_problem pr;
     attn_status status;
-    const char *fault;
     text why;
     if (!to)
         return ATTN_ERR_ARG;
@@ -4311,11 +4999,11 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     if (status)
         return status;
     limits = limits_of(info, info->exact);
-    pl = plan_device(&pr, &limits);
-    fault = refuse_plan(&pr, &limits, &pl);
-    put(&why, fault ? fault : "ok");
-    to->runs = fault == NULL;
-    if (to->runs)
-        show_plan(&pr, &pl, to);
+    pl = plan_device(&pr, &limits, 0);
+    if (refuse_plan(&pr, &limits, &pl, &why))
+        return ATTN_OK;
+    put(&why, "ok");
+    to->runs = 1;
+    show_plan(&pr, &pl, to);
     return ATTN_OK;
 }
