@@ -6,7 +6,7 @@
 #include "../api/backward.h"
 #include "../fields.c"
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -18,7 +18,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -30,7 +30,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -99,7 +99,8 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+/* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
+ * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
     const call_axes x = axes_of_call(p);
