@@ -1,7 +1,10 @@
-/* attn_simd.h - the vector kernels, written once. An ISA file (attn_simd_avx2.c, ...) includes this
- * file, defines the operations below, and includes it again, which gives the table kernels_ISA.
+/* attn_simd.h - the seam, which is the table of kernels, and the vector kernels, written once.
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
+ *
+ * A plain inclusion gives the seam alone. An ISA file (attn_simd_avx2.c, ...) defines ATTN_SIMD_FILE,
+ * includes this file, defines the operations below, and includes it again, which gives the table
+ * kernels_ISA.
  *
  * Parameters of this template
  *   ISA            suffix of every name, e.g. avx2; ISA_NAME the same as a string

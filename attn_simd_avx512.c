@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
-#define ATTN_SIMD_FILE /* with what operations are written with */
+#define ATTN_SIMD_FILE
 #include "attn_simd.h"
 
 #if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  */
-#define ATTN_SIMD_FILE /* with what operations are written with */
+#define ATTN_SIMD_FILE
 #include "attn_simd.h"
 
 /* 32-bit code may be for a CPU without SSE2: there the functions ask for it, and the getters ask

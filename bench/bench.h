@@ -21,13 +21,11 @@ typedef struct bench_options {
     const char *kernels; /* NULL = the best */
     const char *mask;    /* a name of masks.c; NULL = the preset's, or full */
     const char *segments, *dilations; /* "W,W,...", "R,R,..."; NULL = the preset's, or dense */
-    const char *merge, *variant;      /* "lse", "mean"; "strided", "gathered"; NULL = both */
-    const char *pattern_cache, *memory_pool; /* "on", "off"; NULL = both */
-    const char *dtype;                       /* "f32", "f16", "bf16"; NULL = f32 */
-    const char *layout;                      /* "bhsd", "bshd"; NULL = bhsd */
-    const char *data;                        /* "trig", "normal"; NULL = the preset's */
-    const char *gemms;  /* "5", "7"; NULL = the preset's, or as the library chooses */
-    const char *tuning; /* file for p.tuning; NULL = none */
+    /* 1 + the place of a word among those that the option knows; 0 = not said: */
+    int merge, variant;             /* lse, mean; strided, gathered */
+    int pattern_cache, memory_pool; /* on, off */
+    int dtype, layout, data, gemms; /* as their enumerations; 5, 7 */
+    const char *tuning;             /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     const char *baseline; /* an older JSON file to compare with; NULL = none */
     int causal, backward, quick, phases, wide, list, help;
@@ -64,7 +62,7 @@ int complain(const char *what, const char *about);
 int choose_paths(const char *text, path_list *list);
 int choose_cases(const bench_options *o, const machine_info *machine, case_list *list);
 
-/* Fills in what want has of it. NULL = understood; else what is wrong, and *about: with what. */
+/* Fills in the branches that want has. NULL = understood; else what is wrong, and *about: with what. */
 const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about);
 
 /* Makes a case what was chosen, unless its preset's list has heeded it. */

@@ -41,8 +41,9 @@ static int parse_sizes(const char *text, int64_t sizes[DILATED_MAX_BRANCHES])
     }
 }
 
-static const char *choose_branches(const bench_options *o, case_dilated *d, const char **about)
+const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about)
 {
+    case_dilated *const d = &want->dilated;
     *about = o->dilations;
     if (!o->segments && o->dilations)
         return "--dilations is of --segments, which is missing:";
@@ -58,36 +59,6 @@ static const char *choose_branches(const bench_options *o, case_dilated *d, cons
     if (o->dilations && parse_sizes(o->dilations, d->dilation) != d->branches)
         return "--dilations is R,R,..., a number from 1 for each segment, not";
     return NULL;
-}
-
-/* 0 where nothing is said, 1 or 2 for one of the words, -1 for another word. */
-static int choice_of(const char *said, const char *first, const char *second)
-{
-    if (!said)
-        return 0;
-    return !strcmp(said, first) ? 1 : !strcmp(said, second) ? 2 : -1;
-}
-
-const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about)
-{
-    const struct {
-        const char *said, *first, *second, *wrong;
-        int *choice;
-    } words[] = {
-        { o->merge, "lse", "mean", "--merge is lse or mean, not", &want->merge },
-        { o->variant, "strided", "gathered", "--variant is strided or gathered, not",
-          &want->variant },
-        { o->pattern_cache, "on", "off", "--pattern-cache is on or off, not",
-          &want->pattern_cache },
-        { o->memory_pool, "on", "off", "--memory-pool is on or off, not", &want->memory_pool },
-    };
-    for (int i = 0; i < LENGTH(words); i++) {
-        *words[i].choice = choice_of(words[i].said, words[i].first, words[i].second);
-        *about = words[i].said;
-        if (*words[i].choice < 0)
-            return words[i].wrong;
-    }
-    return choose_branches(o, &want->dilated, about);
 }
 
 void dilation_apply(const preset_choice *want, bench_case *c)
@@ -130,15 +101,6 @@ int choose_paths(const char *text, path_list *list)
     if (path_list_parse(text, list, wrong, sizeof wrong))
         return 1;
     return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
-}
-
-/* Index of name in a list that ends with NULL; -1 = none. */
-static int index_of(const char *name, const char *const *names)
-{
-    for (int i = 0; names[i]; i++)
-        if (!strcmp(name, names[i]))
-            return i;
-    return -1;
 }
 
 /* An option that would make a case something else than its name says; NULL = none. */
@@ -187,27 +149,9 @@ static int alone(const bench_options *o, const case_list *list)
     return 0;
 }
 
-static int gemms_possible(const bench_options *o)
-{
-    if (!o->backward)
-        return complain("--gemms is of gradients: it needs", "--backward");
-    return !strcmp(o->gemms, "5") || !strcmp(o->gemms, "7") ||
-           complain("--gemms is 5 or 7, not", o->gemms);
-}
-
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
 {
-    static const char *const layouts[] = { "bhsd", "bshd", NULL };
-    static const char *const dtypes[] = { "f32", "f16", "bf16", NULL };
-    static const char *const kinds[] = { "trig", "normal", NULL };
-    const int dtype = o->dtype ? index_of(o->dtype, dtypes) : ATTN_F32;
-    const int data = o->data ? index_of(o->data, kinds) : 0;
-    if (dtype < 0)
-        return complain("--dtype is f32, f16 or bf16, not", o->dtype);
-    const int layout = o->layout ? index_of(o->layout, layouts) : LAYOUT_BHSD;
-    if (layout < 0)
-        return complain("--layout is bhsd or bshd, not", o->layout);
     const int mask = o->mask ? mask_find(o->mask) : MASK_CAUSAL;
     if (mask < 0)
         return complain("--mask is a name that `bench --list` shows, not", o->mask);
@@ -219,25 +163,23 @@ static int apply_options(const bench_options *o, const preset_choice *want, case
                         misleading(o, list));
     if (alone(o, list))
         return complain("threads compares one with --threads from 2, not", "1");
-    if (data < 0)
-        return complain("--data is trig or normal, not", o->data);
-    if (o->gemms && !gemms_possible(o))
-        return 0;
+    if (o->gemms && !o->backward)
+        return complain("--gemms is of gradients: it needs", "--backward");
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
         if (o->dtype)
-            c->dtype = dtype;
+            c->dtype = o->dtype - 1;
         if (o->layout)
-            c->layout = (case_layout)layout;
+            c->layout = (case_layout)(o->layout - 1);
         if (o->causal || o->mask)
             c->mask = mask;
         if (o->data)
-            c->data = (data_kind)data;
+            c->data = (data_kind)(o->data - 1);
         if (o->backward)
             c->backward = 1;
         dilation_apply(want, c);
         if (o->gemms)
-            c->gemms = o->gemms[0] - '0';
+            c->gemms = o->gemms == 1 ? 5 : 7;
         if (o->quick)
             c->iterations = 0;
         if (o->quick)
@@ -265,6 +207,10 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
                            .kernels = o->kernels,
                            .threads = o->threads > 0 ? o->threads : cpus,
                            .ranks = o->ranks,
+                           .merge = o->merge,
+                           .variant = o->variant,
+                           .pattern_cache = o->pattern_cache,
+                           .memory_pool = o->memory_pool,
                            .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest };
     static case_list shape;
     const char *about;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum option_kind { FLAG, TEXT, COUNT, WIDE_COUNT, SECONDS } option_kind;
+typedef enum option_kind { FLAG, TEXT, WORD, COUNT, WIDE_COUNT, SECONDS } option_kind;
 
 #define AT(field) offsetof(bench_options, field)
 
@@ -19,8 +19,8 @@ static const struct {
     const char *name;
     option_kind kind;
     size_t offset;
-    int takers; /* nothing else takes it: it would be ignored there */
-    const char *value, *what;
+    int takers;               /* nothing else takes it: it would be ignored there */
+    const char *value, *what; /* value: of a WORD the words, " a|b" */
 } table[] = {
     { "--quick", FLAG, AT(quick), CASES | LIST | KERNELS | TUNE | MEMORY, "",
       "reduced presets, under a minute (what `make bench` runs)" },
@@ -31,24 +31,24 @@ static const struct {
     { "--causal", FLAG, AT(causal), CASES | LIST, "", "--mask causal: aligned to the last key" },
     { "--backward", FLAG, AT(backward), CASES | LIST, "",
       "the gradients of each case, by attn_backward" },
-    { "--gemms", TEXT, AT(gemms), CASES | LIST, " 5|7",
+    { "--gemms", WORD, AT(gemms), CASES | LIST, " 5|7",
       "products for a tile of them: 7 computes two twice (the library's choice)" },
     { "--segments", TEXT, AT(segments), CASES | LIST, " W,W,...",
       "dilated attention: positions of a segment, for each branch" },
     { "--dilations", TEXT, AT(dilations), CASES | LIST, " R,R,...",
       "with it: every so many of them take part (1 each)" },
-    { "--merge", TEXT, AT(merge), CASES | LIST, " lse|mean",
+    { "--merge", WORD, AT(merge), CASES | LIST, " lse|mean",
       "of the branches: one softmax, or the mean of theirs (lse; preset dilated: both)" },
-    { "--variant", TEXT, AT(variant), CASES | LIST, " strided|gathered",
+    { "--variant", WORD, AT(variant), CASES | LIST, " strided|gathered",
       "rows read where they lie, or copied (strided; preset dilated: both)" },
-    { "--pattern-cache", TEXT, AT(pattern_cache), CASES | LIST, " on|off",
+    { "--pattern-cache", WORD, AT(pattern_cache), CASES | LIST, " on|off",
       "indices and cells once, or in every call (on; preset dilated: both)" },
-    { "--memory-pool", TEXT, AT(memory_pool), CASES | LIST, " on|off",
+    { "--memory-pool", WORD, AT(memory_pool), CASES | LIST, " on|off",
       "workspace once, or in every call (on; preset dilated: both)" },
     { "--ranks", COUNT, AT(ranks), CASES | LIST, " N",
       "most ranks of the rings of preset dilated (8); paths ring...: --threads" },
-    { "--dtype", TEXT, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o" },
-    { "--layout", TEXT, AT(layout), CASES | LIST, " bhsd|bshd",
+    { "--dtype", WORD, AT(dtype), CASES | LIST, " f32|f16|bf16", "storage type of q, k, v, o" },
+    { "--layout", WORD, AT(layout), CASES | LIST, " bhsd|bshd",
       "order of batch, seq, head, dim in memory (bhsd)" },
     { "--threads", COUNT, AT(threads), CASES | LIST | INFO, " N",
       "worker threads (1; all CPUs: preset threads, paths with threads)" },
@@ -62,7 +62,7 @@ static const struct {
       "where the time goes: Q K^T, softmax, P V, merge, rest" },
     { "--tuning", TEXT, AT(tuning), CASES | INFO | MEMORY, " FILE",
       "sizes for this machine, as `bench tune` writes them" },
-    { "--data", TEXT, AT(data), CASES, " trig|normal",
+    { "--data", WORD, AT(data), CASES, " trig|normal",
       "inputs: sin, cos, tan, or seeded random numbers" },
     { "--seed", WIDE_COUNT, AT(seed), CASES | MEMORY, " N", "seed of the random numbers (1)" },
     { "--warmup", COUNT, AT(warmup), CASES, " N", "calls before the first timed one" },
@@ -123,6 +123,36 @@ static int find_option(const char *name)
     return -1;
 }
 
+/* 1 + the place of text among " a|b|c"; 0 = it is none of them. */
+static int word_of(const char *words, const char *text)
+{
+    const size_t length = strlen(text);
+    for (int n = 1; *words; n++) {
+        const size_t one = strcspn(++words, "|");
+        if (one == length && !strncmp(words, text, length))
+            return n;
+        words += one;
+    }
+    return 0;
+}
+
+/* "--name is a, b or c, not ...". */
+static int wrong_word(const char *name, const char *words, const char *text)
+{
+    fprintf(stderr, "bench: %s is ", name);
+    while (*words++) {
+        const size_t one = strcspn(words, "|");
+        const char *const next = words + one;
+        fprintf(stderr, "%.*s%s", (int)one, words,
+                !*next                  ? ", not "
+                : strchr(next + 1, '|') ? ", "
+                                        : " or ");
+        words = next;
+    }
+    fprintf(stderr, "\"%s\"\n", text);
+    return 0;
+}
+
 /* Stores text as the option's kind; 0 when it is not such a value. */
 static int store(bench_options *o, int i, const char *text)
 {
@@ -173,6 +203,11 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     }
     if (++*at >= argc)
         return misread("a value is missing after", name);
+    if (table[i].kind == WORD) {
+        const int word = word_of(table[i].value, argv[*at]);
+        memcpy((char *)o + table[i].offset, &word, sizeof word);
+        return word || wrong_word(name, table[i].value, argv[*at]);
+    }
     if (!store(o, i, argv[*at])) {
         fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
         return 0;

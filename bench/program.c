@@ -161,15 +161,19 @@ static int make_pool(bench_context *x, const case_list *list, const path_list *p
 /* What the command line says of every case, which their names do not tell. */
 static void say_options(const bench_options *o)
 {
-    const char *const said[][2] = { { "mask", o->mask     ? o->mask
-                                              : o->causal ? "causal"
-                                                          : NULL },
-                                    { "dtype", o->dtype },
-                                    { "layout", o->layout },
-                                    { "pass", o->backward ? "backward" : NULL },
-                                    { "gemms", o->gemms },
-                                    { "data", o->data },
-                                    { "tuning", o->tuning } };
+    const char *const said[][2] = {
+        { "mask", o->mask     ? o->mask
+                  : o->causal ? "causal"
+                              : NULL },
+        { "dtype", o->dtype ? case_dtype_name(o->dtype - 1) : NULL },
+        { "layout", o->layout ? case_layout_name((case_layout)(o->layout - 1)) : NULL },
+        { "pass", o->backward ? "backward" : NULL },
+        { "gemms", o->gemms == 1 ? "5"
+                   : o->gemms    ? "7"
+                                 : NULL },
+        { "data", o->data ? case_data_name((data_kind)(o->data - 1)) : NULL },
+        { "tuning", o->tuning }
+    };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         if (said[i][1])
             say("%-9s %s\n", said[i][0], said[i][1]);

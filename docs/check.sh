@@ -102,6 +102,23 @@ for page in "$top"/README.md "$top"/docs/*.md; do
 done
 report 'entries and links' 15
 
+# ---- the map of the house: the line of a folder names its rooms without their ending
+
+for room in "$top"/src/*.[ch] "$top"/src/api/*.h "$top"/src/*/*.c; do
+    name=${room#"$top"/src/}
+    case $name in
+    attn.c | opencl/attn_opencl.c) continue ;; # what the others are put into
+    api/*) grep -qF "\`$name\`" "$top/docs/house.md" ;;
+    */*)
+        leaf=${name#*/}
+        grep "^| \`${name%/*}/\`" "$top/docs/house.md" | grep -qF "\`${leaf%.c}\`"
+        ;;
+    *) grep -qF "\`$name\`" "$top/docs/house.md" ;;
+    esac
+    count $? "docs/house.md does not name src/$name"
+done
+report 'rooms' 80
+
 # ---- the bench
 
 [ $# -gt 0 ] || exit $failed

@@ -4,17 +4,17 @@
 #
 #     sh tools/mutants.sh [folder for builds, default build/mutants] [word in a line ...]
 #
-# tools/mutants.txt lists substitutions. Each is applied to a copy of its file. Only that file is
-# compiled again (with the assertions of attn.c) and linked with the tests. The groups that the
-# list names then run with the kernel set that it names, to their first failure. The unchanged tree
-# must pass these groups. A text that does not occur exactly once, a mutant that does not compile
-# and a mutant that no group notices are failures, printed last. With words, only mutants whose
-# line contains one of them run. JOBS=N runs N at a time (default 2). CC is the compiler; clang, if
-# installed, compiles the files without optimisation.
+# tools/mutants.txt lists substitutions. Each is applied to a copy of src/. Only the file of the root
+# that holds the changed room is made anew, compiled (with the assertions of attn.c) and linked with
+# the tests. The groups that the list names then run with the kernel set that it names, to their first
+# failure. The unchanged tree must pass these groups. A text that does not occur exactly once, a
+# mutant that does not compile and a mutant that no group notices are failures, printed last. With
+# words, only mutants whose line contains one of them run. JOBS=N runs N at a time (default 2). CC is
+# the compiler; clang, if installed, compiles the files without optimisation.
 #
-# tools/mutants_cases.txt names, for most mutants, the test case that noticed it. That case runs
-# first, because it takes next to nothing and whole groups take seconds. The list saves time and
-# decides nothing: a mutant that its case does not notice goes through the groups. WRITE=1 writes
+# tools/mutants_cases.txt names, for most mutants by their ids, the test case that noticed it. That
+# case runs first, because it takes next to nothing and whole groups take seconds. The list saves time
+# and decides nothing: a mutant that its case does not notice goes through the groups. WRITE=1 writes
 # the list anew, for the mutants that ran.
 #
 # A mutant without end is killed by its CPU time, which other load on the machine hardly changes:
@@ -27,18 +27,15 @@ cd "$(dirname "$0")/.." || exit 1
 list=tools/mutants.txt
 cases=tools/mutants_cases.txt
 jobs=${JOBS:-2}
-library=$(ls attn*.c | grep -vx attn_mpi.c) # which needs an MPI
 defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
-# gcc 12 takes 0.7 s for attn.c and 1.5 s for a SIMD file with -Og, 1.2 s and 2.5 s with -O1; with
-# -O0 the portable kernels would need up to 15 times as long, and all else is compiled in 0.6 of it,
-# by clang in 0.2.
+# gcc 12 takes 1.8 s for attn.c and 1.5 s for a SIMD file with -Og, twice that with -O1; with -O0 the
+# portable kernels would need up to 15 times as long, and all else is compiled in half of it, by
+# clang 14 in 0.3 s.
 flags="-std=c99 -ffp-contract=off -Og -w"
 
-# Prints list $1 as numbered lines "N ## file ## old ## new ## set:groups ## note ## section".
+# Prints lines "id ## file ## old ## new ## set:groups ## note" of list $1.
 mutants() {
-    awk '
-        /^# section:/ { section = $3 }
-        / ## / && !/^#/ { print ++n " ## " $0 " ## " section }' "$1"
+    grep '^[^#].* ## ' "$1"
 }
 
 field() {
@@ -90,13 +87,13 @@ machine_of() { # of kernel set $1
 }
 
 compile() { # machine, source, object, more options; the last one of -O counts
-    # Only attn.c gets assert.h, which would fix the feature macros that test sources choose.
+    # As the Makefile does with ASSERT=1.
     case $2 in
     */attn.c) set -- "$@" $defines -include assert.h '-DATTN_ASSERT(x)=assert(x)' ;;
     esac
     machine=$1 source=$2 object=$3
     shift 3
-    $(compiler_for "$machine" "$@") $flags "$@" -I"$out/tree" -c "$source" -o "$object"
+    $(compiler_for "$machine" "$@") $flags "$@" -I"$out/tree" -I"$out/$machine" -c "$source" -o "$object"
 }
 
 link() { # machine, program, objects
@@ -105,17 +102,10 @@ link() { # machine, program, objects
     $(compiler_of "$machine") "$@" -o "$program" -lm -lpthread
 }
 
-# Makes objects of the library and the tests, and the unchanged test program, in $out/MACHINE.
+# Makes the unchanged test program of a machine, in $out/MACHINE with its objects in obj.
 build_machine() {
-    mkdir -p "$out/$1/tests" || return 1
-    rm -f "$out/$1"/*.o "$out/$1/tests"/*.o
-    for source in $library; do
-        compile "$1" "$out/tree/$source" "$out/$1/${source%.c}.o" || return 1
-    done
-    for source in $(sed -n '/^TESTS *:=/,/[^\\]$/p' Makefile | tr -d '\\' | sed 's/TESTS *:=//'); do
-        compile "$1" "$source" "$out/$1/tests/$(basename "$source")".o || return 1
-    done
-    link "$1" "$out/$1/test" "$out/$1"/*.o "$out/$1/tests"/*.o
+    MAKEFLAGS='' make -s -j"$jobs" BUILD="$out/$1" CC="$(compiler_of "$1")" CFLAGS="-Og -w" LDFLAGS= \
+        ASSERT=1 OPENMP= SIMD="avx512 avx2 neon sse2" "$out/$1/test" > /dev/null
 }
 
 # Tells whether the tests of a machine can run: this one has to.
@@ -188,13 +178,9 @@ limit_of() {
 
 CASE_SECONDS=10 # of CPU time for a case
 
-# Prints "group case" of mutants like line $1 of the list, if it is known.
+# Prints "group case" of mutant $1, if it is known.
 known_case() {
-    KEY=$(printf '%s\n' "$1" | awk -F ' ## ' '{ print $2 " ## " $3 " ## " $4 " ## " $5 }') awk '
-        substr($0, 1, length(ENVIRON["KEY"]) + 4) == ENVIRON["KEY"] " ## " {
-            n = split($0, part, " ## ")
-            print part[n]
-        }' "$out/tree/cases"
+    sed -n "s/^$1 //p" "$out/tree/cases"
 }
 
 # Tells whether what follows $1 fails, as run_group takes it; the first failure and "group case" go
@@ -215,30 +201,55 @@ noticed_again() { # machine, set, group, case
         noticed "$at" "$1" "$at/test" "$2" "$3" "$CASE_SECONDS" "$4"
 }
 
-# Prints the file that is compiled again for a change of file $1 that set $2 is to show.
+# Prints the file of the root that holds room $1, or its kernels for set $2.
 unit_of() {
     case $1 in
-    attn.h) echo attn.c ;;
-    attn_simd.h) echo "attn_simd_${2%_narrow}.c" ;;
+    src/simd.h) echo "attn_simd_${2%_narrow}.c" ;;
+    src/opencl/*) echo attn_opencl.c ;;
+    src/*) echo attn.c ;;
     *) echo "$1" ;;
     esac
 }
 
+# Plants line $2 of the list, a change of file $3, in folder $1, and makes there what is to be compiled
+# of unit $4; fails unless the text is there exactly once.
+plant() {
+    case $3 in
+    src/*)
+        mkdir "$1/tools" && cp "$out/tree/tools/amalgamate.sh" "$1/tools" &&
+            cp -r "$out/tree/src" "$1/src" || return 1
+        ;;
+    esac
+    substitute "$out/tree/$3" "$1/$3" "$(field "$2" 3)" "$(field "$2" 4)" || return 1
+    case $3 in
+    src/simd.h)
+        cp "$out/tree/$4" "$1" && sh "$1/tools/amalgamate.sh" --room src/simd.h > "$1/attn_simd.h"
+        ;;
+    src/*) sh "$1/tools/amalgamate.sh" --room "src/$(room_of "$4")" > "$1/$4" ;;
+    esac
+}
+
+# Prints where in src/ the rooms of file $1 come together.
+room_of() {
+    case $1 in attn_opencl.c) echo opencl/attn_opencl.c ;; *) echo "$1" ;; esac
+}
+
 # Compiles file $3 of folder $1 for machine $2 and set $4 and links it with the unchanged rest.
 build_mutant() {
-    rest=$(ls "$out/$2"/*.o | grep -v "/${3%.c}\.o$")
+    rest=$(find "$out/$2/obj" -name '*.o' ! -path "$out/$2/obj/${3%.c}.o")
     case $3-$4 in
     attn_simd_* | attn.c-portable*) level=-Og ;;
     *) level=-O0 ;;
     esac
+    # shellcheck disable=SC2086 # words
     compile "$2" "$1/$3" "$1/unit.o" $level > "$1/log" 2>&1 &&
-        link "$2" "$1/test" "$1/unit.o" $rest "$out/$2/tests"/*.o >> "$1/log" 2>&1
+        link "$2" "$1/test" "$1/unit.o" $rest >> "$1/log" 2>&1
 }
 
-# Its verdict goes to $out/N/verdict.
+# Mutant $1: its verdict goes to $out/at/ID/verdict.
 one() {
-    line=$(sed -n "${1}p" "$out/tree/list")
-    at=$out/$1
+    line=$(grep "^$1 ## " "$out/tree/list")
+    at=$out/at/$1
     rm -rf "$at"
     mkdir -p "$at"
     file=$(field "$line" 2)
@@ -247,15 +258,14 @@ one() {
     machine=$(machine_of "$kernels")
     unit=$(unit_of "$file" "$kernels")
     verdict=SURVIVED
-    [ "$unit" = "$file" ] || [ -z "$kernels" ] || cp "$out/tree/$unit" "$at"
-    if ! substitute "$out/tree/$file" "$at/$file" "$(field "$line" 3)" "$(field "$line" 4)"; then
+    if ! plant "$at" "$line" "$file" "$unit"; then
         verdict="NOT APPLIED: the text is not there exactly once"
     elif [ -z "$kernels" ]; then
         verdict=skipped
     elif ! build_mutant "$at" "$machine" "$unit" "$kernels"; then
         verdict="NOT BUILT"
     else
-        known=$(known_case "$line")
+        known=$(known_case "$1")
         # shellcheck disable=SC2086 # two words
         if [ -n "$known" ] && noticed_again "$machine" "$kernels" $known; then
             verdict="killed by $kernels:${known% *}"
@@ -269,9 +279,8 @@ one() {
             done
         fi
     fi
-    rm -f "$at/test" "$at/unit.o" "$at/output"
-    printf '%-32s %s: %s: %s\n' "$verdict" "$1" "$(field "$line" 7)" "$(field "$line" 6)" \
-        > "$at/verdict"
+    rm -rf "$at/test" "$at/unit.o" "$at/output" "$at/src" "$at/tools"
+    printf '%-32s %s: %s\n' "$verdict" "$1" "$(field "$line" 6)" > "$at/verdict"
 }
 
 case $1 in
@@ -287,11 +296,10 @@ esac
 # Writes the list of cases: anew for mutants that ran, unchanged for others that still exist.
 write_cases() {
     while IFS= read -r line; do
-        at=$out/${line%% *}
-        if [ -d "$at" ]; then known=$(cat "$at/case" 2> /dev/null); else known=; fi
-        [ -n "$known" ] || known=$(known_case "$line")
-        [ -z "$known" ] || printf '%s ## %s\n' "$line" "$known" |
-            awk -F ' ## ' '{ print $2 " ## " $3 " ## " $4 " ## " $5 " ## " $NF }'
+        id=${line%% *}
+        known=$(cat "$out/at/$id/case" 2> /dev/null)
+        [ -n "$known" ] || known=$(known_case "$id")
+        [ -z "$known" ] || echo "$id $known"
     done < "$out/tree/list" > "$out/cases"
     {
         echo "# mutants_cases.txt - which case notices which mutant: WRITE=1 tools/mutants.sh wrote it."
@@ -302,11 +310,10 @@ write_cases() {
 
 out=${1:-build/mutants}
 [ $# -gt 0 ] && shift
-mkdir -p "$out/tree" || exit 1
-rm -rf "$out"/[0-9]* "$out/arm/test" "$out/limits" "$out/unchanged" # no verdict of an earlier run
-mkdir "$out/limits" || exit 1
-cp attn*.h kernels.cl $library "$out/tree" || exit 1
-od -An -v -tu1 kernels.cl | sed 's|[0-9][0-9]*|&,|g' > "$out/tree/kernels_cl.inc"
+out=$(mkdir -p "$out" && cd "$out" && pwd) || exit 1
+rm -rf "$out/at" "$out/tree" "$out/arm/test" "$out/limits" "$out/unchanged" # of an earlier run
+mkdir "$out/at" "$out/limits" "$out/tree" "$out/tree/tools" || exit 1
+cp -r attn*.h attn*.c kernels.cl src "$out/tree" && cp tools/amalgamate.sh "$out/tree/tools" || exit 1
 cat "$cases" > "$out/tree/cases" 2> /dev/null
 mutants "$list" > "$out/tree/list"
 chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")
@@ -332,10 +339,10 @@ for name in $(echo "$wanted" | sed 's/:.*//' | sort -u); do
     fi
 done
 
-numbers=$(echo "$chosen" | sed 's/ .*//')
-echo "$numbers" | xargs -P "$jobs" -L 1 sh tools/mutants.sh --one "$out"
-for n in $numbers; do
-    cat "$out/$n/verdict" 2> /dev/null || echo "ENDED EARLY $n"
+ids=$(echo "$chosen" | sed 's/ .*//')
+echo "$ids" | xargs -P "$jobs" -L 1 sh tools/mutants.sh --one "$out"
+for n in $ids; do
+    cat "$out/at/$n/verdict" 2> /dev/null || echo "ENDED EARLY $n"
 done > "$out/table.txt"
 [ -z "${WRITE:-}" ] || write_cases
 # Prints the last error: a log is read from its end.
@@ -343,7 +350,13 @@ grep -E '^(killed|skipped)' "$out/table.txt" | sort
 grep -vE '^(killed|skipped)' "$out/table.txt" | sort
 awk '
     /^# section:/ { section = $3; least[section] = $4; count[section] = 0 }
-    / ## / && !/^#/ { count[section]++ }
+    / ## / && !/^#/ {
+        count[section]++
+        if (seen[$1]++ || index($1, section "-") != 1) {
+            print "its id is not of its own, or not of its section: " $0
+            bad = 1
+        }
+    }
     END {
         for (s in count)
             if (count[s] < least[s]) {

@@ -79,11 +79,13 @@ static const case_row extreme[] = {
 };
 
 /* A million causal rows take 20 minutes a head. Of the longest the cold call and one sample. */
-static void finish_extreme(bench_case *c)
+static int finish_extreme(const preset_choice *want, bench_case *c)
 {
+    (void)want;
     c->warmup = c->seq_kv > 4096 ? 0 : 1; /* the cold call did */
     c->iterations = c->seq_kv > 131072;
     c->max_time = 150;
+    return 1;
 }
 
 /* A family of masks and none, timed in turn on the same tensors: at most RUN_MAX_GROUP of them. Half
@@ -283,40 +285,41 @@ static const case_row backward[] = {
     { 0 },
 };
 
-/* rows NULL: preset dilated. */
 static const case_preset presets[] = {
     { "gemma", "32 and 32/8 heads of 256, interleaved: 512 to 8192 tokens, batch 1 to 16",
-      "hq=32 d=256 layout=strided naive_whole=1 warmup=3 iters=10", NULL, NULL, FIXED_LAYOUT, gemma,
-      NULL },
+      "hq=32 d=256 layout=strided naive_whole=1 warmup=3 iters=10", NULL, NULL, FIXED_LAYOUT, 0,
+      gemma, NULL },
     { "latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep",
-      "warmup=10 iters=100 device_iters=50 data=trig", NULL, NULL, 0, latency, NULL },
+      "warmup=10 iters=100 device_iters=50 data=trig", NULL, NULL, 0, 0, latency, NULL },
     { "llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", "d=128 mask=causal",
-      NULL, NULL, 0, llm, NULL },
+      NULL, NULL, 0, 0, llm, NULL },
     { "extreme", "65536 to 1048576 tokens: causal, window, cells, dilated, decode (--max-seq-len)",
-      "b=1 d=64", NULL, "tiled", FIXED_MASK, extreme, finish_extreme },
+      "b=1 d=64", NULL, "tiled", FIXED_MASK, 0, extreme, finish_extreme },
     { "masks", "each mask and modifier against none, in turn on the same tensors",
       "b=2 hq=8 hkv=2 sq=1024 kv=2048 d=64 shares=mask",
-      "b=1 hq=4 hkv=2 sq=512 kv=1024 d=64 shares=mask", "tiled", FIXED_MASK | FIXED_LAYOUT, masks,
-      NULL },
+      "b=1 hq=4 hkv=2 sq=512 kv=1024 d=64 shares=mask", "tiled", FIXED_MASK | FIXED_LAYOUT, 0,
+      masks, NULL },
     { "factors", "length, head_dim, heads, batch, ratio, dtype, threads, keys: one at a time",
-      "b=1 h=8 s=1024 d=64", "b=1 h=8 s=512 d=64", NULL, 0, factors, NULL },
+      "b=1 h=8 s=1024 d=64", "b=1 h=8 s=512 d=64", NULL, 0, 0, factors, NULL },
     { "prefill",
       "the rows of tools/goals.txt, each native kernel set: lengths, widths, storage, layout",
-      "b=1 iters=21", NULL, "tiled", FIXED_ALL, prefill, NULL },
+      "b=1 iters=21", NULL, "tiled", FIXED_ALL, 0, prefill, NULL },
     { "decode", "one token against a cache, with the rate at which a plain loop reads it",
-      "b=1 sq=1", NULL, "tiled", FIXED_ALL, decode, NULL },
+      "b=1 sq=1", NULL, "tiled", FIXED_ALL, 0, decode, NULL },
     { "threads", "1, 2, ... threads on the same tensors: speed-up and efficiency",
-      "b=1 d=128 shares=threads", NULL, "tiled", FIXED_ALL, threads, NULL },
-    { "rank", "every path on a few cases, and which is the fastest", "", NULL, "all", 0, rank,
+      "b=1 d=128 shares=threads", NULL, "tiled", FIXED_ALL, 0, threads, NULL },
+    { "rank", "every path on a few cases, and which is the fastest", "", NULL, "all", 0, 0, rank,
       NULL },
     { "device", "the OpenCL device: prefill, decode, exact against free, arrays on it and not",
-      "b=1", NULL, "devices", FIXED_ALL, device, NULL },
+      "b=1", NULL, "devices", FIXED_ALL, 0, device, NULL },
     { "cache", "bytes and speed by storage type, pages and rings against contiguous, appending",
-      "hq=32 hkv=8 d=128", NULL, "tiled", FIXED_ALL, cache, NULL },
+      "hq=32 hkv=8 d=128", NULL, "tiled", FIXED_ALL, 0, cache, NULL },
     { "dilated", "dilated attention, masks of cells and rings against dense, forward and backward",
-      NULL, NULL, NULL, 0, NULL, NULL },
+      "b=2 h=8 s=8192 d=64 mask=causal shares=pattern",
+      "b=2 h=8 s=2048 d=64 mask=causal shares=pattern", "tiled", FIXED_PATTERN, 1, dilated_rows,
+      dilated_finish },
     { "backward", "gradients: lengths, widths, masks, storage, 5 and 7 products, naive and tiled",
-      "backward=1 b=1 h=8", NULL, "tiled", FIXED_ALL, backward, NULL },
+      "backward=1 b=1 h=8", NULL, "tiled", FIXED_ALL, 0, backward, NULL },
 };
 
 int preset_cases(const char *name, const preset_choice *want, case_list *list)
@@ -326,10 +329,7 @@ int preset_cases(const char *name, const preset_choice *want, case_list *list)
         if (strcmp(name, "all") && strcmp(name, presets[i].name))
             continue;
         known = 1;
-        if (presets[i].rows)
-            case_rows(&presets[i], want, list);
-        else
-            dilated_cases(list, want);
+        case_rows(&presets[i], want, list);
     }
     return known;
 }

@@ -22,8 +22,10 @@ typedef struct case_preset {
     const char *all, *all_quick; /* words before those of every row; all_quick NULL = the same */
     const char *impl;
     int fixed;
-    const case_row *rows;          /* to the first without a name */
-    void (*finish)(bench_case *c); /* of each case, when it has its name; NULL = nothing */
+    int shaped;           /* takes --shape */
+    const case_row *rows; /* to the first without a name */
+    /* Of each case, when it has its name; 0 = it is not wanted. NULL = nothing. */
+    int (*finish)(const preset_choice *want, bench_case *c);
 } case_preset;
 
 /* Appends the cases of a table. */
@@ -33,7 +35,7 @@ void case_rows(const case_preset *preset, const preset_choice *want, case_list *
  * list->lost and overwritten by the next. */
 bench_case *case_append(case_list *list, const char *preset, const char *scenario);
 
-/* Preset dilated, whose cases depend on each other and on the command line. */
-void dilated_cases(case_list *list, const preset_choice *want);
+extern const case_row dilated_rows[];
+int dilated_finish(const preset_choice *want, bench_case *c);
 
 #endif

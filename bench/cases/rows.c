@@ -9,6 +9,8 @@
  * A later word overrides an earlier one. The first case of a group shares nothing. */
 #include "presets_list.h"
 
+#include "jobs.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +129,30 @@ static const char *set_dilated(bench_case *c, const char *word)
     return word;
 }
 
+/* "4/1+2/2": parts of the keys, and every so many positions of them; of branches. */
+static const char *set_branches(bench_case *c, const char *word)
+{
+    static char text[DILATED_TEXT];
+    int n = 0;
+    for (const char *at = word; *at; at += strcspn(at, "+"), at += *at == '+', n++) {
+        const int64_t segment = c->seq_kv / atoi(at);
+        c->dilated.segment[n] = segment > 0 ? segment : 1;
+        c->dilated.dilation[n] = atoi(strchr(at, '/') + 1);
+    }
+    c->dilated.branches = n;
+    if (n > 2)
+        snprintf(text, sizeof text, "%d branches", n);
+    return n > 2 ? text : dilated_text(c, text);
+}
+
+static const char *set_ranks(bench_case *c, const char *word)
+{
+    static char text[NAME_PART];
+    c->threads = atoi(word);
+    snprintf(text, sizeof text, "%d rank%s", c->threads, c->threads > 1 ? "s" : "");
+    return text;
+}
+
 /* ---- series: the value after `value`, 0 = the first; the series ends above the most */
 
 static int64_t next_step(int64_t value, const preset_choice *want)
@@ -148,6 +174,12 @@ static int64_t next_length(int64_t value, const preset_choice *want)
     return value ? 4 * value : first < want->max_seq_len ? first : want->max_seq_len;
 }
 
+static int64_t twice(int64_t value, const preset_choice *want)
+{
+    (void)want;
+    return value ? 2 * value : 1;
+}
+
 static int64_t only_all(int64_t value, const preset_choice *want)
 {
     return value ? INT64_MAX : want->threads;
@@ -163,6 +195,11 @@ static int64_t most_keys(const preset_choice *want)
     return want->max_seq_len;
 }
 
+static int64_t most_ranks(const preset_choice *want)
+{
+    return want->ranks > 0 ? want->ranks : 8;
+}
+
 static const struct {
     const char *word;
     int64_t (*next)(int64_t value, const preset_choice *want);
@@ -171,6 +208,7 @@ static const struct {
     { "all", only_all, most_threads },      /* threads there are */
     { "steps", next_step, most_threads },   /* 1, 2, ... to 8, beyond that powers of two and all */
     { "powers", next_power, most_threads }, /* of two, and all */
+    { "doubled", twice, most_ranks },       /* 1, 2, 4, ... ranks */
     { "growing", next_length, most_keys },  /* four times the one before, --max-seq-len */
 };
 
@@ -199,6 +237,13 @@ static const struct field {
     { "mask", 0, 0, 0, NULL, set_mask },
     { "mask_size", AT(mask_size), 0, 1, NULL, NULL },
     { "dilated", 0, 0, 0, NULL, set_dilated },
+    { "branches", 0, 0, 0, NULL, set_branches },
+    { "mean", AT(dilated.mean), 0, 0, NULL, NULL },
+    { "rotate", AT(dilated.rotate), 0, 0, NULL, NULL },
+    { "groups", AT(dilated.groups), 0, 0, NULL, NULL },
+    { "pattern_anew", AT(pattern_anew), 0, 0, NULL, NULL },
+    { "memory_anew", AT(memory_anew), 0, 0, NULL, NULL },
+    { "ranks", 0, 0, 0, NULL, set_ranks },
     { "gathered", AT(dilated.gathered), 0, 0, NULL, NULL },
     { "dtype", AT(dtype), 0, 0, &dtypes, NULL },
     { "types", 0, 0, 0, NULL, set_types },
@@ -276,8 +321,8 @@ static void finish(maker *m, const bench_case *made, const named *of)
     if (first)
         c->shares = SHARES_NOTHING;
     name_case(m->row->name, of, c);
-    if (m->preset->finish)
-        m->preset->finish(c);
+    if (m->preset->finish && !m->preset->finish(m->want, c))
+        m->list->n--;
 }
 
 /* ---- combinations */
@@ -339,6 +384,14 @@ static void expand(maker *m, const char *text, const bench_case *c, const named 
     }
 }
 
+static void print_size(const bench_case *c, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "b=%lld hq=%lld hkv=%lld sq=%lld kv=%lld d=%lld dv=%lld",
+             (long long)c->batch, (long long)c->heads_q, (long long)c->heads_kv,
+             (long long)c->seq_q, (long long)c->seq_kv, (long long)c->head_dim,
+             (long long)c->head_dim_v);
+}
+
 static void add_row(maker *m)
 {
     static const named nothing;
@@ -346,10 +399,13 @@ static void add_row(maker *m)
     const int quick = m->want->quick;
     const char *const all = quick && m->preset->all_quick ? m->preset->all_quick : m->preset->all;
     const char *list = quick && m->row->quick ? m->row->quick : m->row->whole;
+    char size[TEXT_BYTES / 2] = "";
+    if (m->preset->shaped && m->want->shape)
+        print_size(m->want->shape, size, sizeof size);
     while (list && *list) {
         char text[TEXT_BYTES];
         const size_t length = strcspn(list, "|");
-        snprintf(text, sizeof text, "%s %.*s", all, (int)length, list);
+        snprintf(text, sizeof text, "%s %s %.*s", all, size, (int)length, list);
         expand(m, text, &start, &nothing);
         list += length + (list[length] == '|');
     }

@@ -62,38 +62,34 @@ static int read_cpuinfo(const char *const *keys, char *out, size_t bytes)
 }
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
-#define ISA_IF(name)                                                                               \
-    if (__builtin_cpu_supports(name))                                                              \
-    append_isa(out, name)
+#define ISA(name)                                                                                  \
+    {                                                                                              \
+        name, __builtin_cpu_supports(name) != 0                                                    \
+    }
 
-static void append_isa(char *out, const char *name)
+static void describe_isa(char *out, size_t bytes)
 {
-    if (*out)
-        strcat(out, " ");
-    strcat(out, name);
-}
-
-static void describe_isa(char *out)
-{
-    ISA_IF("sse2");
-    ISA_IF("sse4.1");
-    ISA_IF("avx");
-    ISA_IF("fma");
-    ISA_IF("avx2");
-    ISA_IF("avx512f");
-    ISA_IF("avx512bw");
-    ISA_IF("avx512vl");
-    ISA_IF("avx512vnni");
-    ISA_IF("avx512bf16");
+    const struct {
+        const char *name;
+        int has;
+    } sets[] = { ISA("sse2"),       ISA("sse4.1"),    ISA("avx"),      ISA("fma"),
+                 ISA("avx2"),       ISA("avx512f"),   ISA("avx512bw"), ISA("avx512vl"),
+                 ISA("avx512vnni"), ISA("avx512bf16") };
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i].has)
+            n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? " " : "", sets[i].name);
 }
 #else
-static void describe_isa(char *out)
-{
-#if defined __ARM_NEON
-    strcpy(out, "neon");
+#ifdef __ARM_NEON
+#define ISA "neon"
 #else
-    strcpy(out, "unknown");
+#define ISA "unknown"
 #endif
+
+static void describe_isa(char *out, size_t bytes)
+{
+    snprintf(out, bytes, "%s", ISA);
 }
 #endif
 
@@ -135,14 +131,21 @@ static int64_t usable_memory(int64_t memory)
     return memory;
 }
 
-static void describe_memory(machine_info *m)
-{
 #ifdef _SC_PHYS_PAGES
-    m->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+#define MEMORY ((int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE))
+#else
+#define MEMORY 0
 #endif
 #ifdef _SC_NPROCESSORS_ONLN
-    m->cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#define CPUS ((int)sysconf(_SC_NPROCESSORS_ONLN))
+#else
+#define CPUS 0
 #endif
+
+static void describe_memory(machine_info *m)
+{
+    m->memory = MEMORY;
+    m->cpus = CPUS;
     m->l1d = read_cache(0); /* index 1 is the instruction cache */
     m->l2 = read_cache(2);
     m->l3 = read_cache(3);
@@ -161,7 +164,7 @@ void machine_describe(machine_info *out)
     memset(out, 0, sizeof *out);
     if (!read_cpuinfo(keys, out->cpu, sizeof out->cpu))
         strcpy(out->cpu, "unknown");
-    describe_isa(out->isa);
+    describe_isa(out->isa, sizeof out->isa);
     describe_memory(out);
     out->system = SYSTEM;
     out->compiler = COMPILER;

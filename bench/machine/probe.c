@@ -35,8 +35,11 @@ static volatile float probe_sink, probe_start; /* volatile: a compiler folds cha
     attribute static void name(void)                                                               \
     {                                                                                              \
         const vector a = set1(FACTOR), b = set1(OFFSET), start = set1(probe_start);                \
-        times(name##_DECLARE) for (int i = 0; i < STEPS;                                           \
-                                   i++){ times(name##_STEP) } times(name##_USE)                    \
+        times(name##_DECLARE);                                                                     \
+        for (int i = 0; i < STEPS; i++) {                                                          \
+            times(name##_STEP);                                                                    \
+        }                                                                                          \
+        times(name##_USE);                                                                         \
     }
 
 #define SCALAR_SET1(x) (x)

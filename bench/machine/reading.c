@@ -73,9 +73,12 @@ static size_t distance(size_t bytes, size_t streams)
     {                                                                                              \
         const size_t apart = distance(bytes, streams), all = apart * streams;                      \
         uint64_t sum = 0;                                                                          \
-        times(name##_DECLARE) for (const char *at = from; at < from + apart; at += LINE){ times(   \
-            name##_STEP) } times(name##_USE) return sum +                                          \
-            read_words(from + all, bytes - all);                                                   \
+        times(name##_DECLARE);                                                                     \
+        for (const char *at = from; at < from + apart; at += LINE) {                               \
+            times(name##_STEP);                                                                    \
+        }                                                                                          \
+        times(name##_USE);                                                                         \
+        return sum + read_words(from + all, bytes - all);                                          \
     }
 
 #define read_lines_DECLARE(n) uint64_t x##n = 0;

@@ -15,6 +15,9 @@
 
 #ifdef REPORT_POSIX
 #include <unistd.h>
+#define IS_TERMINAL isatty(1)
+#else
+#define IS_TERMINAL 0
 #endif
 
 static struct {
@@ -65,10 +68,8 @@ void report_free(void)
 
 void report_use_colour(void)
 {
-#ifdef REPORT_POSIX
     const char *const none = getenv("NO_COLOR"), *const term = getenv("TERM");
-    console.colour = isatty(1) && !(none && *none) && term && strcmp(term, "dumb");
-#endif
+    console.colour = IS_TERMINAL && !(none && *none) && term && strcmp(term, "dumb");
 }
 
 void report_colour(report_style style)
