@@ -656,7 +656,7 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element, by attn_dtype. */
+/* storage_bytes holds the bytes of one element, by attn_dtype. */
 static const unsigned char storage_bytes[] = { 4, 2, 2 };
 
 #define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
@@ -1099,7 +1099,7 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* "name (value) must be at least / at most / the only value" */
+/* bad_range says "name (value) must be at least / at most / the only value". */
 static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
                                     int64_t value)
 {
@@ -1135,7 +1135,7 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return ATTN_OK;
 }
 
-/* A stride of an output, as it was given. */
+/* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
 {
@@ -1640,7 +1640,7 @@ static call_axes axes_of_call(const attn_params *p)
 
 /* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
-/* Which gradients, or parts of them, some work is about. */
+/* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
 #define WANT_KEYS (WANT_DK | WANT_DV)
 #define WANT_SUMS (WANT_BIAS | WANT_SLOPES)
@@ -1652,7 +1652,7 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* Rows and keys of the longest sequence that there may be. */
+/* longest counts the rows and keys of the longest sequence that may come. */
 static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
 {
     int64_t b;
@@ -1664,7 +1664,7 @@ static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
         *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
 }
 
-/* Packed over the axes that are kept; a stride that is given counts instead. */
+/* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {
     int64_t packed = 1;
@@ -1733,7 +1733,8 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+/* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
+ * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
     const call_axes x = axes_of_call(p);
