@@ -781,7 +781,7 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element, by attn_dtype. */
+/* storage_bytes holds the bytes of one element, by attn_dtype. */
 static const unsigned char storage_bytes[] = { 4, 2, 2 };
 
 #define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
@@ -848,21 +848,22 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
-    int in_products; /* the products for few lanes read rows of it as they lie */
+    /* Nonzero means that the products for few lanes read rows of it as they lie. */
+    int in_products;
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* By attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
     { 1, load_f32, store_f32, NULL, NULL },
     { 1, load_f16, store_f16, read_f16, write_f16 },
     { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
 
-/* n numbers from data[at..] as f32. */
+/* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
@@ -873,7 +874,7 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
         storages[dtype].read(kernels, to, from, n);
 }
 
-/* n results, NaN canonical already and without -0, to data[at..]. */
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {
@@ -1067,7 +1068,7 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* "name (value) must be at least / at most / the only value" */
+/* bad_range says "name (value) must be at least / at most / the only value". */
 static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
                                     int64_t value)
 {
@@ -1103,7 +1104,7 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return ATTN_OK;
 }
 
-/* A stride of an output, as it was given. */
+/* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
 {
@@ -1625,7 +1626,8 @@ static inline int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+/* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
+ * or b. */
 KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {
@@ -2612,7 +2614,7 @@ static void put_tuning(const problem *pr, const plan *pl, text *why)
 
 /* src/problem.c - the problem: the parameters with every default resolved, and one sequence of the batch. */
 
-/* Number of a row among raw states: that of a packed lse. */
+/* state_row gives the number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
@@ -2892,7 +2894,8 @@ static int is_scattered(const attn_params *p)
  * nothing checks arguments.
  */
 
-#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
@@ -2925,7 +2928,7 @@ static attn_status check_numbers(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* A member of attn_params, whose bytes tell whether it is set. */
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
 typedef struct member {
     uint16_t offset, size;
 } member;
@@ -2947,7 +2950,7 @@ static int is_set(const attn_params *p, member m)
     return any != 0;
 }
 
-/* An int64_t, or a ptrdiff_t. */
+/* number_of reads an int64_t or a ptrdiff_t. */
 static int64_t number_of(const attn_params *p, member m)
 {
     int64_t number;
@@ -2957,11 +2960,12 @@ static int64_t number_of(const attn_params *p, member m)
     return m.size == sizeof stride ? stride : number;
 }
 
-/* A field that must not stand alone, or not together with another one. */
+/* A pair_rule is about a field that must not stand alone, or not together with another one. */
 typedef struct pair_rule {
     member field, other;
-    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
-    const char *name; /* of the number to be shown; NULL = none */
+    /* Nonzero refuses it if the other one is set, and 0 if the other one is not. */
+    int with;
+    const char *name; /* name is that of the number to be shown; NULL means none. */
     const char *rest;
 } pair_rule;
 
@@ -3052,7 +3056,7 @@ static attn_status check_cells(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* What the value of one field asks of another one. */
+/* check_values_of_fields checks what the value of one field asks of another one. */
 static attn_status check_values_of_fields(const attn_params *p, text *why)
 {
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
@@ -3233,7 +3237,7 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-/* The tensors that the call reads are there. */
+/* check_tensors wants the tensors that the call reads to be there. */
 static attn_status check_tensors(const attn_params *p, text *why)
 {
     const int has_keys = keys_held(p) > 0;
@@ -4751,7 +4755,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .dim = p->head_dim,
                              .beside = beside,
                              .ahead = ahead };
-    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
@@ -4771,7 +4775,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         apply_score(t, s, j0, n);
 }
 
-/* The same of a tile of keys of its own, in all lanes. */
+/* open_logits does that for a tile of keys of its own, in all lanes. */
 static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
 {
     const attn_lanes all = { 0, t->pl->rows };
@@ -4788,7 +4792,7 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
         power *= 2;
     for (h = 0; h < num_heads; h++) {
         const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
-        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
+        float x = (float)(-8 * step); /* It is exact, and so is the division by a power of two. */
         x = x / (float)(h < power ? power : 2 * power);
         slopes[h] = exp2_canon(x);
     }
@@ -6370,7 +6374,7 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+/* plan_cpu plans a call that the CPU takes, within `room` bytes; *workers of it can run. */
 static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
 {
     attn_status status;
@@ -6382,7 +6386,8 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     return status;
 }
 
-/* Where the items find the problem and the plan: at the start of the workspace. */
+/* open_forward puts the problem and the plan where the items find them, at the start of the
+ * workspace. */
 static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
 {
     char *base = align_memory(workspace);
@@ -6398,8 +6403,9 @@ static call *open_forward(const problem *pr, const plan *pl, int workers, void *
     return c;
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
- * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+/* check_call checks everything that can be wrong before a run, in the order in which attn_forward
+ * finds it. *opened (NULL means not wanted) becomes the run in the workspace if the CPU has one to
+ * do, or else NULL. */
 OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
                                         call **opened, text *why)
 {
@@ -6519,7 +6525,7 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-/* A call that names no backend. */
+/* forward_cpu runs a call that names no backend. */
 static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
@@ -6548,7 +6554,8 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
+    /* NULL means that a backend took the call, and then did not. */
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK;
 }
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
@@ -9406,7 +9413,8 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+/* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
+ * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
     const call_axes x = axes_of_call(p);
@@ -12368,7 +12376,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
     p->seq_len_kv = keys;
 }
 
-/* clear_lengths says that all rows and keys of a call are in use. */
+/* In a call of a branch all rows and keys are in use. */
 static void clear_lengths(attn_params *p)
 {
     p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;

@@ -665,7 +665,7 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element, by attn_dtype. */
+/* storage_bytes holds the bytes of one element, by attn_dtype. */
 static const unsigned char storage_bytes[] = { 4, 2, 2 };
 
 #define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
@@ -1108,7 +1108,7 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* "name (value) must be at least / at most / the only value" */
+/* bad_range says "name (value) must be at least / at most / the only value". */
 static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
                                     int64_t value)
 {
@@ -1144,7 +1144,7 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return ATTN_OK;
 }
 
-/* A stride of an output, as it was given. */
+/* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
 {
@@ -1742,7 +1742,8 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+/* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
+ * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
     const call_axes x = axes_of_call(p);
@@ -2997,21 +2998,22 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
-    int in_products; /* the products for few lanes read rows of it as they lie */
+    /* Nonzero means that the products for few lanes read rows of it as they lie. */
+    int in_products;
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* By attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
     { 1, load_f32, store_f32, NULL, NULL },
     { 1, load_f16, store_f16, read_f16, write_f16 },
     { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
 
-/* n numbers from data[at..] as f32. */
+/* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
@@ -3022,7 +3024,7 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
         storages[dtype].read(kernels, to, from, n);
 }
 
-/* n results, NaN canonical already and without -0, to data[at..]. */
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {

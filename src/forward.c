@@ -164,7 +164,7 @@ static attn_status check_size_limit(const problem *pr, const plan *pl, text *why
                      "seq_len_q * seq_len_kv floats)");
 }
 
-/* The plan of a call that the CPU takes, within `room` bytes; *workers of it can run. */
+/* plan_cpu plans a call that the CPU takes, within `room` bytes; *workers of it can run. */
 static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, text *why)
 {
     attn_status status;
@@ -176,7 +176,8 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     return status;
 }
 
-/* Where the items find the problem and the plan: at the start of the workspace. */
+/* open_forward puts the problem and the plan where the items find them, at the start of the
+ * workspace. */
 static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
 {
     char *base = align_memory(workspace);
@@ -192,8 +193,9 @@ static call *open_forward(const problem *pr, const plan *pl, int workers, void *
     return c;
 }
 
-/* Everything that can be wrong before a run, in the order in which attn_forward finds it. *opened
- * (NULL = not wanted) becomes the run in the workspace if the CPU has one to do, else NULL. */
+/* check_call checks everything that can be wrong before a run, in the order in which attn_forward
+ * finds it. *opened (NULL means not wanted) becomes the run in the workspace if the CPU has one to
+ * do, or else NULL. */
 OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, size_t bytes,
                                         call **opened, text *why)
 {
@@ -313,7 +315,7 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
     return 0;
 }
 
-/* A call that names no backend. */
+/* forward_cpu runs a call that names no backend. */
 static attn_status forward_cpu(const attn_params *p, void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
@@ -342,5 +344,6 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))
         return status;
     warn_of_tuning(p);
-    return c ? run_lists(c) : ATTN_ERR_CALLBACK; /* a backend that took the call, and then not */
+    /* NULL means that a backend took the call, and then did not. */
+    return c ? run_lists(c) : ATTN_ERR_CALLBACK;
 }

@@ -147,7 +147,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .dim = p->head_dim,
                              .beside = beside,
                              .ahead = ahead };
-    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* they need numbers in every lane */
+    if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
         lanes.begin = 0;
         lanes.end = t->pl->rows;
     }
@@ -167,7 +167,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         apply_score(t, s, j0, n);
 }
 
-/* The same of a tile of keys of its own, in all lanes. */
+/* open_logits does that for a tile of keys of its own, in all lanes. */
 static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int stage)
 {
     const attn_lanes all = { 0, t->pl->rows };
@@ -184,7 +184,7 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
         power *= 2;
     for (h = 0; h < num_heads; h++) {
         const int64_t step = h < power ? h + 1 : 2 * (h - power) + 1;
-        float x = (float)(-8 * step); /* exact, and so is the division by a power of two */
+        float x = (float)(-8 * step); /* It is exact, and so is the division by a power of two. */
         x = x / (float)(h < power ? power : 2 * power);
         slopes[h] = exp2_canon(x);
     }

@@ -7,7 +7,7 @@
 #include "select.c"
 #include "tuning.c"
 
-/* Number of a row among raw states: that of a packed lse. */
+/* state_row gives the number of a row among raw states: that of a packed lse. */
 static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t head, int64_t i)
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;

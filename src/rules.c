@@ -12,7 +12,7 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* "name (value) must be at least / at most / the only value" */
+/* bad_range says "name (value) must be at least / at most / the only value". */
 static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
                                     int64_t value)
 {
@@ -48,7 +48,7 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return ATTN_OK;
 }
 
-/* A stride of an output, as it was given. */
+/* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
 {

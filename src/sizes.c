@@ -151,7 +151,7 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* Bytes of one element, by attn_dtype. */
+/* storage_bytes holds the bytes of one element, by attn_dtype. */
 static const unsigned char storage_bytes[] = { 4, 2, 2 };
 
 #define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)

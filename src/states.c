@@ -23,7 +23,8 @@ static inline int is_state(const attn_state *s)
     return s && s->m && s->l && s->o;
 }
 
-/* out = a + b for up to LANES rows; o is [head_dim_v][rows]; out may be a or b. */
+/* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
+ * or b. */
 KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
                        const attn_state *out, int64_t head_dim_v)
 {

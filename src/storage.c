@@ -61,21 +61,22 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
-    int in_products; /* the products for few lanes read rows of it as they lie */
+    /* Nonzero means that the products for few lanes read rows of it as they lie. */
+    int in_products;
     float (*load)(const void *data, int64_t at);
     void (*store)(void *data, int64_t at, float x);
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
 } storage;
 
-/* By attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
     { 1, load_f32, store_f32, NULL, NULL },
     { 1, load_f16, store_f16, read_f16, write_f16 },
     { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
 
-/* n numbers from data[at..] as f32. */
+/* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
@@ -86,7 +87,7 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
         storages[dtype].read(kernels, to, from, n);
 }
 
-/* n results, NaN canonical already and without -0, to data[at..]. */
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {

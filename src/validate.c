@@ -10,7 +10,8 @@
 #include "problem.c"
 #include "keys.c"
 
-#define MOST_KEY_BASE ((int64_t)1 << 58) /* not memory: the same on every machine */
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
@@ -43,7 +44,7 @@ static attn_status check_numbers(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* A member of attn_params, whose bytes tell whether it is set. */
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
 typedef struct member {
     uint16_t offset, size;
 } member;
@@ -65,7 +66,7 @@ static int is_set(const attn_params *p, member m)
     return any != 0;
 }
 
-/* An int64_t, or a ptrdiff_t. */
+/* number_of reads an int64_t or a ptrdiff_t. */
 static int64_t number_of(const attn_params *p, member m)
 {
     int64_t number;
@@ -75,11 +76,12 @@ static int64_t number_of(const attn_params *p, member m)
     return m.size == sizeof stride ? stride : number;
 }
 
-/* A field that must not stand alone, or not together with another one. */
+/* A pair_rule is about a field that must not stand alone, or not together with another one. */
 typedef struct pair_rule {
     member field, other;
-    int with;         /* nonzero: wrong if the other one is set; 0: if it is not */
-    const char *name; /* of the number to be shown; NULL = none */
+    /* Nonzero refuses it if the other one is set, and 0 if the other one is not. */
+    int with;
+    const char *name; /* name is that of the number to be shown; NULL means none. */
     const char *rest;
 } pair_rule;
 
@@ -170,7 +172,7 @@ static attn_status check_cells(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* What the value of one field asks of another one. */
+/* check_values_of_fields checks what the value of one field asks of another one. */
 static attn_status check_values_of_fields(const attn_params *p, text *why)
 {
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
@@ -351,7 +353,7 @@ static attn_status check_sequences(const attn_params *p, text *why)
     return status;
 }
 
-/* The tensors that the call reads are there. */
+/* check_tensors wants the tensors that the call reads to be there. */
 static attn_status check_tensors(const attn_params *p, text *why)
 {
     const int has_keys = keys_held(p) > 0;

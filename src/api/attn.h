@@ -67,9 +67,9 @@
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, in up to five lists one after the other; where heads
  *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
- *   callback it uses OpenMP if compiled with it, and otherwise runs in the calling thread. Every
- *   function may run in many threads at once if workspaces and outputs are distinct. The number of
- *   threads never changes a bit of the result.
+ *   callback the library uses OpenMP if compiled with it, and else runs in the calling thread.
+ *   Every function may run in many threads at once if workspaces and outputs are distinct. The
+ *   number of threads never changes a bit of the result.
  * Errors. Every function that can fail returns an attn_status. attn_check turns it into a sentence
  *   with the name and value of the field. After an error other than ATTN_ERR_CALLBACK nothing was
  *   written.
@@ -87,7 +87,7 @@
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes that row NaN and no other row. A bias of -inf
+ *   Inf. A NaN or +inf logit of a visible key makes its row NaN and no other. A bias of -inf
  *   masks its key.
  * Determinism. Equal inputs give equal bits; docs/canon.md states the order of operations and its
  *   limits, which are rounding to nearest and no subnormal intermediate. This holds only if the
@@ -192,9 +192,9 @@ typedef struct attn_output {
 /* ------------------------------------------------------------------------------------------------
  * Masks
  *
- * The masks by range (causal, prefix, window, chunked, segments, trees) are fields of attn_params.
- * The types of this part describe masks by pair: boolean masks, block masks and callbacks. All
- * masks compose: a key is visible to a row if every mask shows it.
+ * Causal, prefix, window, chunked, segments and trees are plain fields of attn_params. The types of
+ * this part are for alignment, boolean masks, block masks and callbacks. All masks compose: a key
+ * is visible to a row if every mask shows it.
  *
  * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
  * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
@@ -379,8 +379,8 @@ typedef struct attn_logits {
 } attn_logits;
 
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
- * is the maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows are
- * numbered as in a packed lse. An empty row holds (-inf, 0, 0). */
+ * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
+ * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). */
 typedef struct attn_state {
     /* num_rows is read by attn_state_merge alone; the other functions take the sizes of p. */
     int64_t num_rows;
@@ -455,6 +455,7 @@ typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
  * ATTN_ERR_CALLBACK. */
 typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
 
+/* An attn_log_level says whether a log sentence only informs or also warns. */
 typedef enum attn_log_level { ATTN_LOG_INFO = 0, ATTN_LOG_WARNING = 1 } attn_log_level;
 
 /* A log callback hears sentences about a call; level is an attn_log_level. */
@@ -556,7 +557,7 @@ typedef struct attn_params {
     /* chunk_size shows a row only the keys whose floor((key_base + position) / chunk_size) equals
      * its own (chunked attention); 0 means off. */
     int64_t chunk_size;
-    /* q_segments [batch, seq_len_q], or [token] with cu_seqlens, are document ids: a row sees
+    /* q_segments [batch, seq_len_q], or [token] with cu_seqlens, are document ids, and a row sees
      * only the keys of its own id; NULL means off. */
     const int32_t *q_segments;
     /* kv_segments [batch, seq_len_kv], or [token] with cu_seqlens, is given exactly where
@@ -695,8 +696,7 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
  *
  * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
  * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
- * which only a run can show, it says "ok". It computes nothing and may run
- * in any thread. */
+ * which only a run can show, it says "ok". It computes nothing and may run in any thread. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 

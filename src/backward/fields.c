@@ -99,7 +99,8 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* Every array of gradients gets its strides, or *why says which one does not fit into memory. */
+/* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
+ * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
     const call_axes x = axes_of_call(p);

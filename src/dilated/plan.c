@@ -82,7 +82,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
     p->seq_len_kv = keys;
 }
 
-/* clear_lengths says that all rows and keys of a call are in use. */
+/* In a call of a branch all rows and keys are in use. */
 static void clear_lengths(attn_params *p)
 {
     p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
