@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
+ * tools/amalgamate.sh makes this file from src/api/: edit there. docs/house.md is the map.
+ *
  *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
