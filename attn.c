@@ -6488,7 +6488,7 @@ static attn_status size_of_call(const attn_params *asked, problem *pr, text *why
     return status;
 }
 
-ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
+OWN_FRAME ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes)
 {
     text why = text_in(NULL, 0);
     problem pr;
