@@ -840,7 +840,7 @@ QK_TYPE(qk_bf16, ATTN_BF16)
  * block takes keys that lie `apart` rows from each other, and the next block their neighbours: so
  * each key of a block begins a stream of whole rows, which memory serves faster than one row after
  * the other (K alone, AMD EPYC family 25 model 17, 4 rows of 128 f32: 20 instead of 6 GB/s). turn:
- * the streams of each 4 begin so many rows later than those of the 4 before. `lines` are asked
+ * the streams of each 4 begin as many rows later than the 4 before. `lines` are asked
  * for. */
 INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *from, int apart,
                             int turn, int64_t lines)
@@ -886,7 +886,7 @@ INLINE int isa(qk_blocks)(const simd_keys *k, float *s, const char *at, int n)
     return j;
 }
 
-/* n keys of a calm block, a multiple of QUARTERS, so many in a vector; l key by key all the same.
+/* n keys of a calm block, a multiple of QUARTERS, which share a vector; l key by key all the same.
  * The other lanes keep what they hold. */
 INLINE void isa(exp_quarters)(const attn_exp *e, int n)
 {

@@ -42,7 +42,7 @@ typedef struct bits_case {
     int logits;      /* 1 + stage */
     int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;        /* the loss depends on lse, too */
-    int poison_rows; /* so many rows of q and dout, from 0 on, are NaN or Inf; they see no key,
+    int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
 

@@ -205,7 +205,7 @@ static void append_garbage(const passage *w, int64_t first, const int32_t *len)
               "%s: %s", w->route->name, why);
 }
 
-/* So many numbers that only count, then the prefix of all entries. */
+/* Numbers that only count, then the prefix of all entries. */
 static void begin_passage(const passage *w)
 {
     int32_t len[BATCH];

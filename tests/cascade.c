@@ -227,7 +227,7 @@ static void check_states(const attn_state *a, const attn_state *b, const char *w
           "%s: other raw states", what);
 }
 
-/* In a workspace of so many bytes, which may leave no room for sharing. */
+/* In a workspace of `bytes`, which may leave no room for sharing. */
 static void check_workspace(const test_problem *a, const attn_params *changed, size_t bytes)
 {
     test_problem b = *a;
@@ -803,7 +803,7 @@ static void check_longer_workspace(void)
     }
 }
 
-/* So many states that no memory holds them: not an error where the call itself is none. */
+/* More states than memory holds: not an error where the call itself is none. */
 static void check_beyond_memory(void)
 {
     attn_params p;

@@ -233,7 +233,7 @@ typedef struct part {
     int64_t begin[MAX_BATCH], count[MAX_BATCH];
 } part;
 
-/* `rows` rows of each entry, or up to so many if uneven; the last ones, or any. */
+/* `rows` rows of each entry, or up to that number if uneven; the last ones, or any. */
 static void make_part(const subject *s, part *c, int64_t rows, int is_uneven, int is_last)
 {
     const attn_params *p = &s->whole.p;
@@ -379,7 +379,7 @@ static void drop_outputs(attn_params *p)
         memset(&p->o, 0, sizeof p->o);
 }
 
-/* In so many random manners and, if all_sets, with every set. */
+/* In random manners and, if all_sets, with every set. */
 static int check_part(const subject *s, int64_t rows, int is_uneven, int is_last, int manners,
                       int all_sets)
 {
@@ -506,7 +506,7 @@ static void sweep_shapes(void)
     }
 }
 
-/* So many heads, keys and columns that the parts of a row tile's keys are nodes of several chunks,
+/* Enough heads, keys and columns that the parts of a row tile's keys are nodes of several chunks,
  * with and without a first key inside one. */
 static void sweep_nodes(void)
 {

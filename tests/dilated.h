@@ -15,7 +15,7 @@ typedef struct dilated_case {
     attn_dilated_branch branches[DILATED_BRANCHES]; /* d.branches, set again by whoever copies */
 } dilated_case;
 
-/* A random call with up to so many features of tests/features.c. */
+/* A random call with up to that number of features of tests/features.c. */
 void dilated_make(dilated_case *c, int most_features, int64_t most_positions);
 /* Other branches. */
 void dilated_branches(dilated_case *c);

@@ -218,7 +218,7 @@ static attn_info planned(int dtype, int64_t keys, int64_t dim, ptrdiff_t stride,
     return planned_as(NULL, dtype, keys, dim, stride, workers);
 }
 
-/* Whether the workspace for so many queries and keys holds every call of fewer. */
+/* Whether the workspace for these queries and keys holds every call of fewer. */
 static void check_room(int64_t queries, int64_t keys, int dtype, int64_t dim, int64_t dim_v,
                        int workers)
 {
@@ -260,7 +260,7 @@ static void check_shorter(void)
 }
 
 /* Where a shorter call needs more for a worker, as its row tiles share nothing, it takes smaller
- * tiles before it leaves workers out: a few queries after a prefill of so many, in tiles of any
+ * tiles before it leaves workers out: a few queries after a long prefill, in tiles of any
  * number of rows. */
 static void check_workers_kept(void)
 {
@@ -340,7 +340,7 @@ static void check_sharing(void)
         }
 }
 
-/* Decoding with so many kv heads and workers. */
+/* Decoding with these kv heads and workers. */
 static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int workers)
 {
     static float there[16];
@@ -429,7 +429,7 @@ static void check_memory(void)
     }
 }
 
-/* Runs *p in a workspace of so many bytes: all of its pieces of work run one by one, with so many
+/* Runs *p in a workspace of `bytes`: all of its pieces of work run one by one, with that many
  * workers as it asks for. */
 static void check_all_items(attn_params *p, size_t bytes, const char *where)
 {

@@ -36,7 +36,7 @@ void copy_elements(const test_tensor *from, test_tensor *to, int64_t group);
 /* The same numbers in another layout, with `heads` heads: each repeated. */
 void other_layout(test_tensor *t, attn_tensor *a, int64_t heads, int layout);
 
-/* Raw states of so many rows, NaN everywhere. */
+/* Raw states of `rows` rows, NaN everywhere. */
 attn_state states_alloc(int64_t rows, int64_t dim_v); /* tests/merge.c */
 
 void law_merge(int round); /* tests/merge.c */

@@ -170,7 +170,7 @@ static void refused(attn_opencl *gpu, const void *kept, size_t bytes, const char
     CHECK(strstr(info.binaries_why, sentence) != NULL, "it says \"%s\"", info.binaries_why);
 }
 
-/* Every byte of the first words, then one in so many. */
+/* Every byte of the first words, then one now and then. */
 static void check_damaged(subject *s)
 {
     attn_opencl *gpu;

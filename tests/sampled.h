@@ -17,7 +17,7 @@ typedef struct sampled_errors {
  * wrong. */
 void sampled_compare(sampled_errors *errors, int dtype, double got, double want, double tolerance);
 
-/* Sample i of so many among `count` things: the first, the last and some evenly between. */
+/* Sample i of all among `count` things: the first, the last and some evenly between. */
 int64_t sampled_index(int64_t count, int64_t samples, int64_t i);
 
 /* Rows that are computed, of all batch entries and heads. */

@@ -495,7 +495,7 @@ static void check_tile_keys(void)
         }
 }
 
-/* Row tiles of an item: so many that they have at most item_rows rows; 12 at most. */
+/* Row tiles of an item: the number with which they have at most item_rows rows; 12 at most. */
 static void check_item_rows(void)
 {
     static const int64_t rows[] = { 1, 48, 97, 192, 384, 4096 };
@@ -661,7 +661,7 @@ static void check_auto_bits(void)
 
 /* ---- workspace ------------------------------------------------------------------------------- */
 
-/* Whether the workspace for so many rows and keys holds every call of fewer. */
+/* Whether the workspace for these rows and keys holds every call of fewer. */
 static void check_room(int64_t rows, int64_t keys, int dtype, int workers, const char *text)
 {
     static float there[16];
