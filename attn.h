@@ -1622,14 +1622,14 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   shards cost more than they balance, as each pair of a range of rows and a range of keys is a
  *   call. Parts that the masks by range (causal, window, chunked, lengths) leave empty are skipped;
  *   stats->pairs counts the rest.
- * Memory. The workspace must have the size that the query tells. It holds two shards of keys and
- *   values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and
- *   what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
+ * Memory. The workspace needs the whole size that the query tells. It holds two shards of keys
+ *   and values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each,
+ *   and what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
  *   2 log2(R) states at once; with several shards a rank, each shard that waits for its neighbour
  *   needs one more. ring.arrival merges in the order of arrival and needs two states, but is not
  *   canonical. ring.gather collects all keys and values first and needs one state, and memory for
- *   the whole of k and v. The backward call needs two shards with their gradients (f32),
- *   a shard of gradients, dq (f32), and the gradients of a part.
+ *   the whole of k and v. The backward call needs two shards with their gradients (f32), a
+ *   shard of gradients, dq (f32), and the gradients of a part.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
@@ -1651,16 +1651,15 @@ typedef struct attn_transport {
      * below 0 means that it failed. */
     int (*agree)(void *user, int value);
     /* begin begins to send to rank + 1 and to receive from rank - 1, around the ring; either may be
-     * 0 bytes. It may start at once, or wait for the agree that always follows and start only if
-     * that gives 0. Nonzero means that it failed and has begun nothing. */
+     * 0 bytes. It may start at once. It may also wait for the agree that always follows, and start
+     * only if that gives 0. Nonzero means that it failed and has begun nothing. */
     int (*begin)(void *user, const void *send, size_t send_bytes, void *receive,
                  size_t receive_bytes);
-    /* end waits until what was begun has arrived and is sent. Nonzero means that it failed; then,
-     * too, the end of the other ranks must return. */
+    /* end waits until everything begun is sent and has arrived. Nonzero means that it failed; the
+     * other ranks' end must return even then. */
     int (*end)(void *user);
-    /* cancel gives up what was begun, instead of end, where agree tells of a failure elsewhere.
-     * After it nothing of that exchange is read or written any more, and nothing of it reaches a
-     * later exchange. */
+    /* cancel takes the place of end where agree tells of a failure elsewhere. It gives up the
+     * exchange: nothing of it is read or written afterwards, or reaches a later exchange. */
     void (*cancel)(void *user);
     double (*seconds)(void *user); /* a clock for the statistics; NULL means none */
 } attn_transport;
