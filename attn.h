@@ -1124,12 +1124,13 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
- *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
- *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
+ *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
+ *   keep / (1 - dropout_p).
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. Logits are not computed,
- *   though refused where attn_forward refuses them. Where k or v is broadcast along an axis, dk and
- *   dv have that axis all the same, and the caller sums over it.
+ *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
+ *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
+ *   and dv have that axis all the same, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
  *   output of the forward call must be set all the same.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
@@ -1138,9 +1139,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
  * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient, which is 3e-5 at logits of 500.
- * Cost. The backward call takes five matrix products where the forward call takes two. dbias and
- *   dslopes compute S and dP once more each if they are sums.
+ *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Cost. The backward call takes five matrix products where the forward call takes two. Each of
+ *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
@@ -1453,7 +1454,7 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
 /* src/api/dilated.h - dilated attention (LongNet, Ding et al. 2023, arXiv 2307.02486).
  *
  * Every branch cuts the sequence into segments and takes every r-th position of each; the results
- * of the branches become one.
+ * of the branches are merged.
  *
  *     attn_dilated_branch branches[3] = {0};
  *     branches[0].segment = 2048;   branches[0].dilation = 1;
@@ -1476,15 +1477,15 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
- *   order, then the sink. ATTN_DILATED_MEAN gives each branch its own softmax and takes the mean
- *   over the branches of the head; a branch that leaves the row out gives 0. It has no lse, sinks
- *   and softmax1.
+ *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
+ *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
+ *   sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and in a mean bit
- *   for bit.
+ *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
+ *   with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
  *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
@@ -1510,8 +1511,8 @@ typedef struct attn_dilated_branch {
     /* Nonzero makes query head h begin at position (offset + h) mod dilation of a segment, as
      * LongNet has it; 0 makes every head begin at offset. */
     int rotate;
-    int64_t segment;    /* w, positions of a segment; 0: the whole sequence is one segment */
-    int64_t dilation;   /* r, of which every r-th position takes part; 0 means 1, every position */
+    int64_t segment;    /* w: positions of a segment; 0 makes the whole sequence one segment */
+    int64_t dilation;   /* r: every r-th position takes part; 0 means 1, every position */
     int64_t offset;     /* first position of a segment that takes part, 0 to dilation - 1 */
     int64_t head_begin; /* first query head that has this branch */
     int64_t head_count; /* query heads that have it; 0 means all from head_begin on */
@@ -1534,9 +1535,9 @@ typedef struct attn_dilated {
     int64_t index_positions;
 } attn_dilated;
 
-/* attn_dilated_workspace_size() sets *bytes to the best size of a workspace for
- * attn_dilated_forward. It serves shorter calls as that of attn_workspace_size does. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_workspace_size() is attn_workspace_size for attn_dilated_forward: a workspace for
+ * the largest lengths serves shorter calls, too. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 

@@ -18,12 +18,13 @@
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
- *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
- *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
+ *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
+ *   keep / (1 - dropout_p).
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. Logits are not computed,
- *   though refused where attn_forward refuses them. Where k or v is broadcast along an axis, dk and
- *   dv have that axis all the same, and the caller sums over it.
+ *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
+ *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
+ *   and dv have that axis all the same, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
  *   output of the forward call must be set all the same.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
@@ -32,9 +33,9 @@
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
  * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient, which is 3e-5 at logits of 500.
- * Cost. The backward call takes five matrix products where the forward call takes two. dbias and
- *   dslopes compute S and dP once more each if they are sums.
+ *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Cost. The backward call takes five matrix products where the forward call takes two. Each of
+ *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both

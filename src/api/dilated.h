@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Every branch cuts the sequence into segments and takes every r-th position of each; the results
- * of the branches become one.
+ * of the branches are merged.
  *
  *     attn_dilated_branch branches[3] = {0};
  *     branches[0].segment = 2048;   branches[0].dilation = 1;
@@ -25,15 +25,15 @@
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
- *   order, then the sink. ATTN_DILATED_MEAN gives each branch its own softmax and takes the mean
- *   over the branches of the head; a branch that leaves the row out gives 0. It has no lse, sinks
- *   and softmax1.
+ *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
+ *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
+ *   sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and in a mean bit
- *   for bit.
+ *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
+ *   with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
  *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
@@ -62,8 +62,8 @@ typedef struct attn_dilated_branch {
     /* Nonzero makes query head h begin at position (offset + h) mod dilation of a segment, as
      * LongNet has it; 0 makes every head begin at offset. */
     int rotate;
-    int64_t segment;    /* w, positions of a segment; 0: the whole sequence is one segment */
-    int64_t dilation;   /* r, of which every r-th position takes part; 0 means 1, every position */
+    int64_t segment;    /* w: positions of a segment; 0 makes the whole sequence one segment */
+    int64_t dilation;   /* r: every r-th position takes part; 0 means 1, every position */
     int64_t offset;     /* first position of a segment that takes part, 0 to dilation - 1 */
     int64_t head_begin; /* first query head that has this branch */
     int64_t head_count; /* query heads that have it; 0 means all from head_begin on */
@@ -86,9 +86,9 @@ typedef struct attn_dilated {
     int64_t index_positions;
 } attn_dilated;
 
-/* attn_dilated_workspace_size() sets *bytes to the best size of a workspace for
- * attn_dilated_forward. It serves shorter calls as that of attn_workspace_size does. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_workspace_size() is attn_workspace_size for attn_dilated_forward: a workspace for
+ * the largest lengths serves shorter calls, too. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
