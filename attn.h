@@ -379,8 +379,8 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
  *   - there are row tiles for at least half of the workers.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry needs its own copy of the shared
- * keys all the same, as any copy may be read. The workspace then also holds the states of all rows,
+ * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
+ * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
  * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
  * smaller, each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */
@@ -1038,7 +1038,7 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 /* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
  * last.
  *
- * If it fails, the new numbers are present all the same, with undefined rows; attn_cache_trim takes
+ * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);
@@ -1130,9 +1130,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
  *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
  *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
- *   and dv have that axis all the same, and the caller sums over it.
+ *   and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set all the same.
+ *   output of the forward call must be set even so.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
@@ -1574,7 +1574,7 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set all the same, and p.impl may be
+ * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
  * any. Branches add up in list order in f32, so the result is deterministic for any number of
  * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
  * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */

@@ -305,8 +305,8 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
  *   - there are row tiles for at least half of the workers.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry needs its own copy of the shared
- * keys all the same, as any copy may be read. The workspace then also holds the states of all rows,
+ * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
+ * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
  * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
  * smaller, each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */

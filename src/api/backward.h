@@ -24,9 +24,9 @@
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
  *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
  *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
- *   and dv have that axis all the same, and the caller sums over it.
+ *   and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set all the same.
+ *   output of the forward call must be set even so.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)

@@ -135,7 +135,7 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 /* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
  * last.
  *
- * If it fails, the new numbers are present all the same, with undefined rows; attn_cache_trim takes
+ * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);

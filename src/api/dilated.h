@@ -125,7 +125,7 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set all the same, and p.impl may be
+ * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
  * any. Branches add up in list order in f32, so the result is deterministic for any number of
  * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
  * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
