@@ -86,7 +86,7 @@
  * Callbacks. Those about pairs (mask, mask_tile, score and its derivative) run on workers. Their
  *   calls may overlap, and they must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
- *   the logit, then all masks apply, and then softmax takes the sink in. A key is visible only if
+ *   the logit, then all masks apply, and last the sink joins the softmax. A key is visible only if
  *   every mask shows it.
  * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its
  *   sequence, and p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
@@ -94,7 +94,7 @@
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes its row NaN and no other. A bias of -inf
+ *   Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias of -inf
  *   masks its key.
  * Determinism. Equal inputs give equal bits if the caller's callbacks are pure. docs/canon.md
  *   states the order of operations and its limits, which are rounding to nearest and no subnormal
@@ -103,7 +103,7 @@
  *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
  *   stay below 2^127; beyond that IEEE arithmetic decides.
  *
- * MACROS. A user may define these, and no others, before including attn.h and for compiling attn.c:
+ * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
  *
  *   ATTN_API         decorates every public function; its default is nothing.
  *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
@@ -302,8 +302,8 @@ typedef struct attn_mask {
  *
  * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending, where row_offsets
- * is moved by b*csr_stride_batch + h*csr_stride_head.
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The row_offsets of
+ * batch entry b and head h begin b*csr_stride_batch + h*csr_stride_head entries further on.
  *
  * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
  * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
@@ -386,9 +386,9 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
- * first row of the batch entry on. Column c of sequence b is row r = begin[b] + c, or r - ring
- * where that sum reaches ring. Without pages, row r lies in the batch entry, and a ring makes k and
- * v [batch, num_heads_kv, ring, head_dim].
+ * first row of the batch entry on. Column c of sequence b is row r = (begin[b] + c) % ring, or
+ * r = c without a ring. Without pages, row r lies in the batch entry, and a ring makes k and v
+ * [batch, num_heads_kv, ring, head_dim].
  *
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
  * then are [num_pages, num_heads_kv, page_size, head_dim], stride_batch lies between pages, and all
@@ -451,7 +451,7 @@ typedef struct attn_state {
  * Where `rows` is set, q, o, lse and state (and dout, dlse, dq of attn_backward) hold only rows
  * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
  * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
- * is row row_begin or key key_begin; packed strides and the numbers of states go by these counts.
+ * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
@@ -460,7 +460,7 @@ typedef struct attn_state {
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
-    /* Nonzero continues p.state, with keys and partial. The state is what earlier parts of this
+    /* Nonzero, only with keys and partial, continues p.state. It holds what earlier parts of this
      * chunk of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if
      * all parts but the last end where n is a multiple of 16. The keys in use of a sequence with
      * rows must lie in one chunk. */
